@@ -1,0 +1,59 @@
+"""A blocking NSQ client for threads and gevent.
+
+The public names are loaded on first use, so that ``import gnsqsync`` stays cheap and creates
+nothing: no thread, no socket, no lock.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gnsqsync._version import __version__
+
+if TYPE_CHECKING:
+    from gnsqsync.config import ConnectionOptions
+    from gnsqsync.message import Message, Requeue
+    from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
+    from gnsqsync.observer import Observer
+    from gnsqsync.group import ReaderGroup
+    from gnsqsync.reader import Reader
+    from gnsqsync.writer import Writer
+
+_HOME = {
+    "ConnectionOptions": "gnsqsync.config",
+    "LookupdHTTP": "gnsqsync.net.http",
+    "Message": "gnsqsync.message",
+    "NsqdHTTP": "gnsqsync.net.http",
+    "Observer": "gnsqsync.observer",
+    "Reader": "gnsqsync.reader",
+    "ReaderGroup": "gnsqsync.group",
+    "Requeue": "gnsqsync.message",
+    "Writer": "gnsqsync.writer",
+}
+
+__all__ = [
+    "ConnectionOptions",
+    "LookupdHTTP",
+    "Message",
+    "NsqdHTTP",
+    "Observer",
+    "Reader",
+    "ReaderGroup",
+    "Requeue",
+    "Writer",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gnsqsync' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

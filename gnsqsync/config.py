@@ -1,0 +1,432 @@
+"""Options as frozen objects; units, ranges, addresses and names are checked in their constructors.
+
+Knows what nsqd accepts (nsq-reference 1.8, 1.19), so that a wrong value fails where the caller
+stands and not in an endless reconnect loop. Knows nothing of bytes on the wire.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from gnsqsync._version import __version__
+from gnsqsync.errors import ConfigError
+
+__all__ = [
+    "NSQD_HTTP_PORT",
+    "NSQD_TCP_PORT",
+    "NSQLOOKUPD_HTTP_PORT",
+    "Address",
+    "ConnectionOptions",
+    "check_body",
+    "check_channel",
+    "check_duration",
+    "check_int",
+    "check_topic",
+    "http_urls",
+    "parse_address",
+    "parse_addresses",
+    "split_connection_options",
+]
+
+NSQD_TCP_PORT = 4150
+NSQD_HTTP_PORT = 4151
+NSQLOOKUPD_HTTP_PORT = 4161
+
+_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+def _check_name(kind: str, name: object) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"{kind} name is {type(name).__name__}; it must be a str")
+    # fullmatch, because $ would accept a trailing newline.
+    if not 1 <= len(name) <= 64 or _NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"{kind} name {name!r} is not valid: 1 to 64 of the characters"
+            " . a-z A-Z 0-9 _ - and at the end optionally #ephemeral"
+        )
+    return name
+
+
+def check_topic(name: object) -> str:
+    """The topic name, or ConfigError (nsq-reference 1.19)."""
+    return _check_name("topic", name)
+
+
+def check_channel(name: object) -> str:
+    """The channel name, or ConfigError (nsq-reference 1.19)."""
+    return _check_name("channel", name)
+
+
+def check_body(body: object, max_size: int, what: str = "body") -> bytes:
+    """A message body as bytes; str is encoded as UTF-8.
+
+    ConfigError when it is of another type, empty, or larger than ``max_size`` bytes: nsqd would
+    close the connection, and with it other publishes under way (nsq-reference 1.18).
+    """
+    if isinstance(body, str):
+        data = body.encode()
+    elif isinstance(body, bytes):
+        data = body
+    elif isinstance(body, (bytearray, memoryview)):
+        data = bytes(body)
+    else:
+        raise ConfigError(f"{what} is {type(body).__name__}; it must be bytes or str")
+    if not data:
+        raise ConfigError(f"{what} is empty; nsqd accepts 1 to {max_size} bytes")
+    if len(data) > max_size:
+        raise ConfigError(
+            f"{what} has {len(data)} bytes; max_msg_size allows {max_size}"
+            " (raise it together with nsqd's --max-msg-size)"
+        )
+    return data
+
+
+def check_duration(
+    name: str,
+    value: object,
+    low: float = 0.0,
+    high: float = math.inf,
+    *,
+    also: tuple[float, ...] = (),
+    extra: str = "",
+) -> float:
+    """``value`` as float seconds within low..high, or one of ``also``; else ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ConfigError(f"{name} is {value!r}; it must be a number of seconds")
+    if value in also or low <= value <= high:
+        return float(value)
+    if high == math.inf:
+        allowed = f"{low:g} or more"
+    else:
+        allowed = f"{low:g} to {high:g}"
+    raise ConfigError(f"{name} is {value!r} seconds; allowed is {allowed}{extra}")
+
+
+def check_int(
+    name: str,
+    value: object,
+    low: int,
+    high: int | None = None,
+    *,
+    also: tuple[int, ...] = (),
+    unit: str = "",
+) -> int:
+    """``value`` as int within low..high, or one of ``also``; else ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is {value!r}; it must be an int")
+    if value in also or (value >= low and (high is None or value <= high)):
+        return value
+    allowed = f"{low} or more" if high is None else f"{low} to {high}"
+    if also:
+        allowed += " or " + ", ".join(map(str, also))
+    raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
+
+
+class Address(NamedTuple):
+    """Where an nsqd listens: a host and port, or the path of a unix socket (port 0)."""
+
+    host: str
+    port: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
+    """``host``, ``host:port``, ``[v6]:port``, ``unix:///path`` or a (host, port) pair.
+
+    ConfigError for anything else, with what would be right.
+    """
+    if isinstance(text, Address):
+        return text
+    if isinstance(text, tuple) and len(text) == 2:
+        host, port = text
+        if isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
+            return Address(host, port)
+    form = "it must be host, host:port, [ipv6]:port or unix:///path"
+    if not isinstance(text, str):
+        raise ConfigError(f"address is {text!r}; {form}")
+    if text.startswith("unix://"):
+        path = text[len("unix://") :]
+        if not path.startswith("/"):
+            raise ConfigError(f"address {text!r} has no absolute path; write unix:///path")
+        return Address("", 0, path)
+    if "://" in text:
+        raise ConfigError(
+            f"address {text!r} is a URL; nsqd's TCP address has no scheme, write host:port"
+        )
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ConfigError(f"address {text!r} is not valid; {form}")
+        port_text = rest[1:] if rest else str(default_port)
+    elif text.count(":") > 1:
+        raise ConfigError(f"address {text!r} is not valid; put an IPv6 address in brackets")
+    else:
+        host, colon, port_text = text.partition(":")
+        if not colon:
+            port_text = str(default_port)
+    if not host or host != host.strip() or any(c in host for c in " /\t\n,"):
+        raise ConfigError(f"address {text!r} has no valid host; {form}")
+    if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536:
+        raise ConfigError(f"address {text!r} has port {port_text!r}; allowed is 1 to 65535")
+    return Address(host, int(port_text))
+
+
+def parse_addresses(value: object, default_port: int = NSQD_TCP_PORT) -> tuple[Address, ...]:
+    """One address or an iterable of them; a str may hold several with commas. No doubles."""
+    if isinstance(value, str):
+        parts: Iterable[object] = [p.strip() for p in value.split(",")] if value else []
+    elif isinstance(value, (Address, tuple)) and value and isinstance(value[-1], (int, str)):
+        is_pair = isinstance(value, Address) or (len(value) == 2 and isinstance(value[1], int))
+        parts = [value] if is_pair else value
+    elif isinstance(value, Iterable):
+        parts = value
+    else:
+        raise ConfigError(f"addresses are {value!r}; give a str or a list of them")
+    return tuple(dict.fromkeys(parse_address(part, default_port) for part in parts))
+
+
+def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[str, ...]:
+    """One HTTP address or an iterable: ``host``, ``host:port`` or a whole http(s) URL.
+
+    Scheme, path, query and user info of a URL are kept. ConfigError when one is not valid.
+    """
+    if isinstance(value, str):
+        parts: Iterable[object] = [p.strip() for p in value.split(",")] if value else []
+    elif isinstance(value, Iterable):
+        parts = value
+    else:
+        raise ConfigError(f"HTTP addresses are {value!r}; give a str or a list of them")
+    return tuple(dict.fromkeys(_http_url(part, default_port) for part in parts))
+
+
+def _http_url(text: object, default_port: int) -> str:
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"HTTP address is {text!r}; it must be host:port or a URL")
+    if "://" not in text:
+        return f"http://{parse_address(text, default_port)}"
+    try:
+        parts: SplitResult = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"HTTP address {text!r} is not valid: {error}") from None
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        raise ConfigError(f"HTTP address {text!r} is not valid; write http://host:port")
+    return text
+
+
+def _short_hostname() -> str:
+    return socket.gethostname().split(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to talk to one nsqd. All are keyword options of Reader and Writer too.
+
+    Durations are float seconds, sizes are bytes. Ranges are nsqd's own (nsq-reference 1.8):
+
+    ``client_id``, ``hostname``, ``user_agent``: shown in nsqd's /stats.
+    ``connect_timeout``: one deadline over dialling, TLS, IDENTIFY, upgrades, AUTH and SUB.
+    ``heartbeat_interval``: 1 to 60; twice as long without a frame means the nsqd is dead.
+    ``msg_timeout``: None for nsqd's own, or 1 to 900 and at most its --max-msg-timeout.
+    ``sample_rate``: 0 to 99; N > 0 delivers N+1 percent, nsqd throws the rest away.
+    ``output_buffer_size``: -1 (off), 0 (nsqd's default) or 64 to 65536.
+    ``output_buffer_timeout``: -1 (off), 0 (nsqd's default) or 0.025 to 30.
+    ``tls``: True, False, or an ssl.SSLContext. Once asked for, a server without it is refused.
+    ``tls_ca_file``, ``tls_cert_file``, ``tls_key_file``: PEM paths; each of them implies ``tls``.
+    ``tls_verify``: check certificate and host name. ``tls_server_hostname``: the name to check.
+    ``snappy`` or ``deflate`` (with ``deflate_level`` 1 to 9): compression, not both.
+    ``auth_secret``: str, bytes or a callable that returns one; asked at each connect.
+    ``topology_region``, ``topology_zone``: for nsqds with topology-aware consumption.
+    ``local_addr``: host or host:port to bind before dialling.
+    ``address_map``: a dict or callable from ``host:port`` as found to ``host:port`` to dial.
+    ``max_frame_size``: the largest frame to accept from nsqd.
+
+    Raises ConfigError for a value out of range.
+    """
+
+    client_id: str = field(default_factory=_short_hostname)
+    hostname: str = field(default_factory=socket.gethostname)
+    user_agent: str = f"gnsqsync/{__version__}"
+    connect_timeout: float = 5.0
+    heartbeat_interval: float = 30.0
+    msg_timeout: float | None = None
+    sample_rate: int = 0
+    output_buffer_size: int = 65536
+    output_buffer_timeout: float = 0.025
+    tls: bool | ssl.SSLContext = False
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_verify: bool = True
+    tls_server_hostname: str | None = None
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 6
+    auth_secret: str | bytes | Callable[[], str | bytes] | None = field(default=None, repr=False)
+    topology_region: str | None = None
+    topology_zone: str | None = None
+    local_addr: str | None = None
+    address_map: Mapping[str, str] | Callable[[str], str] | None = None
+    max_frame_size: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("client_id", "hostname", "user_agent"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a str")
+        for name in ("topology_region", "topology_zone", "tls_server_hostname"):
+            if not isinstance(getattr(self, name), (str, type(None))):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a str or None")
+        for name in ("tls_verify", "snappy", "deflate"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
+        check_duration("connect_timeout", self.connect_timeout, 0.001)
+        check_duration(
+            "heartbeat_interval",
+            self.heartbeat_interval,
+            1,
+            60,
+            extra=" (nsqd's --max-heartbeat-interval)",
+        )
+        if self.msg_timeout is not None:
+            check_duration(
+                "msg_timeout",
+                self.msg_timeout,
+                1,
+                900,
+                extra=" (nsqd's --max-msg-timeout), or None for nsqd's default",
+            )
+        check_int("sample_rate", self.sample_rate, 0, 99)
+        check_int(
+            "output_buffer_size", self.output_buffer_size, 64, 65536, also=(-1, 0), unit=" bytes"
+        )
+        check_duration(
+            "output_buffer_timeout",
+            self.output_buffer_timeout,
+            0.025,
+            30,
+            also=(-1, 0),
+            extra=", 0 for nsqd's default or -1 for off",
+        )
+        check_int("deflate_level", self.deflate_level, 1, 9)
+        check_int("max_frame_size", self.max_frame_size, 1024, 2**31 - 1, unit=" bytes")
+        if self.snappy and self.deflate:
+            raise ConfigError("snappy and deflate are both on; nsqd allows one of them")
+        if self.deflate and self.output_buffer_size == -1:
+            raise ConfigError(
+                "deflate with output_buffer_size=-1 keeps messages inside nsqd's compressor"
+                " (nsq-reference 1.10); leave the buffer on"
+            )
+        self._check_tls()
+        self._check_secret()
+        if self.local_addr is not None:
+            parse_address(self.local_addr)
+        if self.address_map is not None and not (
+            callable(self.address_map) or isinstance(self.address_map, Mapping)
+        ):
+            raise ConfigError(f"address_map is {self.address_map!r}; give a dict or a callable")
+
+    def _check_tls(self) -> None:
+        if not isinstance(self.tls, (bool, ssl.SSLContext)):
+            raise ConfigError(f"tls is {self.tls!r}; it must be True, False or an ssl.SSLContext")
+        paths = [n for n in ("tls_ca_file", "tls_cert_file", "tls_key_file") if getattr(self, n)]
+        if isinstance(self.tls, ssl.SSLContext) and (paths or not self.tls_verify):
+            named = ", ".join(paths) or "tls_verify"
+            raise ConfigError(f"tls is an SSLContext, so set {named} on that context instead")
+        if self.tls_key_file and not self.tls_cert_file:
+            raise ConfigError("tls_key_file without tls_cert_file; give both")
+        for name in paths:
+            path = getattr(self, name)
+            if not os.path.isfile(path):
+                raise ConfigError(f"{name} {path!r} is not a file")
+
+    def _check_secret(self) -> None:
+        secret = self.auth_secret
+        if secret is None or callable(secret):
+            return
+        if not isinstance(secret, (str, bytes)) or not secret:
+            raise ConfigError("auth_secret must be a non-empty str or bytes, or a callable")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether TLS is required: ``tls``, or one of the TLS files."""
+        return bool(self.tls) or bool(self.tls_ca_file or self.tls_cert_file)
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """The context to use: the one given, or a default one with the files and tls_verify.
+
+        Raises ConfigError when a file cannot be loaded.
+        """
+        if isinstance(self.tls, ssl.SSLContext):
+            return self.tls
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca_file)
+            if self.tls_cert_file:
+                context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"cannot load tls_ca_file={self.tls_ca_file!r},"
+                f" tls_cert_file={self.tls_cert_file!r}: {error}"
+            ) from error
+        if not self.tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def secret(self) -> bytes | None:
+        """The AUTH secret as bytes, asked anew when it is a callable. ConfigError if unusable."""
+        secret = self.auth_secret() if callable(self.auth_secret) else self.auth_secret
+        if secret is None:
+            return None
+        if not isinstance(secret, (str, bytes)) or not secret:
+            raise ConfigError("the auth_secret callable must return a non-empty str or bytes")
+        return secret.encode() if isinstance(secret, str) else secret
+
+    def dial_address(self, address: Address) -> Address:
+        """``address`` after ``address_map``. Runs user code: call it outside all locks."""
+        mapping = self.address_map
+        if mapping is None:
+            return address
+        found = str(address)
+        mapped = mapping(found) if callable(mapping) else mapping.get(found, found)
+        return parse_address(mapped)
+
+
+_OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))
+
+
+def split_connection_options(
+    options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: str
+) -> ConnectionOptions:
+    """The ConnectionOptions of a Reader or Writer: an object, or keywords, not both.
+
+    ConfigError names a keyword that does not exist and the one that was probably meant.
+    """
+    unknown = sorted(set(keywords) - _OPTION_NAMES)
+    if unknown:
+        import difflib
+
+        close = difflib.get_close_matches(unknown[0], sorted(_OPTION_NAMES), 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"{owner} has no option {unknown[0]!r}{hint}")
+    if options is None:
+        return ConnectionOptions(**keywords)
+    if not isinstance(options, ConnectionOptions):
+        raise ConfigError(f"options is {type(options).__name__}; it must be ConnectionOptions")
+    if keywords:
+        given = ", ".join(sorted(keywords))
+        raise ConfigError(f"options= and {given} are both given; put all of them into options")
+    return options

@@ -1,0 +1,283 @@
+"""Every exception of the package, and the table from nsqd's E_ codes to classes.
+
+The tree::
+
+    NSQError
+    ├── ConfigError                 a value of yours is wrong; also a ValueError
+    ├── ClosedError                 the Reader or Writer was closed, or belongs to another process
+    ├── ConnectionLost              a connection ended or could not be made; reconnecting may help
+    ├── NegotiationFailed           nsqd does not offer what the options require (TLS, AUTH, ...)
+    ├── ProtocolError               the peer broke the rules of the protocol
+    ├── ServerError                 nsqd or nsqlookupd answered with an error
+    │   ├── InvalidCommand, BadTopic, ...      one class per E_ code, see SERVER_ERRORS
+    │   └── HTTPError               an HTTP answer that is not a success
+    ├── PublishError                what became of a publish that was not acknowledged
+    │   ├── NotSent                 nothing reached nsqd; publishing again is safe
+    │   ├── Refused                 nsqd said no
+    │   └── OutcomeUnknown          nsqd may or may not have it; publishing again may duplicate
+    └── MessageAnswered             a message was answered twice
+
+Two attributes say what to do without reading the text: ``retriable`` (the same call may succeed
+later, nothing has to be changed first) and, on a ServerError, ``fatal`` (nsqd closes the
+connection after it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+__all__ = [
+    "SERVER_ERRORS",
+    "AuthDisabled",
+    "AuthError",
+    "AuthFailed",
+    "AuthFirst",
+    "BadBody",
+    "BadChannel",
+    "BadMessage",
+    "BadProtocol",
+    "BadTopic",
+    "ClosedError",
+    "ConfigError",
+    "ConnectionLost",
+    "DpubFailed",
+    "FinFailed",
+    "HTTPError",
+    "IdentifyFailed",
+    "InvalidCommand",
+    "MessageAnswered",
+    "MpubFailed",
+    "NSQError",
+    "NegotiationFailed",
+    "NotSent",
+    "OutcomeUnknown",
+    "ProtocolError",
+    "PubFailed",
+    "PublishError",
+    "Refused",
+    "ReqFailed",
+    "ServerError",
+    "SubFailed",
+    "TouchFailed",
+    "Unauthorized",
+    "server_error",
+]
+
+
+class NSQError(Exception):
+    """Base of everything that the package raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConfigError(NSQError, ValueError):
+    """A name, size, address or option is not allowed; the text says what would be.
+
+    Raised where the caller stands, before anything is sent.
+    """
+
+
+class ClosedError(NSQError):
+    """The Reader or Writer was closed, or was made in the parent of this process."""
+
+
+class ConnectionLost(NSQError):
+    """A connection to nsqd ended, was refused or timed out."""
+
+    retriable = True
+
+
+class NegotiationFailed(NSQError):
+    """nsqd does not offer what the options require, or its certificate does not verify.
+
+    Trying again does not help before nsqd or the options are changed.
+    """
+
+
+class ProtocolError(NSQError):
+    """The peer sent something that the protocol does not allow; the connection is closed."""
+
+    retriable = True
+
+
+class ServerError(NSQError):
+    """An error frame of nsqd (nsq-reference 1.24).
+
+    ``code`` is the first word (``"E_BAD_TOPIC"``), ``detail`` the rest of the text.
+    """
+
+    fatal: ClassVar[bool] = True
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(f"{code} {detail}".rstrip())
+        self.code = code
+        self.detail = detail
+
+
+class BadProtocol(ServerError):
+    """E_BAD_PROTOCOL: nsqd did not understand the magic bytes."""
+
+
+class InvalidCommand(ServerError):
+    """E_INVALID: a command was malformed or not allowed in this state."""
+
+
+class BadBody(ServerError):
+    """E_BAD_BODY: IDENTIFY, AUTH or MPUB carried a body that nsqd refuses."""
+
+
+class BadTopic(ServerError):
+    """E_BAD_TOPIC: the topic name is not valid."""
+
+
+class BadChannel(ServerError):
+    """E_BAD_CHANNEL: the channel name is not valid."""
+
+
+class BadMessage(ServerError):
+    """E_BAD_MESSAGE: a message is empty or larger than nsqd's --max-msg-size."""
+
+
+class PubFailed(ServerError):
+    """E_PUB_FAILED: nsqd could not store the message (a full disk, a topic being deleted)."""
+
+    retriable = True
+
+
+class MpubFailed(PubFailed):
+    """E_MPUB_FAILED: nsqd could not store the messages; part of them may be stored."""
+
+
+class DpubFailed(PubFailed):
+    """E_DPUB_FAILED: nsqd could not store the deferred message."""
+
+
+class SubFailed(ServerError):
+    """E_SUB_FAILED: the channel has its maximum of consumers, or is being deleted."""
+
+    retriable = True
+
+
+class IdentifyFailed(ServerError):
+    """E_IDENTIFY_FAILED: the features asked for could not be switched on."""
+
+
+class AuthDisabled(ServerError):
+    """E_AUTH_DISABLED: AUTH was sent to an nsqd without an auth server."""
+
+
+class AuthFailed(ServerError):
+    """E_AUTH_FAILED: nsqd's auth server could not be asked, or gave a bad answer."""
+
+    retriable = True
+
+
+class AuthFirst(ServerError):
+    """E_AUTH_FIRST: nsqd demands AUTH before this command."""
+
+
+class AuthError(ServerError):
+    """E_AUTH_ERROR: nsqd could not write the answer to AUTH."""
+
+    retriable = True
+
+
+class Unauthorized(ServerError):
+    """E_UNAUTHORIZED: the secret does not allow this topic or channel."""
+
+
+class FinFailed(ServerError):
+    """E_FIN_FAILED: the message is not in flight on this connection any more. Not fatal."""
+
+    fatal = False
+
+
+class ReqFailed(ServerError):
+    """E_REQ_FAILED: the message is not in flight on this connection any more. Not fatal."""
+
+    fatal = False
+
+
+class TouchFailed(ServerError):
+    """E_TOUCH_FAILED: the message is not in flight on this connection any more. Not fatal."""
+
+    fatal = False
+
+
+SERVER_ERRORS: dict[str, type[ServerError]] = {
+    "E_BAD_PROTOCOL": BadProtocol,
+    "E_INVALID": InvalidCommand,
+    "E_BAD_BODY": BadBody,
+    "E_BAD_TOPIC": BadTopic,
+    "E_BAD_CHANNEL": BadChannel,
+    "E_BAD_MESSAGE": BadMessage,
+    "E_PUB_FAILED": PubFailed,
+    "E_MPUB_FAILED": MpubFailed,
+    "E_DPUB_FAILED": DpubFailed,
+    "E_SUB_FAILED": SubFailed,
+    "E_IDENTIFY_FAILED": IdentifyFailed,
+    "E_AUTH_DISABLED": AuthDisabled,
+    "E_AUTH_FAILED": AuthFailed,
+    "E_AUTH_FIRST": AuthFirst,
+    "E_AUTH_ERROR": AuthError,
+    "E_UNAUTHORIZED": Unauthorized,
+    "E_FIN_FAILED": FinFailed,
+    "E_REQ_FAILED": ReqFailed,
+    "E_TOUCH_FAILED": TouchFailed,
+}
+
+
+def server_error(data: bytes) -> ServerError:
+    """The exception for the data of an error frame; an unknown code gives a plain ServerError."""
+    code, _, detail = data.decode("utf-8", "replace").partition(" ")
+    return SERVER_ERRORS.get(code, ServerError)(code, detail)
+
+
+class HTTPError(ServerError):
+    """An HTTP answer of nsqd or nsqlookupd that is not a success.
+
+    ``status`` is the HTTP status (int), ``code`` the text of its ``message`` ("TOPIC_NOT_FOUND"),
+    ``url`` what was asked, without user info.
+    """
+
+    fatal = False
+
+    def __init__(self, status: int, code: str, url: str) -> None:
+        super().__init__(code, f"(HTTP {status} from {url})")
+        self.status = status
+        self.url = url
+
+
+class PublishError(NSQError):
+    """A publish that was not acknowledged. One of the three subclasses says what is known."""
+
+
+class NotSent(PublishError):
+    """No byte of the message reached an nsqd: publishing it again cannot duplicate it.
+
+    ``causes`` holds what went wrong at each nsqd that was tried, newest last.
+    """
+
+    retriable = True
+
+    def __init__(self, text: str, causes: Sequence[BaseException] = ()) -> None:
+        super().__init__(text)
+        self.causes = tuple(causes)
+
+
+class Refused(PublishError):
+    """nsqd answered with an error. ``error`` is that ServerError, ``code`` its E_ code."""
+
+    def __init__(self, text: str, error: ServerError) -> None:
+        super().__init__(text)
+        self.error = error
+        self.code = error.code
+
+
+class OutcomeUnknown(PublishError):
+    """The message left, but no answer came: nsqd may have it. Publishing again may duplicate it."""
+
+
+class MessageAnswered(NSQError):
+    """finish(), requeue() or touch() on a message that was finished or requeued before."""

@@ -1,0 +1,177 @@
+"""One message in flight: what nsqd sent, and the answers a handler can give.
+
+Knows nothing of sockets or threads: answers go to a Responder, the connection it arrived on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from gnsqsync.errors import ConfigError, MessageAnswered
+
+__all__ = ["Message", "Requeue", "Responder"]
+
+# Bits of Message._status. ANSWERED, TIMED_OUT and DETACHED are each set by one thread at a time:
+# the one that took the message out of the in-flight table, the reading thread, the handler's.
+DETACHED = 1
+TIMED_OUT = 2
+ANSWERED = 4
+
+
+class Requeue(Exception):  # noqa: N818 - control flow, named after what it asks for
+    """Raise it in a handler to send REQ instead of FIN.
+
+    ``delay``: seconds until nsqd delivers the message again; None means attempts times the
+    reader's ``requeue_delay``. ``backoff``: whether this counts as a failure for the backoff.
+    """
+
+    def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
+        if delay is not None and not delay >= 0:
+            raise ConfigError(f"delay is {delay!r}; it must be None or seconds, 0 or more")
+        super().__init__(f"requeue(delay={delay}, backoff={backoff})")
+        self.delay = delay
+        self.backoff = backoff
+
+
+class Responder(Protocol):
+    """What a Message needs of the connection it arrived on. Callable from any thread."""
+
+    @property
+    def nsqd_address(self) -> str: ...
+    @property
+    def msg_timeout(self) -> float: ...
+    @property
+    def max_msg_timeout(self) -> float: ...
+
+    def is_in_flight(self, message: Message) -> bool: ...
+    def finish(self, message: Message) -> bool: ...
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool: ...
+    def touch(self, message: Message) -> bool: ...
+
+
+class Message:
+    """A message as delivered to a handler.
+
+    ``body`` (bytes), ``attempts`` (int, 1 on the first delivery), ``timestamp`` (int, nanoseconds
+    since the epoch when nsqd accepted the publish). A message may be answered from any thread.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_id",
+        "_received_at",
+        "_responder",
+        "_status",
+        "_touched_at",
+        "attempts",
+        "body",
+        "timestamp",
+    )
+
+    def __init__(
+        self,
+        id: bytes,
+        body: bytes,
+        attempts: int,
+        timestamp: int,
+        responder: Responder,
+        received_at: float = 0.0,
+    ) -> None:
+        self._id = id
+        self.body = body
+        self.attempts = attempts
+        self.timestamp = timestamp
+        self._responder = responder
+        self._received_at = received_at
+        self._touched_at = received_at
+        self._status = 0
+
+    @property
+    def id(self) -> str:
+        """The 16 hex digits nsqd gave it. Unique per nsqd and topic only (nsq-reference 1.23)."""
+        return self._id.decode("ascii", "replace")
+
+    @property
+    def nsqd_address(self) -> str:
+        """``host:port`` of the nsqd that delivered it."""
+        return self._responder.nsqd_address
+
+    @property
+    def deadline(self) -> float:
+        """When nsqd takes the message back, in seconds of ``time.monotonic()``.
+
+        Each touch moves it, but never past the server's max_msg_timeout (nsq-reference 1.14).
+        """
+        responder = self._responder
+        return min(
+            self._touched_at + responder.msg_timeout,
+            self._received_at + responder.max_msg_timeout,
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether an answer can still reach nsqd: not answered, not timed out, not orphaned."""
+        return not self._status & TIMED_OUT and self._responder.is_in_flight(self)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether nsqd said that the message is no longer ours (E_FIN_FAILED and the like)."""
+        return bool(self._status & TIMED_OUT)
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether ``detach()`` was called."""
+        return bool(self._status & DETACHED)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether ``finish()`` or ``requeue()`` was called and its answer accepted."""
+        return bool(self._status & ANSWERED)
+
+    def finish(self) -> bool:
+        """Send FIN: the message is done.
+
+        Returns False when the connection it came on is gone or nsqd timed it out; it then comes
+        again, to this or another consumer. Raises MessageAnswered on a second answer.
+        """
+        if self._responder.finish(self):
+            return True
+        return self._not_in_flight("finish")
+
+    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> bool:
+        """Send REQ: deliver it again after ``delay`` seconds.
+
+        ``delay=None`` is attempts times the reader's ``requeue_delay``; ``backoff`` says whether
+        it counts as a failure. Returns and raises as ``finish()``; ConfigError for a bad delay.
+        """
+        if delay is not None and not delay >= 0:
+            raise ConfigError(f"delay is {delay!r}; it must be None or seconds, 0 or more")
+        if self._responder.requeue(self, delay, backoff):
+            return True
+        return self._not_in_flight("requeue")
+
+    def touch(self) -> bool:
+        """Send TOUCH: ask nsqd for another msg_timeout. Returns and raises as ``finish()``."""
+        if self._responder.touch(self):
+            return True
+        return self._not_in_flight("touch")
+
+    def detach(self) -> None:
+        """Keep the message after the handler returns: somebody answers it later, on any thread."""
+        self._status |= DETACHED
+
+    def json(self) -> Any:
+        """The body parsed as JSON. Raises ValueError when it is not."""
+        return json.loads(self.body)
+
+    def _not_in_flight(self, answer: str) -> bool:
+        if self._status & ANSWERED:
+            raise MessageAnswered(f"{answer}() on message {self.id}, which was answered before")
+        return False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Message {self.id} from {self.nsqd_address}"
+            f" attempts={self.attempts} bytes={len(self.body)}>"
+        )

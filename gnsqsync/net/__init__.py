@@ -1,0 +1,1 @@
+"""I/O: the stream and connection to one nsqd, and the HTTP clients."""

@@ -1,0 +1,1 @@
+"""Bytes of the protocol, without I/O, clock or threads: commands, frames, handshake, codecs."""
