@@ -13,10 +13,10 @@ from gnsqsync._version import __version__
 
 if TYPE_CHECKING:
     from gnsqsync.config import ConnectionOptions
+    from gnsqsync.group import ReaderGroup
     from gnsqsync.message import Message, Requeue
     from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
     from gnsqsync.observer import Observer
-    from gnsqsync.group import ReaderGroup
     from gnsqsync.reader import Reader
     from gnsqsync.writer import Writer
 

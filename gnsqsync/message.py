@@ -19,7 +19,7 @@ TIMED_OUT = 2
 ANSWERED = 4
 
 
-class Requeue(Exception):  # noqa: N818 - control flow, named after what it asks for
+class Requeue(Exception):
     """Raise it in a handler to send REQ instead of FIN.
 
     ``delay``: seconds until nsqd delivers the message again; None means attempts times the
