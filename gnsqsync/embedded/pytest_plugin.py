@@ -1,0 +1,123 @@
+"""pytest fixtures that start an nsqd, an nsqlookupd or several of them for one test.
+
+Loaded by every pytest run where gnsqsync is installed: it must import nothing but the standard
+library and pytest before a fixture is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gnsqsync.embedded.process import Nsqd, Nsqlookupd
+
+_MARKERS = (
+    "nsqd(**flags): flags of the nsqd that the fixtures nsqd and nsq_cluster start, with _ for -",
+    "nsqlookupd(**flags): the same for nsqlookupd",
+    "nsq_cluster(nsqds=2): how many nsqds the fixture nsq_cluster starts",
+)
+
+
+class NsqCluster:
+    """Several nsqds that are registered with one nsqlookupd.
+
+    ``nsqds`` and ``lookupd`` are the running servers; the address tuples are what ``Reader`` and
+    ``Writer`` take.
+    """
+
+    def __init__(self, nsqds: tuple[Nsqd, ...], lookupd: Nsqlookupd) -> None:
+        self.nsqds = nsqds
+        self.lookupd = lookupd
+
+    @property
+    def nsqd_tcp_addresses(self) -> tuple[str, ...]:
+        """host:port of each nsqd's TCP listener."""
+        return tuple(nsqd.tcp_address for nsqd in self.nsqds)
+
+    @property
+    def nsqd_http_addresses(self) -> tuple[str, ...]:
+        """host:port of each nsqd's HTTP listener."""
+        return tuple(nsqd.http_address for nsqd in self.nsqds)
+
+    @property
+    def lookupd_http_addresses(self) -> tuple[str, ...]:
+        """host:port of the nsqlookupd's HTTP listener, as a tuple of one."""
+        return (self.lookupd.http_address,)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("nsq").addoption(
+        "--nsq-server",
+        choices=("embedded", "real"),
+        default="embedded",
+        help="what the fixtures nsqd, nsqlookupd and nsq_cluster start: gnsqsync's embedded"
+        " servers, or the real ones from the folder NSQ_BIN or from PATH (default: embedded)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def _binary(config: pytest.Config, program: str) -> str | None:
+    """None for the embedded server, else the path of the real program; UsageError without it."""
+    if config.getoption("--nsq-server") == "embedded":
+        return None
+    folder = os.environ.get("NSQ_BIN")
+    found = shutil.which(program, path=folder) if folder else shutil.which(program)
+    if found is None:
+        where = f"in NSQ_BIN={folder}" if folder else "on PATH, and NSQ_BIN is not set"
+        raise pytest.UsageError(f"--nsq-server=real: no {program} {where}")
+    return found
+
+
+def _marker(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
+    """The keywords of all markers ``name`` on the test; the closest marker wins."""
+    keywords: dict[str, Any] = {}
+    for marker in request.node.iter_markers(name):
+        keywords = {**marker.kwargs, **keywords}
+    return keywords
+
+
+@pytest.fixture
+def nsqlookupd(request: pytest.FixtureRequest) -> Iterator[Nsqlookupd]:
+    """A running nsqlookupd for this test (``.tcp_address``, ``.http_address``)."""
+    from gnsqsync.embedded.process import Nsqlookupd
+
+    binary = _binary(request.config, "nsqlookupd")
+    with Nsqlookupd(binary=binary, **_marker(request, "nsqlookupd")) as server:
+        yield server
+
+
+@pytest.fixture
+def nsqd(request: pytest.FixtureRequest) -> Iterator[Nsqd]:
+    """A running nsqd for this test, on its own (``.tcp_address``, ``.http_address``)."""
+    from gnsqsync.embedded.process import Nsqd
+
+    with Nsqd(binary=_binary(request.config, "nsqd"), **_marker(request, "nsqd")) as server:
+        yield server
+
+
+@pytest.fixture
+def nsq_cluster(request: pytest.FixtureRequest, nsqlookupd: Nsqlookupd) -> Iterator[NsqCluster]:
+    """Two nsqds (or as many as the marker says) registered with one nsqlookupd."""
+    from gnsqsync.embedded.process import Nsqd
+
+    binary = _binary(request.config, "nsqd")
+    flags = _marker(request, "nsqd")
+    count = _marker(request, "nsq_cluster").get("nsqds", 2)
+    with contextlib.ExitStack() as stack:
+        nsqds = tuple(
+            stack.enter_context(
+                Nsqd(binary=binary, lookupd_tcp_addresses=nsqlookupd.tcp_address, **flags)
+            )
+            for _ in range(count)
+        )
+        yield NsqCluster(nsqds, nsqlookupd)
