@@ -1,0 +1,154 @@
+"""Compression between socket and frames: raw DEFLATE and Snappy's framing format.
+
+Incremental and symmetric, for both ends (nsq-reference 1.10). Knows nothing of frames.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Protocol
+
+from gnsqsync.errors import ProtocolError
+
+__all__ = ["DeflateLayer", "Layer", "SnappyLayer"]
+
+
+class Layer(Protocol):
+    """What lies between the socket and the frames: TLS or compression.
+
+    One thread may encode while another decodes; neither may be done by two at once. The bytes
+    that ``encode`` returns must reach the peer in the order of the calls, each exactly once.
+    """
+
+    @property
+    def eof(self) -> bool:
+        """Whether the peer ended its stream inside this layer; ``decode`` gives nothing more."""
+        ...
+
+    def encode(self, data: bytes) -> bytes:
+        """All of ``data`` in a form that the peer can decode without waiting for more."""
+        ...
+
+    def decode(self, data: bytes) -> bytes:
+        """What ``data`` completes. Often b"": that is not EOF. ProtocolError when broken."""
+        ...
+
+
+class DeflateLayer:
+    """Raw DEFLATE (RFC 1951), one endless stream per direction, a sync flush after each encode.
+
+    ``level`` (1 to 9) is that of our own direction. nsqd flushes twice in a row, so a decode may
+    well give b"". A final block, which gnsq sends at its end and nsqd never, counts as EOF.
+    """
+
+    def __init__(self, level: int) -> None:
+        self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._decompressor.eof
+
+    def encode(self, data: bytes) -> bytes:
+        compressor = self._compressor
+        return compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    def decode(self, data: bytes) -> bytes:
+        if self._decompressor.eof:
+            return b""
+        try:
+            return self._decompressor.decompress(data)
+        except zlib.error as error:
+            raise ProtocolError(f"the DEFLATE stream is broken: {error}") from error
+
+
+_SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+_COMPRESSED, _UNCOMPRESSED, _IDENTIFIER = 0x00, 0x01, 0xFF
+# 65536 bytes, at worst grown by a sixth when they do not compress, and a CRC.
+_MAX_CHUNK = {_COMPRESSED: 4 + 32 + 65536 + 65536 // 6, _UNCOMPRESSED: 4 + 65536, _IDENTIFIER: 6}
+
+
+class SnappyLayer:
+    """Snappy's framing format by python-snappy, which is imported when the first one is made.
+
+    python-snappy's decompressor gets whole chunks only, cut here: it would accept a stream without
+    identifier, keep a chunk of up to 16 MiB, and versions before 0.7.2 stumble over a partial one.
+    """
+
+    eof = False  # the format has no end mark
+
+    def __init__(self) -> None:
+        import snappy
+
+        self._compressor: Any = snappy.StreamCompressor()
+        self._decompressor: Any = snappy.StreamDecompressor()
+        self._identified = False
+        # The beginning of a chunk, as it arrived; how long it is and has to be.
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        # How much of a chunk that is to be skipped has not arrived yet.
+        self._skip = 0
+
+    def encode(self, data: bytes) -> bytes:
+        encoded: bytes = self._compressor.add_chunk(data)
+        return encoded
+
+    def decode(self, data: bytes) -> bytes:
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return b""
+            data = b"".join(self._parts)
+            self._parts = []
+        if not self._identified:
+            if not _SNAPPY_IDENTIFIER.startswith(data[:10]):
+                raise ProtocolError("the Snappy stream does not start with its identifier")
+            self._identified = len(data) >= 10
+        whole = self._whole_chunks(data)
+        if not whole:
+            return b""
+        try:
+            decoded: bytes = self._decompressor.decompress(whole)
+        except Exception as error:
+            # The class differs between versions; in some it is OSError, which upper floors would
+            # take for a socket's.
+            raise ProtocolError(f"the Snappy stream is broken: {error}") from error
+        return decoded
+
+    def _whole_chunks(self, data: bytes) -> bytes:
+        """The whole chunks in ``data`` without those to be skipped; the rest is kept."""
+        end = len(data)
+        wanted: list[bytes] = []
+        start = offset = 0
+        self._need = 4
+        while end - offset >= 4:
+            kind = data[offset]
+            size = int.from_bytes(data[offset + 1 : offset + 4], "little")
+            stop = offset + 4 + size
+            if 0x80 <= kind <= 0xFE:
+                wanted.append(data[start:offset])
+                start = offset = min(stop, end)
+                self._skip = stop - offset
+                continue
+            if kind not in _MAX_CHUNK:
+                raise ProtocolError(f"the Snappy stream has a chunk of unknown type {kind:#04x}")
+            if size > _MAX_CHUNK[kind]:
+                raise ProtocolError(
+                    f"the Snappy stream has a chunk of {size} bytes;"
+                    f" type {kind:#04x} has at most {_MAX_CHUNK[kind]}"
+                )
+            if stop > end:
+                self._need = 4 + size
+                break
+            offset = stop
+        wanted.append(data[start:offset])
+        if offset < end:
+            self._parts.append(data[offset:])
+            self._have = end - offset
+        return b"".join(wanted)

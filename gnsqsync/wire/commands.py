@@ -1,0 +1,205 @@
+"""Each command of a client as bytes (nsq-reference 1.4, 1.5, 1.8).
+
+Knows nothing of answers or connections. Sizes against nsqd's limits are the caller's to check.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gnsqsync.config import ConnectionOptions, check_channel, check_topic
+from gnsqsync.errors import ConfigError
+
+__all__ = [
+    "CLS",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "MAX_DELAY_MS",
+    "NOP",
+    "auth",
+    "dpub",
+    "fin",
+    "identify",
+    "identify_body",
+    "mpub",
+    "pub",
+    "rdy",
+    "req",
+    "sub",
+    "touch",
+]
+
+MAGIC_V1 = b"  V1"
+MAGIC_V2 = b"  V2"
+NOP = b"NOP\n"
+CLS = b"CLS\n"
+
+# nsqd counts in 64 bit nanoseconds: a longer delay would wrap around and act as a short one.
+MAX_DELAY_MS = (2**63 - 1) // 10**6
+
+_pack_size = struct.Struct(">I").pack
+
+# "PUB <topic>\n" by topic. Threads share it: each access is one dict operation, and a head that
+# two of them make at once is the same head twice.
+_pub_heads: dict[str, bytes] = {}
+_MAX_PUB_HEADS = 1024
+
+
+def identify_body(options: ConnectionOptions) -> dict[str, Any]:
+    """The fields of IDENTIFY for these options: integers, milliseconds, no field that is not set.
+
+    nsqd refuses floats even when they are whole (nsq-reference 1.8).
+    """
+    body: dict[str, Any] = {
+        "client_id": options.client_id,
+        "hostname": options.hostname,
+        "user_agent": options.user_agent,
+        "feature_negotiation": True,
+        "heartbeat_interval": _milliseconds(options.heartbeat_interval),
+    }
+    if options.output_buffer_size:
+        body["output_buffer_size"] = options.output_buffer_size
+    if options.output_buffer_timeout == -1:
+        body["output_buffer_timeout"] = -1
+    elif options.output_buffer_timeout:
+        body["output_buffer_timeout"] = _milliseconds(options.output_buffer_timeout)
+    if options.msg_timeout is not None:
+        body["msg_timeout"] = _milliseconds(options.msg_timeout)
+    if options.sample_rate:
+        body["sample_rate"] = options.sample_rate
+    if options.uses_tls:
+        body["tls_v1"] = True
+    if options.snappy:
+        body["snappy"] = True
+    if options.deflate:
+        body["deflate"] = True
+        body["deflate_level"] = options.deflate_level
+    if options.topology_region is not None:
+        body["topology_region"] = options.topology_region
+    if options.topology_zone is not None:
+        body["topology_zone"] = options.topology_zone
+    return body
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def identify(body: Mapping[str, Any]) -> bytes:
+    """IDENTIFY with ``body`` as JSON. Must be answered before anything else is sent if it asks for
+    TLS or compression: nsqd throws away what it read ahead (nsq-reference 1.10)."""
+    return _with_body(b"IDENTIFY\n", json.dumps(dict(body), allow_nan=False).encode())
+
+
+def auth(secret: bytes) -> bytes:
+    """AUTH with the secret. ConfigError when it is empty."""
+    if not secret:
+        raise ConfigError("the AUTH secret is empty")
+    return _with_body(b"AUTH\n", secret)
+
+
+def sub(topic: str, channel: str) -> bytes:
+    """SUB to a topic and channel. ConfigError for a name that nsqd would refuse."""
+    return f"SUB {check_topic(topic)} {check_channel(channel)}\n".encode("ascii")
+
+
+def rdy(count: int) -> bytes:
+    """RDY: how many messages may be unanswered on this connection. ConfigError below 0."""
+    if not count >= 0:
+        raise ConfigError(f"RDY is {count!r}; it must be 0 or more")
+    return b"RDY %d\n" % count
+
+
+def fin(id: bytes) -> bytes:
+    """FIN for the message with this id of 16 bytes."""
+    if len(id) != 16:
+        raise _bad_id(id)
+    return b"FIN " + id + b"\n"
+
+
+def req(id: bytes, delay_ms: int) -> bytes:
+    """REQ: deliver the message again after ``delay_ms``.
+
+    nsqd lowers a delay above its --max-req-timeout without a word. ConfigError for a delay out of
+    0..MAX_DELAY_MS or an id that has not 16 bytes.
+    """
+    if len(id) != 16:
+        raise _bad_id(id)
+    return b"REQ %b %d\n" % (id, _delay(delay_ms))
+
+
+def touch(id: bytes) -> bytes:
+    """TOUCH: another msg_timeout for the message with this id of 16 bytes."""
+    if len(id) != 16:
+        raise _bad_id(id)
+    return b"TOUCH " + id + b"\n"
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    """PUB of one message. ConfigError for a topic name that nsqd would refuse, or an empty body."""
+    head = _pub_heads.get(topic)
+    if head is None:
+        head = _pub_head(topic)
+    if not body:
+        raise _empty_body()
+    return head + _pack_size(len(body)) + body
+
+
+def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
+    """MPUB: all of the bodies or none (nsq-reference 1.18).
+
+    ConfigError for a bad topic name, no bodies, or an empty one.
+    """
+    parts: list[bytes] = []
+    for body in bodies:
+        if not body:
+            raise _empty_body()
+        parts.append(_pack_size(len(body)))
+        parts.append(body)
+    if not parts:
+        raise ConfigError("MPUB needs at least one message")
+    count = _pack_size(len(parts) // 2)
+    head = f"MPUB {check_topic(topic)}\n".encode("ascii")
+    size = len(count) + sum(map(len, parts))
+    return b"".join([head, _pack_size(size), count, *parts])
+
+
+def dpub(topic: str, delay_ms: int, body: bytes) -> bytes:
+    """DPUB: PUB that is delivered after ``delay_ms``.
+
+    A delay above nsqd's --max-req-timeout is refused there and ends the connection, unlike with
+    REQ. ConfigError for a bad name, an empty body, or a delay out of 0..MAX_DELAY_MS.
+    """
+    if not body:
+        raise _empty_body()
+    head = f"DPUB {check_topic(topic)} {_delay(delay_ms)}\n".encode("ascii")
+    return _with_body(head, body)
+
+
+def _with_body(head: bytes, body: bytes) -> bytes:
+    return b"".join((head, _pack_size(len(body)), body))
+
+
+def _pub_head(topic: str) -> bytes:
+    head = f"PUB {check_topic(topic)}\n".encode("ascii")
+    if len(_pub_heads) >= _MAX_PUB_HEADS:
+        _pub_heads.clear()
+    _pub_heads[topic] = head
+    return head
+
+
+def _delay(delay_ms: int) -> int:
+    if not 0 <= delay_ms <= MAX_DELAY_MS:
+        raise ConfigError(f"delay is {delay_ms!r} ms; allowed is 0 to {MAX_DELAY_MS}")
+    return int(delay_ms)
+
+
+def _bad_id(id: bytes) -> ConfigError:
+    return ConfigError(f"message id is {id!r}; it must have 16 bytes")
+
+
+def _empty_body() -> ConfigError:
+    return ConfigError("a message body is empty; nsqd accepts 1 byte or more")

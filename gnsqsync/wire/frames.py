@@ -1,0 +1,193 @@
+"""Frames of nsqd as objects, and back to bytes for servers and tests (nsq-reference 1.2, 1.3).
+
+Knows nothing of what a reply means or who waits for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias
+
+from gnsqsync.errors import ProtocolError
+from gnsqsync.message import Message, Responder
+
+__all__ = [
+    "FRAME_ERROR",
+    "FRAME_MESSAGE",
+    "FRAME_RESPONSE",
+    "FrameDecoder",
+    "Reply",
+    "encode_error",
+    "encode_message",
+    "encode_response",
+]
+
+FRAME_RESPONSE = 0
+FRAME_ERROR = 1
+FRAME_MESSAGE = 2
+
+Reply: TypeAlias = tuple[int, bytes]
+"""Frame type (FRAME_RESPONSE or FRAME_ERROR) and data."""
+
+# size, frame type, timestamp, attempts, id. Unsigned attempts: after 32767 deliveries they go on.
+_MESSAGE_HEAD = struct.Struct(">iiqH16s")
+_HEAD = struct.Struct(">ii")
+# Type, timestamp, attempts and id: the least that the size of a message frame can be.
+_MIN_MESSAGE_SIZE = 4 + 26
+
+
+class FrameDecoder:
+    """Takes the byte stream of an nsqd in chunks of any size and gives back whole frames.
+
+    ``responder`` goes into each Message. ``max_frame_size`` (bytes) is the largest size field to
+    accept; about that much is buffered at most. One thread at a time may use it.
+
+    ``broken`` is None, or the ProtocolError of the first frame that breaks the rules. Look at it
+    after the replies of the same ``feed`` are used up: at an upgrade, bytes of the next layer that
+    came together with the answer do break the rules of this one, and ``take_rest`` heals that.
+    """
+
+    __slots__ = ("_have", "_max_frame_size", "_need", "_parts", "_responder", "broken")
+
+    def __init__(self, responder: Responder, max_frame_size: int) -> None:
+        self._responder = responder
+        self._max_frame_size = max_frame_size
+        # The beginning of a frame, as it arrived, and how long it is and has to be. Parts are
+        # joined only when the frame is whole, so that a large one is not copied per chunk.
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self.broken: ProtocolError | None = None
+
+    def feed(self, data: bytes, received_at: float = 0.0) -> tuple[list[Message], list[Reply]]:
+        """The messages and replies that ``data`` completes, each in the order of arrival.
+
+        Never raises: at a frame that breaks the rules it stops, returns what came before, and
+        sets ``broken``. From then on everything fed is dropped. ``received_at`` (seconds) goes
+        into the messages. Bodies are copies; ``data`` is not kept alive by them.
+        """
+        messages: list[Message] = []
+        replies: list[Reply] = []
+        if not data or self.broken is not None:
+            return messages, replies
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return messages, replies
+            data = b"".join(self._parts)
+            self._parts = []
+
+        unpack_message_head = _MESSAGE_HEAD.unpack_from
+        append = messages.append
+        message = Message
+        responder = self._responder
+        max_size = self._max_frame_size
+        end = len(data)
+        last_head = end - _MESSAGE_HEAD.size
+        offset = 0
+        while True:
+            if offset <= last_head:
+                size, kind, timestamp, attempts, id = unpack_message_head(data, offset)
+                stop = offset + 4 + size
+                if kind == 2 and 30 <= size <= max_size and stop <= end:
+                    append(
+                        message(
+                            id,
+                            data[offset + 34 : stop],
+                            attempts,
+                            timestamp,
+                            responder,
+                            received_at,
+                        )
+                    )
+                    offset = stop
+                    continue
+            # Everything that is not a whole message. The checks look at the bytes in their order,
+            # so the verdict does not depend on where the stream was cut.
+            left = end - offset
+            if left < 4:
+                self._need = 4
+                break
+            if left < 8:
+                self._need = 8
+                self.broken = self._check_size(data, offset)
+                break
+            size, kind = _HEAD.unpack_from(data, offset)
+            self.broken = self._check_size(data, offset) or _check_kind(data, offset, size, kind)
+            self._need = 4 + size
+            if self.broken is not None or left < self._need:
+                break
+            stop = offset + self._need
+            replies.append((kind, data[offset + 8 : stop]))
+            offset = stop
+
+        if offset < end:
+            # Also when broken: these may be the first bytes of the next layer.
+            self._parts.append(data[offset:])
+            self._have = end - offset
+        return messages, replies
+
+    def take_rest(self) -> bytes:
+        """What is buffered behind the last whole frame, for the next layer at an upgrade.
+
+        The decoder is then empty and no longer broken.
+        """
+        rest = b"".join(self._parts)
+        self._parts = []
+        self.broken = None
+        return rest
+
+    def _check_size(self, data: bytes, offset: int) -> ProtocolError | None:
+        head = data[offset : offset + 4]
+        size = int.from_bytes(head, "big", signed=True)
+        if head == b"HTTP":
+            return ProtocolError(
+                "the answer is HTTP: this is an HTTP port; use nsqd's TCP port (4150 by default)"
+            )
+        if 4 <= size <= self._max_frame_size:
+            return None
+        if head[:2] in (b"\x15\x03", b"\x16\x03"):
+            return ProtocolError(
+                "the answer is a TLS record in place of a frame: this is an HTTPS port, or"
+                " something in between speaks TLS; use nsqd's TCP port (4150 by default)"
+            )
+        return ProtocolError(
+            f"frame size {size} is not within 4 to {self._max_frame_size} (max_frame_size)"
+        )
+
+
+def _check_kind(data: bytes, offset: int, size: int, kind: int) -> ProtocolError | None:
+    if kind in (FRAME_RESPONSE, FRAME_ERROR):
+        return None
+    if kind == FRAME_MESSAGE:
+        if size >= _MIN_MESSAGE_SIZE:
+            return None
+        return ProtocolError(
+            f"message frame of size {size} is shorter than its head ({_MIN_MESSAGE_SIZE})"
+        )
+    if data[offset + 4 : offset + 8] == b"E_BA":
+        # nsqlookupd's V1 has no frame type: its E_BAD_PROTOCOL begins where ours has the type.
+        return ProtocolError(
+            "the answer has no frame type: this is nsqlookupd's TCP port; use nsqd's TCP port"
+            " (4150 by default), or give the lookupd's HTTP address (port 4161)"
+        )
+    return ProtocolError(f"frame type {kind} is not known")
+
+
+def encode_response(data: bytes) -> bytes:
+    """A response frame."""
+    return _HEAD.pack(4 + len(data), FRAME_RESPONSE) + data
+
+
+def encode_error(data: bytes) -> bytes:
+    """An error frame; ``data`` is ``CODE`` or ``CODE description``."""
+    return _HEAD.pack(4 + len(data), FRAME_ERROR) + data
+
+
+def encode_message(timestamp: int, attempts: int, id: bytes, body: bytes) -> bytes:
+    """A message frame: ``timestamp`` in ns, ``attempts`` 0 to 65535, ``id`` 16 bytes."""
+    if len(id) != 16:
+        raise ValueError(f"message id is {id!r}; it must have 16 bytes")
+    size = _MIN_MESSAGE_SIZE + len(body)
+    return _MESSAGE_HEAD.pack(size, FRAME_MESSAGE, timestamp, attempts, id) + body

@@ -1,0 +1,265 @@
+"""From the magic bytes to a connection that can publish or receive: a generator of steps.
+
+Knows the order of IDENTIFY, TLS, compression, AUTH and SUB, and that required means required.
+Knows nothing of sockets and time; whoever drives it sends, receives and stacks the layers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from gnsqsync.config import ConnectionOptions
+from gnsqsync.errors import NegotiationFailed, ProtocolError, server_error
+from gnsqsync.wire import commands
+from gnsqsync.wire.frames import FRAME_ERROR, Reply
+
+__all__ = ["Negotiated", "Receive", "Send", "Step", "Upgrade", "handshake"]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these bytes through all layers that are on."""
+
+    data: bytes = field(repr=False)  # it may hold the AUTH secret
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Read until there is a reply, and send it into the generator.
+
+    ``answer_to`` says what is waited for ("IDENTIFY"), for the text of a time-out.
+    """
+
+    answer_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Put this layer on top of those that are on, and give it what the decoder has left over.
+
+    For ``"tls"`` that includes the TLS handshake. ``level`` is the compression level of our own
+    direction, for ``"deflate"`` only.
+    """
+
+    kind: Literal["tls", "snappy", "deflate"]
+    level: int = 0
+
+
+Step: TypeAlias = Send | Receive | Upgrade
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Negotiated:
+    """What nsqd answered to IDENTIFY and AUTH (nsq-reference 1.9, 1.11).
+
+    Durations in seconds. ``auth`` is its answer to AUTH, None when AUTH was not sent.
+    ``auth_ignored``: there is a secret, but nsqd does not ask for one, so it was not sent.
+    """
+
+    version: str
+    max_rdy_count: int
+    msg_timeout: float
+    max_msg_timeout: float
+    tls: bool
+    snappy: bool
+    deflate: bool
+    deflate_level: int
+    sample_rate: int
+    auth_required: bool
+    output_buffer_size: int
+    output_buffer_timeout: float
+    auth: dict[str, Any] | None = None
+    auth_ignored: bool = False
+
+
+def handshake(
+    options: ConnectionOptions,
+    *,
+    topic: str | None = None,
+    channel: str | None = None,
+    server: str = "an unknown address",
+) -> Generator[Step, Reply | None, Negotiated]:
+    """The steps that open a connection with these options; subscribed at the end if ``topic``.
+
+    The driver sends a reply into it after a Receive and None after the other steps; ``server``
+    (host:port) stands in the texts. Heartbeats may be among the replies. The auth secret, if it is
+    a callable, is asked here, so hold no lock.
+
+    NegotiationFailed when nsqd declines what the options require, always before AUTH and SUB.
+    ServerError for an error frame, ProtocolError for an answer that makes no sense.
+    """
+    nsqd = f"nsqd at {server}"
+    yield Send(commands.MAGIC_V2 + commands.identify(commands.identify_body(options)))
+    # While a layer may be about to change, nsqd throws away what it read ahead, or takes it for
+    # bytes of the next layer. So heartbeats go unanswered until that is settled; IDENTIFY itself
+    # was a sign of life (nsq-reference 1.10, 1.12).
+    wants_layers = options.uses_tls or options.snappy or options.deflate
+    answer = yield from _receive("IDENTIFY", nsqd, answer_heartbeats=not wants_layers)
+    negotiated = _read_identify_answer(answer, options, nsqd)
+    _check_required(negotiated, options, nsqd)
+
+    if negotiated.tls:
+        yield Upgrade("tls")
+        yield from _receive_ok("the TLS upgrade", nsqd, answer_heartbeats=False)
+    if negotiated.snappy:
+        yield Upgrade("snappy")
+        yield from _receive_ok("the Snappy upgrade", nsqd, answer_heartbeats=False)
+    if negotiated.deflate:
+        # More than nsqd's own maximum would cost us what nobody there wants to spend either.
+        yield Upgrade("deflate", min(options.deflate_level, negotiated.deflate_level))
+        yield from _receive_ok("the DEFLATE upgrade", nsqd, answer_heartbeats=False)
+
+    if negotiated.auth_required:
+        secret = options.secret()
+        if secret is None:
+            raise _secret_missing(nsqd)
+        yield Send(commands.auth(secret))
+        answer = yield from _receive("AUTH", nsqd)
+        negotiated = replace(negotiated, auth=_read_json(answer, "AUTH", nsqd))
+    elif options.auth_secret is not None:
+        negotiated = replace(negotiated, auth_ignored=True)
+
+    if topic is not None:
+        yield Send(commands.sub(topic, channel or ""))
+        yield from _receive_ok("SUB", nsqd)
+    return negotiated
+
+
+def _receive(
+    command: str, nsqd: str, answer_heartbeats: bool = True
+) -> Generator[Step, Reply | None, bytes]:
+    while True:
+        reply = yield Receive(command)
+        if reply is None:
+            raise TypeError("send the reply into the generator after a Receive")
+        kind, data = reply
+        if kind == FRAME_ERROR:
+            raise server_error(data)
+        if data != b"_heartbeat_":
+            return data
+        if answer_heartbeats:
+            yield Send(commands.NOP)
+
+
+def _receive_ok(
+    command: str, nsqd: str, answer_heartbeats: bool = True
+) -> Generator[Step, Reply | None, None]:
+    data = yield from _receive(command, nsqd, answer_heartbeats)
+    if data != b"OK":
+        raise ProtocolError(f"{nsqd} answered {_shown(data)} to {command}; OK was due")
+
+
+def _read_identify_answer(data: bytes, options: ConnectionOptions, nsqd: str) -> Negotiated:
+    if data == b"OK":
+        raise NegotiationFailed(
+            f"{nsqd} answers OK to IDENTIFY, without the features it has: it is an"
+            " nsqd from before feature negotiation, or not an nsqd; a newer one is needed"
+        )
+    answer = _Answer(_read_json(data, "IDENTIFY", nsqd), nsqd)
+    return Negotiated(
+        version=answer.text("version"),
+        # What nsqd has by default stands for what an old one does not tell.
+        max_rdy_count=answer.integer("max_rdy_count", 2500),
+        msg_timeout=answer.seconds("msg_timeout", options.msg_timeout or 60.0),
+        max_msg_timeout=answer.seconds("max_msg_timeout", 900.0),
+        tls=answer.flag("tls_v1"),
+        snappy=answer.flag("snappy"),
+        deflate=answer.flag("deflate"),
+        deflate_level=answer.integer("deflate_level", 6),
+        sample_rate=answer.integer("sample_rate", 0),
+        auth_required=answer.flag("auth_required"),
+        output_buffer_size=answer.integer("output_buffer_size", 16384),
+        output_buffer_timeout=answer.seconds("output_buffer_timeout", 0.25),
+    )
+
+
+def _check_required(negotiated: Negotiated, options: ConnectionOptions, nsqd: str) -> None:
+    for key, name, wanted, given, remedy in (
+        (
+            "tls_v1",
+            "TLS",
+            options.uses_tls,
+            negotiated.tls,
+            "start it with --tls-cert and --tls-key, or leave tls off",
+        ),
+        (
+            "snappy",
+            "Snappy",
+            options.snappy,
+            negotiated.snappy,
+            "start it without --snappy=false, or leave snappy off",
+        ),
+        (
+            "deflate",
+            "DEFLATE",
+            options.deflate,
+            negotiated.deflate,
+            "start it without --deflate=false, or leave deflate off",
+        ),
+    ):
+        if wanted and not given:
+            raise NegotiationFailed(
+                f"{nsqd} does not offer {name} ({key} false in its answer); {remedy}"
+            )
+        if given and not wanted:
+            raise ProtocolError(f"{nsqd} switched {name} on ({key} true) without being asked")
+    if negotiated.auth_required and options.auth_secret is None:
+        raise _secret_missing(nsqd)
+
+
+def _secret_missing(nsqd: str) -> NegotiationFailed:
+    return NegotiationFailed(f"{nsqd} requires AUTH and there is no secret; set auth_secret")
+
+
+def _read_json(data: bytes, command: str, nsqd: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(data.decode())
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise ProtocolError(f"{nsqd} answered {_shown(data)} to {command}; a JSON object was due")
+    return answer
+
+
+def _shown(data: bytes) -> str:
+    return repr(data) if len(data) <= 100 else f"{data[:100]!r}... ({len(data)} bytes)"
+
+
+class _Answer:
+    """Reads values of the IDENTIFY answer and says which one has a wrong type."""
+
+    def __init__(self, values: dict[str, Any], nsqd: str) -> None:
+        self._values = values
+        self._nsqd = nsqd
+
+    def text(self, key: str) -> str:
+        value = self._values.get(key, "")
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a string")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self._values.get(key, False)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def integer(self, key: str, default: int) -> int:
+        value = self._values.get(key, default)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise self._wrong(key, value, "an integer, 0 or more")
+        return value
+
+    def seconds(self, key: str, default: float) -> float:
+        if key not in self._values:
+            return default
+        return self.integer(key, 0) / 1000
+
+    def _wrong(self, key: str, value: object, right: str) -> ProtocolError:
+        shown = type(value).__name__ if isinstance(value, (list, dict)) else repr(value)[:100]
+        return ProtocolError(
+            f"{self._nsqd} answered IDENTIFY with {key} = {shown}; it must be {right}"
+        )

@@ -1,0 +1,173 @@
+"""TLS as bytes in, bytes out, over ssl.MemoryBIO.
+
+Knows nothing of sockets. Which context to use is decided by the options.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from gnsqsync.errors import ConfigError, NegotiationFailed, ProtocolError
+
+__all__ = ["TlsLayer"]
+
+_READ_SIZE = 65536
+# Alerts by which the peer refuses our certificate, or the lack of one. With TLS 1.3 they arrive
+# only after our side of the handshake is done.
+_REFUSALS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+
+
+class TlsLayer:
+    """One TLS connection, client or server side. A ``codec.Layer`` once ``done``.
+
+    ``context`` decides about certificates; ``server_hostname`` is the name to verify; ``peer``
+    (host:port) stands in error texts. One thread may encode while another decodes: ``lock``, a
+    reusable context manager, is held over the memory operations only, because OpenSSL does not
+    allow both at once. ConfigError when the context checks names and there is none.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        *,
+        server_hostname: str | None = None,
+        server_side: bool = False,
+        lock: AbstractContextManager[Any] | None = None,
+        peer: str = "",
+    ) -> None:
+        self._lock: AbstractContextManager[Any] = nullcontext() if lock is None else lock
+        self._peer = peer or server_hostname or "the peer"
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        try:
+            self._tls = context.wrap_bio(
+                self._incoming,
+                self._outgoing,
+                server_side=server_side,
+                server_hostname=server_hostname,
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"TLS cannot verify {self._peer} by the name {server_hostname!r} ({error});"
+                " set tls_server_hostname"
+            ) from error
+        self.done = False
+        self._eof = False
+
+    @property
+    def eof(self) -> bool:
+        """Whether the peer ended the TLS stream (close_notify)."""
+        return self._eof
+
+    def handshake(self, data: bytes) -> bytes:
+        """Take what arrived (b"" at the start) and return what to send.
+
+        Call it until ``done``; what arrived beyond the handshake comes out of ``decode(b"")``.
+        NegotiationFailed when a certificate does not verify, or nothing in common is found; send
+        what ``close()`` returns even then, so that the peer learns the reason.
+        """
+        with self._lock:
+            self._incoming.write(data)
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLCertVerificationError as error:
+                raise NegotiationFailed(
+                    f"the certificate of {self._peer} does not verify: {error.verify_message}"
+                ) from error
+            except ssl.SSLError as error:
+                raise NegotiationFailed(
+                    f"the TLS handshake with {self._peer} failed: {_reason(error, data)}"
+                ) from error
+            else:
+                self.done = True
+            return self._outgoing.read()
+
+    def encode(self, data: bytes) -> bytes:
+        """``data`` as TLS records, behind whatever else TLS has to say.
+
+        ProtocolError when the stream is broken or was closed by us.
+        """
+        view = memoryview(data)
+        with self._lock:
+            try:
+                while view:
+                    view = view[self._tls.write(view) :]
+            except ssl.SSLError as error:
+                raise ProtocolError(
+                    f"TLS with {self._peer} cannot send: {_reason(error)}"
+                ) from error
+            return self._outgoing.read()
+
+    def decode(self, data: bytes) -> bytes:
+        """The application data that ``data`` completes; b"" is normal, see ``eof``.
+
+        ProtocolError when the stream is broken; NegotiationFailed when the peer refuses our
+        certificate, which it does only after the handshake with TLS 1.3.
+        """
+        decoded: list[bytes] = []
+        with self._lock:
+            self._incoming.write(data)
+            try:
+                while not self._eof:
+                    part = self._tls.read(_READ_SIZE)
+                    decoded.append(part)
+                    self._eof = not part
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLZeroReturnError:
+                self._eof = True
+            except ssl.SSLError as error:
+                text = _reason(error, data)
+                if any(word in (error.reason or "") for word in _REFUSALS):
+                    raise NegotiationFailed(
+                        f"{self._peer} refused our TLS certificate: {text}"
+                    ) from error
+                raise ProtocolError(f"the TLS stream of {self._peer} is broken: {text}") from error
+        return decoded[0] if len(decoded) == 1 else b"".join(decoded)
+
+    def close(self) -> bytes:
+        """What is left to send: close_notify after a handshake, else the alert that says why."""
+        with self._lock:
+            if self.done:
+                try:
+                    self._tls.unwrap()
+                except ssl.SSLError:
+                    # Either the peer's close_notify is not there, which nobody waits for, or the
+                    # stream is broken and there is nothing to say any more.
+                    pass
+            return self._outgoing.read()
+
+    @property
+    def version(self) -> str | None:
+        """ "TLSv1.3" and the like, or None before the handshake."""
+        return self._tls.version()
+
+    @property
+    def cipher(self) -> str | None:
+        """Name of the cipher suite, or None before the handshake."""
+        cipher = self._tls.cipher()
+        return cipher[0] if cipher else None
+
+    @property
+    def peer_common_name(self) -> str:
+        """The common name in the peer's verified certificate, or "": nsqd tells it to its auth
+        server (nsq-reference 1.11)."""
+        certificate: Any = self._tls.getpeercert() if self.done else None
+        for names in (certificate or {}).get("subject", ()):
+            for key, value in names:
+                if key == "commonName":
+                    return str(value)
+        return ""
+
+
+def _reason(error: ssl.SSLError, data: bytes = b"") -> str:
+    """OpenSSL's reason in words, and nsqd's own if it came in clear (nsq-reference 1.10)."""
+    text = (error.reason or str(error)).replace("_", " ").lower()
+    start = data.find(b"E_IDENTIFY_FAILED")
+    if start >= 0:
+        text += f"; nsqd says: {data[start:].decode('utf-8', 'replace')}"
+    return text
