@@ -1,0 +1,343 @@
+"""One HTTP request to nsqd or nsqlookupd: the URL, the session, the time-outs, the errors.
+
+Knows requests and both answer envelopes. Knows nothing of single endpoints (see http.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+import requests
+import urllib3.exceptions
+
+from gnsqsync._version import __version__
+from gnsqsync.config import Address, check_duration, http_urls
+from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
+
+if TYPE_CHECKING:
+    from gnsqsync.runtime import Runtime
+
+__all__ = ["HTTPClient"]
+
+ACCEPT = "application/vnd.nsq; version=1.0"
+
+# An answer larger than this comes from something that is not nsqd or nsqlookupd.
+MAX_ANSWER = 64 * 1024 * 1024
+
+# A whole answer may take this many read time-outs: each byte restarts the time-out of the socket,
+# and a server that sends one byte a second must not hold a poll thread for ever.
+SLOWEST_ANSWER = 10
+
+Self = TypeVar("Self", bound="HTTPClient")
+
+
+class HTTPClient:
+    """What NsqdHTTP and LookupdHTTP share. Thread-safe; a session is used by one call at a time.
+
+    Nothing is connected before the first call. After a fork the child starts with no session.
+    """
+
+    default_port = 0
+
+    def __init__(
+        self,
+        address: str | tuple[str, int] | Address,
+        *,
+        timeout: float,
+        connect_timeout: float = 1.0,
+        authorization: str | None = None,
+        session: requests.Session | None = None,
+        trust_env: bool = False,
+        tls_ca_file: str | None = None,
+        tls_cert_file: str | None = None,
+        tls_key_file: str | None = None,
+        tls_verify: bool = True,
+        runtime: Runtime | str | None = None,
+    ) -> None:
+        self._url = _check_address(address, self.default_port)
+        self._timeout = check_duration("timeout", timeout, 0.001)
+        self._connect_timeout = check_duration("connect_timeout", connect_timeout, 0.001)
+        self._headers = {"Accept": ACCEPT, "User-Agent": f"gnsqsync/{__version__}"}
+        if authorization is not None:
+            self._headers["Authorization"] = _bearer(authorization, self._url)
+        if session is not None and not isinstance(session, requests.Session):
+            raise ConfigError(f"session is {type(session).__name__}; give a requests.Session")
+        self._session = session
+        self._trust_env = trust_env
+        self._verify = _check_tls(tls_ca_file, tls_cert_file, tls_key_file, tls_verify)
+        self._cert: Any = (tls_cert_file, tls_key_file) if tls_key_file else tls_cert_file
+        self._runtime = runtime
+        self._pid = os.getpid()
+        self._closed = False
+        # Sessions that no call uses now. list.pop and list.append are atomic, so no lock.
+        self._idle: list[requests.Session] = []
+
+    @property
+    def url(self) -> str:
+        """The server's URL without user info and query."""
+        return _shown(self._url)
+
+    def close(self) -> None:
+        """Close the idle connections; calls under way finish. Later calls raise ClosedError."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    def _get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The parsed answer without its envelope. Raises as ``_request``."""
+        _, content, shown = self._request("GET", path, params)
+        return _payload(content, shown)
+
+    def _get_text(
+        self, path: str, params: Mapping[str, str] | None = None, timeout: float | None = None
+    ) -> str:
+        return self._request("GET", path, params, timeout=timeout)[1].decode("utf-8", "replace")
+
+    def _post(self, path: str, params: Mapping[str, str], body: bytes | None = None) -> None:
+        self._request("POST", path, params, body)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout: float | None = None,
+    ) -> tuple[str, bytes, str]:
+        """Send one request; returns (content type, content, URL to show).
+
+        Raises ConnectionLost (no connection, no answer, a broken one), HTTPError (an answer that
+        is not 2xx), ProtocolError (an answer that cannot be one) and ClosedError.
+        """
+        if self._closed:
+            raise ClosedError(f"{self!r} was closed")
+        if self._runtime is None:
+            return self._exchange(method, path, params or {}, body, timeout or self._timeout)
+        from gnsqsync.runtime import choose
+
+        answer: tuple[str, bytes, str] = choose(self._runtime).call_blocking(
+            self._exchange, method, path, params or {}, body, timeout or self._timeout
+        )
+        return answer
+
+    def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, timeout: float
+    ) -> tuple[str, bytes, str]:
+        url, shown = _join(self._url, path, params)
+        outer = sys.exc_info()[1]
+        session = self._take_session()
+        try:
+            response = session.request(
+                method,
+                url,
+                data=body,
+                headers=self._headers,
+                timeout=(self._connect_timeout, timeout),
+                # A POST that is redirected would arrive as a GET.
+                allow_redirects=method == "GET",
+                stream=True,
+            )
+            with response:
+                content = _read(response, time.monotonic() + timeout * SLOWEST_ANSWER, shown)
+        except (requests.exceptions.ContentDecodingError, urllib3.exceptions.DecodeError) as error:
+            raise ProtocolError(f"{shown}: the answer cannot be decompressed: {error}") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise ConnectionLost(
+                f"{method} {shown}: {self._reason(error, timeout, outer)}"
+            ) from _first(error, outer)
+        finally:
+            self._give_back(session)
+        if not 200 <= response.status_code < 300:
+            raise _http_error(response.status_code, response.reason, content, shown)
+        return response.headers.get("Content-Type", ""), content, shown
+
+    def _take_session(self) -> requests.Session:
+        if self._session is not None:
+            return self._session
+        if self._pid != os.getpid():
+            # The parent's connections: dropped, not closed, so that no TLS goodbye is sent.
+            self._pid = os.getpid()
+            self._idle = []
+        try:
+            return self._idle.pop()
+        except IndexError:
+            session = requests.Session()
+        session.trust_env = self._trust_env
+        session.verify = self._verify
+        session.cert = self._cert
+        return session
+
+    def _give_back(self, session: requests.Session) -> None:
+        if session is self._session:
+            return
+        self._idle.append(session)
+        if self._closed:
+            self.close()
+
+    def _reason(self, error: Exception, timeout: float, outer: BaseException | None) -> str:
+        """Why, in words: requests' own texts show the whole URL, with any secret in it."""
+        if isinstance(error, requests.exceptions.ConnectTimeout):
+            return f"no connection within {self._connect_timeout:g} s"
+        first = _first(error, outer)
+        if isinstance(error, requests.exceptions.Timeout) or isinstance(
+            first, (TimeoutError, urllib3.exceptions.ReadTimeoutError)
+        ):
+            return f"no answer within {timeout:g} s"
+        if isinstance(first, OSError) and first.strerror:
+            return first.strerror
+        if isinstance(first, requests.RequestException):
+            return type(first).__name__
+        return f"{type(first).__name__}: {first}"
+
+
+def _first(error: BaseException, outer: BaseException | None) -> BaseException:
+    """The error that others were raised from; ``outer`` is what the caller was handling."""
+    while True:
+        earlier = error.__cause__ or error.__context__
+        if earlier is None or earlier is outer:
+            return error
+        error = earlier
+
+
+def _read(response: requests.Response, deadline: float, shown: str) -> bytes:
+    # read1 returns what is there; urllib3 1.x has read only, which waits for a full piece.
+    read = getattr(response.raw, "read1", response.raw.read)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        part = read(65536, decode_content=True)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise ProtocolError(f"{shown}: the answer is larger than {MAX_ANSWER} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer does not end")
+
+
+def _check_address(address: object, default_port: int) -> str:
+    if isinstance(address, Address):
+        address = str(address)
+    elif isinstance(address, tuple) and len(address) == 2:
+        address = str(Address(*address))
+    if isinstance(address, str) and address.startswith(("unix:", "/")):
+        raise ConfigError(
+            f"HTTP address {address!r} is a unix socket, which is supported for the TCP protocol"
+            " only; give nsqd an --http-address host:port for its HTTP API"
+        )
+    if not isinstance(address, str):
+        raise ConfigError(f"HTTP address is {address!r}; it must be host:port or a URL")
+    return http_urls([address], default_port)[0]
+
+
+def _bearer(token: str, url: str) -> str:
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
+        raise ConfigError("authorization must be a token: a non-empty str of printable ASCII")
+    if urlsplit(url).username is not None:
+        raise ConfigError("authorization and user info in the URL are both given; give one")
+    return f"Bearer {token}"
+
+
+def _check_tls(
+    ca_file: str | None, cert_file: str | None, key_file: str | None, verify: bool
+) -> bool | str:
+    if key_file and not cert_file:
+        raise ConfigError("tls_key_file without tls_cert_file; give both")
+    for name, path in (
+        ("tls_ca_file", ca_file),
+        ("tls_cert_file", cert_file),
+        ("tls_key_file", key_file),
+    ):
+        if path is not None and not os.path.isfile(path):
+            raise ConfigError(f"{name} {path!r} is not a file")
+    if not isinstance(verify, bool):
+        raise ConfigError(f"tls_verify is {verify!r}; it must be True or False")
+    return ca_file if ca_file and verify else verify
+
+
+def _join(base: str, path: str, params: Mapping[str, str]) -> tuple[str, str]:
+    """``base`` with ``path`` and ``params`` added, and the same without user info and its query."""
+    parts = urlsplit(base)
+    whole_path = parts.path.rstrip("/") + path
+    added = urlencode(params, quote_via=quote)
+    query = "&".join(part for part in (parts.query, added) if part)
+    url = urlunsplit((parts.scheme, parts.netloc, whole_path, query, ""))
+    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], whole_path, added, ""))
+    return url, shown
+
+
+def _shown(base: str) -> str:
+    return _join(base, "", {})[1]
+
+
+def _parse_json(content: bytes) -> Any:
+    """ValueError for what is not JSON. (RecursionError is what a million brackets give.)"""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _payload(content: bytes, shown: str) -> Any:
+    """The JSON of a success; the envelope of servers before 1.0 is taken off."""
+    try:
+        data = _parse_json(content)
+    except ValueError as error:
+        raise ProtocolError(
+            f"{shown}: the answer is not JSON ({error}): {content[:80]!r}; is the address right?"
+        ) from None
+    if isinstance(data, dict) and "status_code" in data and "data" in data:
+        status = data["status_code"]
+        if status != 200:
+            code = data.get("status_txt")
+            raise HTTPError(
+                status if isinstance(status, int) else 500,
+                code if isinstance(code, str) and code else "UNKNOWN",
+                shown,
+            )
+        return data["data"]
+    return data
+
+
+def _http_error(status: int, reason: str, content: bytes, shown: str) -> HTTPError:
+    code = ""
+    port: object = None
+    try:
+        data = _parse_json(content)
+    except ValueError:
+        # A proxy's HTML page says less than the status line; nsqd's one-line texts say more.
+        text = content.decode("utf-8", "replace").strip()
+        if text and len(text) <= 200 and "\n" not in text and not text.startswith("<"):
+            code = text
+    else:
+        if isinstance(data, dict):
+            found = data.get("message") or data.get("status_txt")
+            code = found if isinstance(found, str) else ""
+            port = data.get("https_port")
+    error = HTTPError(status, code or reason or "UNKNOWN", shown)
+    if code == "TLS_REQUIRED":
+        where = f"https://<host>:{port}" if port else "its https:// address"
+        error.args = (f"{error}; this nsqd answers over HTTPS only, use {where}",)
+    return error

@@ -1,0 +1,585 @@
+"""NsqdHTTP and LookupdHTTP against servers that lie, stay silent or send garbage."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import requests
+
+from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
+from gnsqsync.net.http import LookupdHTTP, NsqdHTTP, Producer
+
+PRODUCER = {
+    "remote_address": "10.0.0.7:51234",
+    "hostname": "worker",
+    "broadcast_address": "10.0.0.7",
+    "tcp_port": 4150,
+    "http_port": 4151,
+    "version": "1.3.0",
+}
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Answers every request with ``answer``; keeps what was asked in ``requests``."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[dict[str, Any]] = []
+        self.connections = 0
+        self.status = 200
+        self.headers: dict[str, str] = {"Content-Type": "application/json; charset=utf-8"}
+        self.body = b""
+
+    def get_request(self) -> Any:
+        self.connections += 1
+        return super().get_request()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+    def answer(self, body: object, status: int = 200, kind: str = "application/json") -> None:
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.status = status
+        self.headers = {"Content-Type": kind}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FakeServer
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        length = int(self.headers.get("Content-Length") or 0)
+        self.server.requests.append(
+            {
+                "method": self.command,
+                "path": parts.path,
+                "params": dict(parse_qsl(parts.query, keep_blank_values=True)),
+                "headers": dict(self.headers),
+                "body": self.rfile.read(length),
+            }
+        )
+        self.send_response(self.server.status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    do_POST = do_PUT = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    with FakeServer() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def raw_server(behave: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that hands its first connection, after the request arrived, to ``behave``."""
+
+    def run() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(30)
+            connection.recv(65536)
+            with contextlib.suppress(OSError):
+                behave(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+# What is sent
+
+
+def test_headers_and_parameters(fake: FakeServer) -> None:
+    fake.answer({"channels": [], "producers": []})
+    with LookupdHTTP(fake.address) as lookupd:
+        lookupd.lookup("orders#ephemeral")
+    (request,) = fake.requests
+    assert (request["method"], request["path"]) == ("GET", "/lookup")
+    assert request["params"] == {"topic": "orders#ephemeral"}
+    assert request["headers"]["Accept"] == "application/vnd.nsq; version=1.0"
+    assert request["headers"]["User-Agent"].startswith("gnsqsync/")
+    assert "Authorization" not in request["headers"]
+
+
+def test_path_query_and_user_info_of_the_url_are_kept(fake: FakeServer) -> None:
+    fake.answer({"topics": ["a"]})
+    with LookupdHTTP(f"http://ann:secret@{fake.address}/nsq/?key=k%2F1#part") as lookupd:
+        assert lookupd.topics() == ("a",)
+        assert "secret" not in repr(lookupd)
+        assert "key" not in lookupd.url
+    (request,) = fake.requests
+    assert request["path"] == "/nsq/topics"
+    assert request["params"] == {"key": "k/1"}
+    assert request["headers"]["Authorization"] == "Basic YW5uOnNlY3JldA=="
+
+
+def test_authorization_is_sent_as_a_bearer_token(fake: FakeServer) -> None:
+    fake.answer({"topics": []})
+    with LookupdHTTP(fake.address, authorization="t0k3n") as lookupd:
+        lookupd.topics()
+        assert "t0k3n" not in repr(lookupd)
+    assert fake.requests[0]["headers"]["Authorization"] == "Bearer t0k3n"
+
+
+def test_proxies_of_the_environment_are_ignored_unless_asked_for(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
+    fake.answer(b"OK", kind="text/plain")
+    with LookupdHTTP(fake.address) as lookupd:
+        assert lookupd.ping() == "OK"
+    with LookupdHTTP(fake.address, trust_env=True) as lookupd, pytest.raises(ConnectionLost):
+        lookupd.ping()
+
+
+def test_every_nsqd_endpoint(fake: FakeServer) -> None:
+    fake.answer(b"OK", kind="text/plain")
+    with NsqdHTTP(fake.address) as nsqd:
+        nsqd.ping()
+        nsqd.stats_text("t", "c", include_clients=False, include_mem=False)
+        nsqd.pub("t", "zwölf")
+        nsqd.pub("t", b"later", defer=1.5)
+        nsqd.mpub("t", [b"a\nb", "c"])
+        for act in ("create", "delete", "empty", "pause", "unpause"):
+            getattr(nsqd, f"{act}_topic")("t")
+            getattr(nsqd, f"{act}_channel")("t", "c")
+        nsqd.set_config("log_level", "debug")
+        nsqd.pprof("heap")
+        nsqd.set_block_rate(5)
+        nsqd.free_memory()
+    asked = [(r["method"], r["path"], r["params"]) for r in fake.requests]
+    both = {"topic": "t", "channel": "c"}
+    expected: list[tuple[str, str, dict[str, str]]] = [
+        ("GET", "/ping", {}),
+        ("GET", "/stats", {**both, "include_clients": "false", "include_mem": "false"}),
+        ("POST", "/pub", {"topic": "t"}),
+        ("POST", "/pub", {"topic": "t", "defer": "1500"}),
+        ("POST", "/mpub", {"topic": "t", "binary": "true"}),
+    ]
+    for act in ("create", "delete", "empty", "pause", "unpause"):
+        expected.append(("POST", f"/topic/{act}", {"topic": "t"}))
+        expected.append(("POST", f"/channel/{act}", both))
+    expected += [
+        ("PUT", "/config/log_level", {}),
+        ("GET", "/debug/pprof/heap", {"debug": "1"}),
+        ("PUT", "/debug/setblockrate", {"rate": "5"}),
+        ("POST", "/debug/freememory", {}),
+    ]
+    assert asked == expected
+    bodies = [r["body"] for r in fake.requests if r["body"]]
+    mpub = struct.pack(">ii3si1s", 2, 3, b"a\nb", 1, b"c")
+    assert bodies == ["zwölf".encode(), b"later", mpub, b"debug"]
+
+
+def test_every_lookupd_endpoint_that_changes_something(fake: FakeServer) -> None:
+    with LookupdHTTP(fake.address) as lookupd:
+        lookupd.create_topic("t")
+        lookupd.delete_topic("t")
+        lookupd.tombstone_topic("t", "10.0.0.7:4151")
+        lookupd.tombstone_topic("t", Producer.parse(PRODUCER))
+        lookupd.create_channel("t", "c")
+        lookupd.delete_channel("t", "c")
+    asked = [(r["method"], r["path"], r["params"]) for r in fake.requests]
+    assert asked == [
+        ("POST", "/topic/create", {"topic": "t"}),
+        ("POST", "/topic/delete", {"topic": "t"}),
+        ("POST", "/topic/tombstone", {"topic": "t", "node": "10.0.0.7:4151"}),
+        ("POST", "/topic/tombstone", {"topic": "t", "node": "10.0.0.7:4151"}),
+        ("POST", "/channel/create", {"topic": "t", "channel": "c"}),
+        ("POST", "/channel/delete", {"topic": "t", "channel": "c"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda nsqd: nsqd.pub("no spaces", b"x"),
+        lambda nsqd: nsqd.pub("t\n", b"x"),
+        lambda nsqd: nsqd.pub("t", b""),
+        lambda nsqd: nsqd.pub("t", b"x" * 101),
+        lambda nsqd: nsqd.pub("t", 7),
+        lambda nsqd: nsqd.pub("t", b"x", defer=-1),
+        lambda nsqd: nsqd.mpub("t", []),
+        lambda nsqd: nsqd.mpub("t", b"one body"),
+        lambda nsqd: nsqd.mpub("t", [b"x", b""]),
+        lambda nsqd: nsqd.mpub("t", [b"x" * 100, b"y" * 100]),
+        lambda nsqd: nsqd.create_channel("t", "no/slash"),
+        lambda nsqd: nsqd.stats("t?"),
+        lambda nsqd: nsqd.get_config("../info"),
+        lambda nsqd: nsqd.set_block_rate(-1),
+        lambda nsqd: nsqd.pprof("../../topic/delete"),
+    ],
+)
+def test_nothing_is_sent_of_what_nsqd_would_refuse(
+    fake: FakeServer, call: Callable[[NsqdHTTP], None]
+) -> None:
+    with NsqdHTTP(fake.address, max_msg_size=100, max_body_size=200) as nsqd:
+        with pytest.raises(ConfigError):
+            call(nsqd)
+    assert fake.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "words"),
+    [
+        ("unix:///run/nsqd.sock", {}, "unix socket"),
+        ("ftp://127.0.0.1", {}, "http://host:port"),
+        ("127.0.0.1:99999", {}, "65535"),
+        ("127.0.0.1:1,127.0.0.1:2", {}, "not valid"),
+        (4151, {}, "host:port"),
+        ("127.0.0.1", {"timeout": 0}, "timeout"),
+        ("127.0.0.1", {"connect_timeout": float("nan")}, "connect_timeout"),
+        ("127.0.0.1", {"authorization": "a\r\nX: y"}, "token"),
+        ("http://ann@127.0.0.1", {"authorization": "token"}, "user info"),
+        ("127.0.0.1", {"session": object()}, "Session"),
+        ("127.0.0.1", {"tls_key_file": "key.pem"}, "tls_cert_file"),
+        ("https://127.0.0.1", {"tls_ca_file": "/does/not/exist"}, "not a file"),
+    ],
+)
+def test_wrong_options_fail_in_the_constructor(
+    address: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LookupdHTTP(address, **options)
+
+
+# What comes back
+
+
+def test_broken_entries_do_not_hide_the_others(
+    fake: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: list[Any] = [
+        None,
+        7,
+        [],
+        {},
+        {**PRODUCER, "tcp_port": -1},
+        {**PRODUCER, "tcp_port": "4150"},
+        {**PRODUCER, "tcp_port": True},
+        {**PRODUCER, "broadcast_address": ""},
+        {**PRODUCER, "broadcast_address": "a b"},
+        {**PRODUCER, "hostname": 5},
+    ]
+    fake.answer({"channels": ["c", "bad name", 3], "producers": [*broken, PRODUCER], "more": 1})
+    with LookupdHTTP(fake.address) as lookupd, caplog.at_level(logging.WARNING, "gnsqsync"):
+        found = lookupd.lookup("t")
+    assert found.channels == ("c",)
+    assert [str(p.tcp_address) for p in found.producers] == ["10.0.0.7:4150"]
+    assert len(caplog.records) == len(broken) + 2
+
+
+def test_null_lists_are_empty(fake: FakeServer) -> None:
+    fake.answer({"channels": None, "producers": None, "topics": None, "version": None})
+    with LookupdHTTP(fake.address) as lookupd:
+        assert lookupd.lookup("t").producers == ()
+        assert lookupd.nodes() == lookupd.topics() == lookupd.channels("t") == ()
+    with NsqdHTTP(fake.address) as nsqd:
+        stats = nsqd.stats()
+    assert (stats.topics, stats.producers, stats.memory) == ((), (), None)
+
+
+def test_nodes_with_tombstones_of_the_wrong_length(fake: FakeServer) -> None:
+    node = {**PRODUCER, "topics": ["a", 5, "b"], "tombstones": [True]}
+    fake.answer({"producers": [node]})
+    with LookupdHTTP(fake.address) as lookupd:
+        (found,) = lookupd.nodes()
+    assert (found.topics, found.tombstones) == (("a", "b"), (True, False))
+    assert found.http_address == "10.0.0.7:4151"
+
+
+def test_ipv6_producer() -> None:
+    producer = Producer.parse({**PRODUCER, "broadcast_address": "fd00::1"})
+    assert str(producer.tcp_address) == "[fd00::1]:4150"
+    assert producer.http_address == "[fd00::1]:4151"
+
+
+def test_the_envelope_of_old_servers(fake: FakeServer) -> None:
+    data = {"channels": ["c"], "producers": [PRODUCER]}
+    fake.answer({"status_code": 200, "status_txt": "OK", "data": data})
+    with LookupdHTTP(fake.address) as lookupd:
+        assert lookupd.lookup("t").channels == ("c",)
+        fake.answer({"status_code": 404, "status_txt": "TOPIC_NOT_FOUND", "data": None})
+        with pytest.raises(HTTPError) as caught:
+            lookupd.lookup("t")
+        assert (caught.value.status, caught.value.code) == (404, "TOPIC_NOT_FOUND")
+        fake.answer({"status_code": 500, "status_txt": "INVALID_ARG_TOPIC", "data": None}, 500)
+        with pytest.raises(HTTPError) as caught:
+            lookupd.lookup("t")
+        assert (caught.value.status, caught.value.code) == (500, "INVALID_ARG_TOPIC")
+
+
+def test_stats_are_typed(fake: FakeServer) -> None:
+    client = {
+        "client_id": "w1",
+        "ready_count": 7,
+        "connect_ts": 1700000000,
+        "tls": True,
+        "pub_counts": [{"topic": "t", "count": 3}],
+    }
+    channel = {
+        "channel_name": "c",
+        "depth": 5,
+        "in_flight_count": 2,
+        "clients": [client],
+        "e2e_processing_latency": {
+            "count": 4,
+            "percentiles": [{"quantile": 0.99, "value": 1.5e9}],
+        },
+    }
+    topic = {"topic_name": "t", "channels": [channel], "message_count": 9, "paused": True}
+    fake.answer({"health": "OK", "topics": [topic], "memory": {"heap_objects": 1}})
+    with NsqdHTTP(fake.address) as nsqd:
+        stats = nsqd.stats()
+    assert fake.requests[0]["params"]["format"] == "json"
+    (found,) = stats.topics
+    assert (found.topic_name, found.message_count, found.paused) == ("t", 9, True)
+    assert found.channels[0].client_count == 1
+    assert found.channels[0].e2e_processing_latency.percentiles == ((0.99, 1.5),)
+    assert found.channels[0].clients[0].pub_counts == (("t", 3),)
+    assert stats.memory is not None
+    assert stats.memory.heap_objects == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        None,
+        "text",
+        {"topics": {}},
+        {"topics": [None]},
+        {"topics": [{"depth": "many"}]},
+        {"topics": [{"depth": 1.5}]},
+        {"topics": [{"channels": [{"paused": 1}]}]},
+        {"topics": [{"e2e_processing_latency": []}]},
+    ],
+)
+def test_json_of_a_wrong_shape(fake: FakeServer, answer: object) -> None:
+    fake.answer(answer)
+    with NsqdHTTP(fake.address) as nsqd, pytest.raises(ProtocolError):
+        nsqd.stats()
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"{", b"\xff\xfe", b"[" * 200_000])
+def test_what_is_not_json(fake: FakeServer, answer: bytes) -> None:
+    fake.answer(answer)
+    with LookupdHTTP(fake.address) as lookupd:
+        with pytest.raises(ProtocolError, match="not JSON"):
+            lookupd.nodes()
+
+
+def test_an_answer_that_claims_to_be_compressed(fake: FakeServer) -> None:
+    fake.answer(b"not gzip at all")
+    fake.headers["Content-Encoding"] = "gzip"
+    with LookupdHTTP(fake.address) as lookupd, pytest.raises(ProtocolError, match="decompress"):
+        lookupd.nodes()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [
+        (404, b'{"message":"TOPIC_NOT_FOUND"}', "TOPIC_NOT_FOUND"),
+        (500, b"NOK - disk full", "NOK - disk full"),
+        (502, b"<html>\n<body>a proxy</body></html>", "Bad Gateway"),
+        (503, b"", "Service Unavailable"),
+        (500, b"[1]", "Internal Server Error"),
+        (400, b'{"message": 7}', "Bad Request"),
+        (301, b"", "Moved Permanently"),
+    ],
+)
+def test_answers_that_are_no_success(fake: FakeServer, status: int, body: bytes, code: str) -> None:
+    fake.answer(body, status)
+    with NsqdHTTP(f"http://ann:secret@{fake.address}/?key=hidden") as nsqd:
+        with pytest.raises(HTTPError) as caught:
+            nsqd.create_topic("t")
+    assert (caught.value.status, caught.value.code) == (status, code)
+    assert caught.value.url == f"http://{fake.address}/topic/create?topic=t"
+
+
+def test_tls_required_says_what_to_do(fake: FakeServer) -> None:
+    fake.answer({"message": "TLS_REQUIRED", "https_port": 4152}, 403)
+    with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="https://<host>:4152"):
+        nsqd.ping()
+
+
+def test_500_after_work_that_was_done(fake: FakeServer) -> None:
+    fake.answer({"message": "INTERNAL_ERROR"}, 500)
+    with NsqdHTTP(fake.address) as nsqd:
+        nsqd.free_memory()
+        nsqd.set_block_rate(1)
+        fake.answer({"message": "NOT_FOUND"}, 404)
+        with pytest.raises(HTTPError):
+            nsqd.free_memory()
+
+
+def test_config_values_are_text_or_json(fake: FakeServer) -> None:
+    with NsqdHTTP(fake.address) as nsqd:
+        fake.answer(b"123", kind="text/plain; charset=utf-8")
+        assert nsqd.get_config("broadcast_address") == "123"
+        fake.answer(b"123", kind="application/json; charset=utf-8")
+        assert nsqd.get_config("max_msg_size") == 123
+        fake.answer(b'["a:1"]', kind="application/json; charset=utf-8")
+        assert nsqd.set_config("nsqlookupd_tcp_addresses", ["a:1"]) == ["a:1"]
+    assert fake.requests[-1]["body"] == b'["a:1"]'
+
+
+# What goes wrong on the way
+
+
+def causes(error: BaseException) -> str:
+    found: BaseException | None = error
+    texts = []
+    while found is not None:
+        texts.append(repr(found))
+        found = found.__cause__
+    return " ".join(texts)
+
+
+def test_nobody_listens() -> None:
+    port = closed_port()
+    with LookupdHTTP(f"http://ann:secret@127.0.0.1:{port}/?key=hidden") as lookupd:
+        try:
+            raise KeyError("an earlier error of the caller")
+        except KeyError:
+            with pytest.raises(ConnectionLost, match="refused") as caught:
+                lookupd.lookup("t")
+    assert f"http://127.0.0.1:{port}/lookup?topic=t" in str(caught.value)
+    for word in ("secret", "hidden", "KeyError"):
+        assert word not in causes(caught.value)
+
+
+def test_silence() -> None:
+    done = threading.Event()
+    with raw_server(lambda _: done.wait(30) and None) as address:
+        with LookupdHTTP(address, timeout=0.1) as lookupd:
+            with pytest.raises(ConnectionLost, match=r"no answer within 0\.1 s"):
+                lookupd.topics()
+        done.set()
+
+
+def test_an_answer_that_drips_for_ever() -> None:
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        pause = threading.Event()
+        while True:
+            connection.sendall(b" ")
+            pause.wait(0.02)
+
+    with raw_server(drip) as address, LookupdHTTP(address, timeout=0.1) as lookupd:
+        with pytest.raises(ConnectionLost, match="no answer within"):
+            lookupd.topics()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\x00\x00\x06\x00\x00\x00\x01E_BAD_PROTOCOL",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 banana\r\n\r\n",
+    ],
+)
+def test_connections_that_break(answer: bytes) -> None:
+    with raw_server(lambda connection: connection.sendall(answer)) as address:
+        with LookupdHTTP(address) as lookupd:
+            with pytest.raises((ConnectionLost, ProtocolError)) as caught:
+                lookupd.topics()
+    assert address in str(caught.value)
+
+
+def test_https_with_an_unknown_certificate_authority_is_refused(fake: FakeServer) -> None:
+    with LookupdHTTP(f"https://{fake.address}") as lookupd, pytest.raises(ConnectionLost):
+        lookupd.ping()
+
+
+# Sessions
+
+
+def test_a_connection_is_kept_and_calls_side_by_side_have_their_own(fake: FakeServer) -> None:
+    fake.answer({"topics": []})
+    with LookupdHTTP(fake.address) as lookupd:
+        for _ in range(5):
+            lookupd.topics()
+        assert fake.connections == 1
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: lookupd.topics(), range(40)))
+    assert len(fake.requests) == 45
+    assert fake.connections <= 4
+
+
+def test_after_close_nothing_is_sent(fake: FakeServer) -> None:
+    lookupd = LookupdHTTP(fake.address)
+    lookupd.close()
+    with pytest.raises(ClosedError):
+        lookupd.ping()
+    assert fake.connections == 0
+
+
+def test_a_session_of_the_caller_is_used_and_left_open(fake: FakeServer) -> None:
+    fake.answer({"topics": []})
+    with requests.Session() as session:
+        session.headers["X-Mine"] = "yes"
+        with LookupdHTTP(fake.address, session=session) as lookupd:
+            lookupd.topics()
+        assert session.get(f"http://{fake.address}/").status_code == 200
+    assert fake.requests[0]["headers"]["X-Mine"] == "yes"
+    assert fake.connections == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_does_not_use_the_connection_of_its_parent(fake: FakeServer) -> None:
+    fake.answer({"topics": []})
+    with LookupdHTTP(fake.address) as lookupd:
+        lookupd.topics()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                lookupd.topics()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert fake.connections == 2
+        lookupd.topics()
+    assert fake.connections == 2
