@@ -1,0 +1,285 @@
+"""Command line and config file of nsqd and nsqlookupd (nsq-reference 5) to option objects.
+
+Knows how options are spelled. Knows nothing of what the servers do with them, and imports
+neither gevent nor a server.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from gnsqsync._version import __version__
+from gnsqsync.embedded import goflag
+from gnsqsync.embedded.goflag import BadValue, Exit, Flag, FlagSet
+from gnsqsync.embedded.golog import LEVELS
+from gnsqsync.embedded.options import (
+    NO_EFFECT,
+    LookupdOptions,
+    NsqdOptions,
+    OptionsError,
+    is_loopback,
+)
+
+__all__ = [
+    "NO_EFFECT",
+    "NSQ_VERSION",
+    "LookupdOptions",
+    "NsqdOptions",
+    "OptionsError",
+    "config_names",
+    "config_value",
+    "flag_text",
+    "is_loopback",
+    "parse_lookupd",
+    "parse_nsqd",
+    "version_text",
+]
+
+NSQ_VERSION = "1.3.0"
+
+TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
+_TLS_REQUIRED = {"false": 0, "tcp-https": 1, "true": 2}
+
+
+def version_text(program: str) -> str:
+    """The --version line: the Go programs' form, and which implementation it really is."""
+    python = platform.python_version()
+    return f"{program} v{NSQ_VERSION} (built w/python{python}, embedded in gnsqsync {__version__})"
+
+
+def _string(text: str) -> str:
+    return text
+
+
+def _strings(text: str) -> tuple[str, ...]:
+    return (text,)
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise BadValue("parse error") from None
+
+
+def _log_level(text: str) -> str:
+    level = text.lower()
+    if level not in LEVELS:
+        raise BadValue(f"invalid log level '{level}' (debug, info, warn, error, fatal)")
+    return level
+
+
+def _tls_required(text: str) -> str:
+    if text.lower() == "tcp-https":
+        return "tcp-https"
+    try:
+        return "true" if goflag.parse_bool(text) else "false"
+    except BadValue:
+        raise BadValue(f'strconv.ParseBool: parsing "{text.lower()}": invalid syntax') from None
+
+
+def _tls_version(text: str) -> str:
+    version = text.lower()
+    if version and version not in TLS_VERSIONS:
+        raise BadValue(f'unknown tlsVersionOption "{version}"')
+    return version or "tls1.0"
+
+
+_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    # kind: (reads a value, what -help calls it)
+    "bool": (goflag.parse_bool, ""),
+    "int": (goflag.parse_int, "int"),
+    "duration": (goflag.parse_duration, "duration"),
+    "string": (_string, "string"),
+    "strings": (_strings, "value"),
+    "floats": (_floats, "value"),
+    "log_level": (_log_level, "value"),
+    "tls_required": (_tls_required, ""),
+    "tls_version": (_tls_version, "value"),
+}
+
+
+Options = NsqdOptions | LookupdOptions
+_T = TypeVar("_T", NsqdOptions, LookupdOptions)
+
+_PROGRAM_FLAGS = (
+    Flag("version", goflag.parse_bool, "", "print version string", boolean=True),
+    Flag("config", _string, "string", "path to config file (TOML)"),
+    Flag("verbose", goflag.parse_bool, "", "[deprecated] has no effect", boolean=True),
+)
+_WORKER_ID = Flag("worker-id", goflag.parse_bool, "", "[deprecated] use --node-id", boolean=True)
+
+_INTRODUCTION = (
+    "This is gnsqsync's embedded {program}, for development and tests. It answers like {program}"
+    " v" + NSQ_VERSION + ",\nbut listens on 127.0.0.1 unless an address says otherwise"
+    " (0.0.0.0:<port> for all interfaces)."
+)
+
+
+def _help_default(kind: str, value: Any) -> str:
+    if kind == "duration":
+        return goflag.format_duration(value)
+    if kind == "log_level":
+        return str(value).upper()
+    if kind == "string":
+        return f'"{value}"' if value else ""
+    if kind == "bool":
+        return "true" if value else ""
+    return str(value) if value else ""
+
+
+def flag_set(cls: type[Options]) -> FlagSet:
+    """The flags of one program."""
+    defaults = cls()
+    flags = list(_PROGRAM_FLAGS)
+    if cls is NsqdOptions:
+        flags.append(_WORKER_ID)
+    for option in fields(cls):
+        kind = option.metadata["kind"]
+        parse, type_name = _KINDS[kind]
+        default = "" if option.name == "broadcast_address" else getattr(defaults, option.name)
+        flags.append(
+            Flag(
+                option.name.replace("_", "-"),
+                parse,
+                type_name,
+                option.metadata["help"],
+                "" if kind == "tls_required" else _help_default(kind, default),
+                boolean=kind in ("bool", "tls_required"),
+                repeated=kind in ("strings", "floats"),
+            )
+        )
+    return FlagSet(cls.program, flags, _INTRODUCTION.format(program=cls.program))
+
+
+def parse_nsqd(arguments: Sequence[str]) -> NsqdOptions:
+    """NsqdOptions of a command line and its --config file; flags win over the file.
+
+    Raises goflag.Exit (unknown flag, -help, --version) and OptionsError (a bad file or range).
+    """
+    return _parse(NsqdOptions, arguments)
+
+
+def parse_lookupd(arguments: Sequence[str]) -> LookupdOptions:
+    """LookupdOptions of a command line and its --config file; raises as parse_nsqd does."""
+    return _parse(LookupdOptions, arguments)
+
+
+def _parse(cls: type[_T], arguments: Sequence[str]) -> _T:
+    found = flag_set(cls).parse(arguments)
+    if found.pop("version", False):
+        raise Exit(0, out=version_text(cls.program) + "\n")
+    path = found.pop("config", "")
+    for name in ("verbose", "worker-id"):
+        found.pop(name, None)
+    values = _read_config(cls, path) if path else {}
+    values |= {name.replace("-", "_"): value for name, value in found.items()}
+    options = cls(**values)
+    options.check()
+    return options
+
+
+def config_names(cls: type[Options]) -> dict[str, str]:
+    """{name in the config file and in /config/<name>: field name} (nsq-reference 5)."""
+    return {option.metadata["cfg"] or option.name: option.name for option in fields(cls)}
+
+
+def _load_toml(path: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError:
+            raise OptionsError(
+                f"failed to load config file {path} - Python 3.10 needs the package tomli for it"
+            ) from None
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        reason = f"open {path}: {os.strerror(error.errno or 0).lower()}"
+        raise OptionsError(f"failed to load config file {path} - {reason}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionsError(f"failed to load config file {path} - {error}") from None
+
+
+def _read_config(cls: type[Options], path: str) -> dict[str, Any]:
+    """Field values from the file. Names that are no option are ignored, as the Go program does."""
+    names = config_names(cls)
+    kinds = {option.name: option.metadata["kind"] for option in fields(cls)}
+    values = {}
+    for name, value in _load_toml(path).items():
+        if name in names:
+            field_name = names[name]
+            try:
+                values[field_name] = _from_config(kinds[field_name], value)
+            except BadValue as error:
+                raise OptionsError(f"failed parsing {name} {value} - {error}") from None
+    return values
+
+
+def _from_config(kind: str, value: Any) -> Any:
+    """A TOML value as the field's type; a number for a duration is milliseconds, as in Go."""
+    parse = _KINDS[kind][0]
+    if isinstance(value, bool):
+        if kind in ("bool", "tls_required"):
+            return parse(str(value).lower())
+    elif isinstance(value, str):
+        if kind == "strings":
+            return tuple(value.split(","))
+        return parse(value)
+    elif isinstance(value, int):
+        if kind == "duration":
+            return value / 1000
+        if kind == "int":
+            return value
+    elif isinstance(value, list):
+        if kind == "strings" and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if kind == "floats" and all(type(item) in (int, float) for item in value):
+            return tuple(float(item) for item in value)
+    raise BadValue(f"{type(value).__name__} is not {kind}")
+
+
+def config_value(options: Options, name: str) -> Any:
+    """What GET /config/<name> shows: str bare, else for JSON (nsq-reference 2.2).
+
+    Durations are int nanoseconds, log_level 1 to 5, TLS settings Go's numbers. KeyError when
+    there is no such option.
+    """
+    field_name = config_names(type(options))[name]
+    kind = next(f.metadata["kind"] for f in fields(options) if f.name == field_name)
+    value = getattr(options, field_name)
+    tables: Mapping[str, Mapping[str, int]] = {
+        "log_level": LEVELS,
+        "tls_required": _TLS_REQUIRED,
+        "tls_version": TLS_VERSIONS,
+    }
+    if kind == "duration":
+        return round(value * 1e9)
+    if kind in tables:
+        return tables[kind][value]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def flag_text(cls: type[Options], name: str, value: Any) -> list[str]:
+    """The arguments that set one option: name is a field name; a number is seconds or an int.
+
+    KeyError when the program has no such flag; a tuple or list of a repeatable flag gives
+    several arguments.
+    """
+    kind = {option.name: option.metadata["kind"] for option in fields(cls)}[name]
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"{flag}={'true' if value else 'false'}"]
+    if kind == "duration" and isinstance(value, (int, float)):
+        return [f"{flag}={round(value * 1e9)}ns"]
+    if isinstance(value, (list, tuple)):
+        return [f"{flag}={item}" for item in value]
+    return [f"{flag}={value}"]
