@@ -1,0 +1,111 @@
+"""The real nsqd and nsqlookupd v1.3.0: found, or built once from the Go module by name.
+
+`python -m tests.support.realnsq` prints the folder that holds both programs. Knows nothing of how
+they are started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+VERSION = "1.3.0"
+PROGRAMS = ("nsqd", "nsqlookupd")
+PACKAGES = tuple(f"github.com/nsqio/nsq/apps/{program}" for program in PROGRAMS)
+GO_MODULE = Path(__file__).parent / "gonsq"
+
+
+class Unavailable(Exception):
+    """There is no real nsqd here; the text says why."""
+
+
+def cache_folder() -> Path:
+    """Where the built programs are kept, whether or not they are there yet."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "gnsqsync" / f"nsq-{VERSION}"
+
+
+def folder() -> Path | None:
+    """The folder with nsqd and nsqlookupd, or None when they are neither found nor buildable."""
+    try:
+        return find_or_build()
+    except Unavailable:
+        return None
+
+
+def find_or_build() -> Path:
+    """The folder with nsqd and nsqlookupd; Unavailable says why there is none.
+
+    The order: NSQ_BIN, a version 1.3.0 on PATH, the cache, a build. NSQ_BIN is taken at its word,
+    so that the suite can be pointed at another version; FileNotFoundError when it is wrong.
+    """
+    named = os.environ.get("NSQ_BIN")
+    if named:
+        if not _is_complete(Path(named)):
+            raise FileNotFoundError(f"NSQ_BIN={named} does not hold {' and '.join(PROGRAMS)}")
+        return Path(named)
+    on_path = _on_path()
+    if on_path is not None:
+        return on_path
+    cached = cache_folder()
+    if not _is_complete(cached):
+        _build(cached)
+    return cached
+
+
+def _is_complete(place: Path) -> bool:
+    return all(os.access(place / program, os.X_OK) for program in PROGRAMS)
+
+
+def _on_path() -> Path | None:
+    nsqd = shutil.which("nsqd")
+    if nsqd is None or not _is_complete(Path(nsqd).parent):
+        return None
+    answer = subprocess.run([nsqd, "--version"], capture_output=True, text=True, check=False)
+    return Path(nsqd).parent if f"v{VERSION} " in answer.stdout else None
+
+
+def _build(target: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable(f"no nsqd {VERSION} on PATH or in NSQ_BIN, and no Go to build it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The lock spares parallel test runs a second build; the rename makes a half-done one invisible.
+    with open(target.parent / "build.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_complete(target):
+            return
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            output = Path(scratch) / "bin"
+            output.mkdir()
+            build = subprocess.run(
+                [go, "build", "-mod=readonly", "-o", str(output), *PACKAGES],
+                cwd=GO_MODULE,
+                env={**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if build.returncode != 0:
+                raise Unavailable(f"go build of nsq {VERSION} failed:\n{build.stderr.strip()}")
+            if target.exists():
+                shutil.rmtree(target)
+            output.rename(target)
+
+
+def main() -> int:
+    try:
+        print(find_or_build())
+    except (Unavailable, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""Real and embedded servers as child processes on free ports, and the pytest fixtures for them.
+
+Knows the command lines and the log lines that name the ports; knows nothing of the protocol. The
+two kinds differ only in the first words of the command.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+pytest.register_assert_rewrite("tests.support.rawclient")
+
+from tests.support import realnsq  # noqa: E402
+from tests.support.rawclient import Client, LookupClient  # noqa: E402
+
+Address = tuple[str, int]
+T = TypeVar("T")
+
+KINDS = ("embedded", "real")
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 15.0
+ROOT = Path(__file__).parents[2]
+
+_LISTENING = re.compile(r"^.* (TCP|HTTP|HTTPS): listening on (\S+):(\d+)$", re.MULTILINE)
+_names = itertools.count(1)
+
+
+class Cancelled(Exception):
+    """The test session ends while a row waits."""
+
+
+def unique(prefix: str = "t") -> str:
+    """A topic or channel name that no other test of this process uses."""
+    return f"{prefix}_{next(_names)}"
+
+
+class Server:
+    """One nsqd or nsqlookupd process; its ports and data folder survive restart()."""
+
+    def __init__(self, kind: str, program: str, flags: Sequence[str] = ()) -> None:
+        self.kind = kind
+        self.program = program
+        self.flags = list(flags)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{program}-{kind}-"))
+        self.data_path = self.folder / "data"
+        self.data_path.mkdir()
+        self.log_path = self.folder / "log"
+        self.tcp_address: Address = ("127.0.0.1", 0)
+        self.http_address: Address = ("127.0.0.1", 0)
+        self.https_address: Address = ("127.0.0.1", 0)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        if self.kind == "real":
+            words = [str(realnsq.find_or_build() / self.program)]
+        else:
+            words = [sys.executable, "-m", "gnsqsync.embedded", self.program]
+        words.append(f"-tcp-address=127.0.0.1:{self.tcp_address[1]}")
+        words.append(f"-http-address=127.0.0.1:{self.http_address[1]}")
+        words.append("-broadcast-address=127.0.0.1")
+        if self.program == "nsqd":
+            words.append(f"-https-address=127.0.0.1:{self.https_address[1]}")
+            words.append(f"-data-path={self.data_path}")
+        return words + self.flags
+
+    def start(self) -> Server:
+        """Start it and wait until it listens everywhere; RuntimeError with the log if it ends."""
+        wanted = {"TCP", "HTTP"}
+        if any(flag.lstrip("-").startswith("tls-cert") for flag in self.flags):
+            wanted.add("HTTPS")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        seen = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+            )
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            text = self.log_path.read_bytes()[seen:].decode(errors="replace")
+            found = {name: (host, int(port)) for name, host, port in _LISTENING.findall(text)}
+            if wanted <= found.keys():
+                break
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{self.kind} {self.program} did not start:\n{self.log}")
+            # A file has no event to wait for.
+            time.sleep(0.01)
+        self.tcp_address = found["TCP"]
+        self.http_address = found["HTTP"]
+        self.https_address = found.get("HTTPS", self.https_address)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def terminate(self) -> None:
+        """Ask it to stop cleanly; do not wait."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def stop(self) -> int:
+        """Stop it cleanly and return its exit status; AssertionError when it does not end."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            return self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.program} ignores SIGTERM:\n{self.log}") from None
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def restart(self) -> None:
+        """Stop it cleanly if it runs, then start it on the same ports and data."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.stop()
+        self.start()
+
+    def discard(self) -> None:
+        """End it in any state and remove its files."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Pool:
+    """Servers shared by all tests that ask for the same flags; started at the first request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._servers: dict[tuple[str, ...], Server] = {}
+        self._real: Path | Exception | None = None
+
+    def require(self, kind: str) -> None:
+        """Skip the calling test when the real servers are not to be had; in CI fail instead."""
+        if kind != "real":
+            return
+        with self._lock:
+            if self._real is None:
+                try:
+                    self._real = realnsq.find_or_build()
+                except realnsq.Unavailable as error:
+                    self._real = error
+        if isinstance(self._real, Exception):
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(self._real), pytrace=False)
+            pytest.skip(str(self._real))
+
+    def get(self, kind: str, program: str, flags: Sequence[str], share: str) -> Server:
+        key = (kind, program, share, *flags)
+        with self._lock:
+            server = self._servers.get(key)
+            if server is None:
+                server = Server(kind, program, flags)
+                try:
+                    server.start()
+                except BaseException:
+                    server.discard()
+                    raise
+                self._servers[key] = server
+        return server
+
+    def close(self) -> None:
+        servers = list(self._servers.values())
+        for server in servers:
+            server.terminate()
+        for server in servers:
+            server.discard()
+
+
+class Site:
+    """What one test uses: servers of one kind, and connections that end with the test."""
+
+    def __init__(self, kind: str, pool: Pool) -> None:
+        self.kind = kind
+        self._pool = pool
+        self._cancelled = threading.Event()
+        self._clients: list[Client | LookupClient] = []
+        self._servers: list[Server] = []
+
+    def nsqd(self, *flags: str, share: str = "") -> Server:
+        """A running nsqd, shared with the tests that ask for the same flags and `share`."""
+        self._pool.require(self.kind)
+        return self._pool.get(self.kind, "nsqd", flags, share)
+
+    def nsqlookupd(self, *flags: str, share: str = "") -> Server:
+        """A running nsqlookupd, shared like nsqd()."""
+        self._pool.require(self.kind)
+        return self._pool.get(self.kind, "nsqlookupd", flags, share)
+
+    def own_nsqd(self, *flags: str) -> Server:
+        """A new nsqd for this test alone: it may be stopped, killed, restarted."""
+        return self._own("nsqd", flags)
+
+    def own_nsqlookupd(self, *flags: str) -> Server:
+        """A new nsqlookupd for this test alone."""
+        return self._own("nsqlookupd", flags)
+
+    def _own(self, program: str, flags: Sequence[str]) -> Server:
+        self._pool.require(self.kind)
+        server = Server(self.kind, program, flags)
+        self._servers.append(server)
+        return server.start()
+
+    def client(self, server: Server, *, magic: bytes = b"  V2") -> Client:
+        """A TCP connection to an nsqd; the magic is sent."""
+        client = Client(server.tcp_address, magic)
+        self._clients.append(client)
+        return client
+
+    def lookup_client(self, server: Server, *, magic: bytes = b"  V1") -> LookupClient:
+        """A TCP connection to an nsqlookupd; the magic is sent."""
+        client = LookupClient(server.tcp_address, magic)
+        self._clients.append(client)
+        return client
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, unless the session ends."""
+        if self._cancelled.wait(max(0.0, seconds)):
+            raise Cancelled
+
+    def eventually(self, look: Callable[[], T], timeout: float = 10.0) -> T:
+        """The first true result of `look`; AssertionError with the last one after `timeout`."""
+        deadline = time.monotonic() + timeout
+        while not (result := look()):
+            assert time.monotonic() < deadline, f"still {result!r} after {timeout} s"
+            self.sleep(0.02)
+        return result
+
+    def cancel(self) -> None:
+        """Make a thread that runs a row here give up soon; safe from any thread."""
+        self._cancelled.set()
+        for client in list(self._clients):
+            client.shutdown()
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        for server in self._servers:
+            server.discard()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("nsq").addoption(
+        "--servers",
+        choices=("all", *KINDS),
+        default="all",
+        help="run the tests that need servers on the embedded ones, the real ones, or both",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server_kind" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--servers")
+        metafunc.parametrize("server_kind", KINDS if chosen == "all" else [chosen])
+
+
+@pytest.fixture(scope="session")
+def server_pool() -> Iterator[Pool]:
+    """The shared servers of this session."""
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def site(server_kind: str, server_pool: Pool) -> Iterator[Site]:
+    """Servers of one kind; a test that asks for it runs once per kind."""
+    site = Site(server_kind, server_pool)
+    yield site
+    site.close()
