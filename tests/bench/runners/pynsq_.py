@@ -1,0 +1,100 @@
+"""pynsq on tornado with its own defaults; 16 callers are 16 coroutines.
+
+pynsq only has callbacks, so each publish is awaited through a future that the callback resolves,
+which is what its users write in a coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import measure
+import nsq
+from measure import Meter, Order
+
+
+async def writer(order: Order) -> nsq.Writer:
+    made = nsq.Writer([order.address])
+    # pynsq tells nobody when it is connected.
+    while not made.conns:
+        await asyncio.sleep(0.01)
+    return made
+
+
+async def answer(publish: Callable[..., object], topic: str, data: object) -> None:
+    waiter = asyncio.get_running_loop().create_future()
+    publish(topic, data, callback=lambda connection, reply: waiter.set_result(reply))
+    reply = await waiter
+    if reply != b"OK":
+        raise RuntimeError(f"publish answered by {reply!r}")
+
+
+async def callers(order: Order, meter: Meter, publish: Callable[[], Awaitable[None]]) -> None:
+    async def caller(count: int) -> None:
+        for _ in range(count):
+            await publish()
+
+    async def all_callers(count: int) -> None:
+        share = count // order.batch // order.callers
+        if order.callers == 1:
+            await caller(share)
+        else:
+            await asyncio.gather(*(caller(share) for _ in range(order.callers)))
+
+    await all_callers(order.warmup)
+    meter.start()
+    await all_callers(order.messages)
+    meter.stop()
+
+
+async def publish(order: Order, meter: Meter) -> None:
+    client, topic, body = await writer(order), order.topic, order.body
+    await callers(order, meter, lambda: answer(client.pub, topic, body))
+
+
+async def publish_many(order: Order, meter: Meter) -> None:
+    client, topic, bodies = await writer(order), order.topic, [order.body] * order.batch
+    await callers(order, meter, lambda: answer(client.mpub, topic, bodies))
+
+
+async def consume(order: Order, meter: Meter) -> None:
+    count, mark, reached, done = 0, order.warmup, meter.reached, asyncio.Event()
+
+    def handler(message: nsq.Message) -> bool:
+        nonlocal count, mark
+        count += 1
+        if count == mark:
+            mark = reached(count)
+            if mark < 0:
+                done.set()
+        return True
+
+    nsq.Reader(
+        order.topic,
+        order.channel,
+        message_handler=handler,
+        nsqd_tcp_addresses=[order.address],
+        max_in_flight=order.max_in_flight,
+    )
+    await done.wait()
+
+
+def in_loop(
+    work: Callable[[Order, Meter], Awaitable[None]],
+) -> Callable[[Order, Meter], None]:
+    async def run(order: Order, meter: Meter) -> None:
+        await work(order, meter)
+
+    return lambda order, meter: asyncio.run(run(order, meter))
+
+
+if __name__ == "__main__":
+    measure.main(
+        {
+            "publish": in_loop(publish),
+            "publish_many": in_loop(publish_many),
+            "consume": in_loop(consume),
+        },
+        ("pynsq", "tornado"),
+    )
