@@ -1,0 +1,196 @@
+"""The contract of a runtime: what the floors above may ask of threads or greenlets.
+
+Knows no implementation; nothing here creates a thread, lock or socket.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import MethodType, TracebackType
+from typing import Any, Protocol
+
+from gnsqsync.config import Address
+from gnsqsync.runtime import fork
+
+__all__ = ["Event", "Latch", "Listener", "Lock", "Queue", "Runtime", "Socket", "Task"]
+
+
+class Lock(Protocol):
+    """Mutual exclusion, not reentrant. A failed try-lock returns at once and never switches."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> object: ...
+
+
+class Event(Protocol):
+    """A flag to wait for. ``set()`` may be called by a signal handler; any number may wait."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Latch(Protocol):
+    """An event that is set once. ``release()`` may be repeated; any number may wait."""
+
+    @property
+    def released(self) -> bool: ...
+    def release(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Queue(Protocol):
+    """Unbounded and first in, first out. ``put()`` never blocks.
+
+    ``get()`` raises the builtin TimeoutError after ``timeout`` seconds; None waits for ever.
+    """
+
+    @property
+    def put(self) -> Callable[[Any], None]: ...
+    @property
+    def empty(self) -> Callable[[], bool]: ...
+    def get(self, timeout: float | None = None) -> Any: ...
+
+
+class Task(Protocol):
+    """A running daemon thread or greenlet."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def is_current(self) -> bool: ...
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for its end; whether it has ended. False at once when called by the task itself."""
+
+
+class Socket(Protocol):
+    """A connected stream socket. One task receives; the others may send and shut down.
+
+    ``peer`` and ``local`` are texts, ``host:port`` or ``unix:///path``.
+    """
+
+    peer: str
+    local: str
+
+    def recv(self, size: int) -> bytes:
+        """What has arrived, at most ``size`` bytes; b"" at EOF and after ``shutdown()``.
+
+        Waits at most the read timeout, then raises TimeoutError; OSError when broken.
+        """
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Give ``data`` to the kernel without waiting: the bytes it took, 0 when it is full.
+
+        Raises OSError when the connection is broken.
+        """
+
+    def wait_writable(self, timeout: float | None) -> bool:
+        """Wait until ``send()`` can take bytes, or would raise; False after ``timeout`` seconds."""
+
+    def set_read_timeout(self, seconds: float | None) -> None:
+        """How long ``recv()`` waits, from its next call on. None is for ever."""
+
+    def shutdown(self) -> None:
+        """End both directions: wakes ``recv()`` and ``wait_writable()`` of others. Never raises."""
+
+    def close(self) -> None:
+        """Close the descriptor. ``shutdown()`` and the end of other tasks' calls come first."""
+
+    def abandon(self) -> None:
+        """For a fork's child: let go of the descriptor at once; the parent's connection lives on.
+
+        A later ``shutdown()`` here does not reach the parent's connection either.
+        """
+
+    def fileno(self) -> int: ...
+
+
+class Listener(Protocol):
+    """A listening socket; ``address`` has the port that the kernel chose."""
+
+    @property
+    def address(self) -> Address: ...
+    def accept(self, timeout: float | None = None) -> Socket:
+        """The next connection. TimeoutError after ``timeout`` seconds, OSError once closed."""
+
+    def close(self) -> None:
+        """Stop listening: wakes ``accept()``, which raises OSError. May be repeated."""
+
+
+class Runtime(ABC):
+    """Threads or greenlets: the only maker of tasks, locks, queues and sockets in the package.
+
+    Made by ``gnsqsync.runtime.choose()`` at first use, never at import. Blocking calls may be
+    left by a BaseException (GreenletExit, gevent.Timeout, KeyboardInterrupt) and leave nothing
+    locked behind.
+    """
+
+    name: str
+    now = staticmethod(time.monotonic)
+
+    @abstractmethod
+    def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:
+        """Run ``fn(*args)`` in a daemon task called ``name``; what it raises is logged.
+
+        Raises ConfigError when gevent patched the process after the first use.
+        """
+
+    @abstractmethod
+    def current(self) -> int:
+        """A number that tells the running thread or greenlet from all others that are alive."""
+
+    @abstractmethod
+    def lock(self) -> Lock:
+        """A new, free lock."""
+
+    @abstractmethod
+    def event(self) -> Event:
+        """A new event that is not set."""
+
+    @abstractmethod
+    def latch(self) -> Latch:
+        """A new latch. Cheap: a publish makes one."""
+
+    @abstractmethod
+    def queue(self) -> Queue:
+        """A new, empty queue."""
+
+    @abstractmethod
+    def connect(self, address: Address, timeout: float, local: Address | None = None) -> Socket:
+        """Connect to ``address`` within ``timeout`` seconds, from ``local`` when given.
+
+        All addresses of a name are tried, each with its share of the time. TCP connections get
+        TCP_NODELAY and SO_KEEPALIVE. Raises OSError (TimeoutError when out of time); the text
+        names the address. ``local`` with port 0 lets the kernel choose the port.
+        """
+
+    @abstractmethod
+    def listen(self, address: Address, backlog: int = 128) -> Listener:
+        """Listen on ``address``; port 0 lets the kernel choose. Raises OSError."""
+
+    @abstractmethod
+    def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """``fn(*args)``, a call that blocks on sockets of its own (requests), and its result."""
+
+    def on_fork(self, method: Callable[[], object]) -> None:
+        """Call the bound ``method`` in the child after each fork; it is held weakly.
+
+        Order is that of registration. An exception is logged and does not stop the others.
+        """
+        if not isinstance(method, MethodType):
+            raise TypeError(f"on_fork() takes a bound method, not {method!r}")
+        fork.register(method)

@@ -1,0 +1,152 @@
+"""Dialling and listening, the same for native and gevent sockets.
+
+Knows addresses, socket options and the sharing of a deadline; knows no thread and no greenlet.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gnsqsync.config import Address
+
+__all__ = ["Net", "address_of", "connect", "listen", "name_of", "peer_of"]
+
+# (family, address as the socket module wants it)
+Target = tuple[int, Any]
+
+
+class Net(NamedTuple):
+    """A socket class, and its getaddrinfo bound to a time limit in seconds where it can be."""
+
+    socket: Callable[[int, int], Any]
+    getaddrinfo: Callable[[str, int, float], list[Any]]
+
+
+def connect(net: Net, address: Address, timeout: float, local: Address | None) -> Any:
+    """A connected, blocking socket of ``net``; the rules are those of ``Runtime.connect``."""
+    deadline = time.monotonic() + timeout
+    targets = _resolve(net, address, timeout)
+    failures: list[tuple[str, OSError]] = []
+    for index, (family, where) in enumerate(targets):
+        # An equal share for each that is left: one address that swallows packets must not
+        # eat the time of the others.
+        share = (deadline - time.monotonic()) / (len(targets) - index)
+        if share <= 0:
+            break
+        try:
+            return _connect_one(net, family, where, share, local)
+        except OSError as error:
+            failures.append((name_of(family, where), error))
+    raise _failure(address, timeout, failures)
+
+
+def _resolve(net: Net, address: Address, timeout: float) -> list[Target]:
+    if address.path:
+        return [(socket.AF_UNIX, address.path)]
+    # A number needs no look-up, which under gevent is a trip through a native thread.
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, address.host)
+        except OSError:
+            continue
+        return [(family, (address.host, address.port))]
+    try:
+        found = net.getaddrinfo(address.host, address.port, timeout)
+    except socket.gaierror as error:
+        text = f"cannot look up the host of {address}: {error.strerror or error}"
+        raise socket.gaierror(error.errno, text) from error
+    except UnicodeError as error:
+        text = f"cannot look up the host of {address}: {error}"
+        raise socket.gaierror(socket.EAI_NONAME, text) from error
+    return [(family, where) for family, _type, _proto, _name, where in found]
+
+
+def _connect_one(net: Net, family: int, where: Any, timeout: float, local: Address | None) -> Any:
+    deadline = time.monotonic() + timeout
+    sock = net.socket(family, socket.SOCK_STREAM)
+    try:
+        if local is not None:
+            _bind(net, sock, family, local, timeout)
+        sock.settimeout(max(deadline - time.monotonic(), 1e-6))
+        sock.connect(where)
+        if family != socket.AF_UNIX:
+            if sock.getsockname() == sock.getpeername():
+                # A dial to a free port of the ephemeral range can meet itself.
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "connected to itself")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind(net: Net, sock: Any, family: int, local: Address, timeout: float) -> None:
+    wheres = [where for kind, where in _resolve(net, local, timeout) if kind == family]
+    if not wheres:
+        raise OSError(errno.EADDRNOTAVAIL, f"{local} is not of the same address family")
+    if family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(wheres[0])
+    except OSError as error:
+        raise OSError(error.errno, f"cannot bind {local}: {error.strerror}") from error
+
+
+def _failure(address: Address, timeout: float, failures: list[tuple[str, OSError]]) -> OSError:
+    """One error for all attempts, of the class of the first that was not a time-out."""
+    known = [error for _, error in failures if error.errno is not None]
+    if not known:
+        return TimeoutError(f"no connection to {address} within {timeout:g} seconds")
+    if len(failures) == 1 and failures[0][0] == str(address):
+        text = known[0].strerror or str(known[0])
+    else:
+        text = "; ".join(f"{name}: {error.strerror or error}" for name, error in failures)
+    # OSError() chooses its subclass by the number.
+    return OSError(known[0].errno, f"cannot connect to {address}: {text}")
+
+
+def listen(net: Net, address: Address, backlog: int) -> Any:
+    """A listening socket of ``net``; the error text names the address."""
+    family, where = _resolve(net, address, 5.0)[0]
+    sock = net.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+    return sock
+
+
+def address_of(family: int, where: Any) -> Address:
+    """A socket address, as getsockname() gives it, as an Address."""
+    if family == socket.AF_UNIX:
+        return Address("", 0, os.fsdecode(where))
+    return Address(where[0], where[1])
+
+
+def name_of(family: int, where: Any) -> str:
+    """A socket address as text: ``host:port``, ``[ipv6]:port`` or ``unix:///path``."""
+    if family == socket.AF_UNIX:
+        return f"unix://{os.fsdecode(where)}"
+    return str(address_of(family, where))
+
+
+def peer_of(sock: Any, address: Address | None = None) -> str:
+    """The other end of ``sock`` as text; ``address`` where the kernel does not know it any more.
+
+    At the accepting end of a unix socket it is ``unix://``: who connects is seldom bound.
+    """
+    try:
+        return name_of(sock.family, sock.getpeername())
+    except OSError:
+        return "a peer that is gone" if address is None else str(address)

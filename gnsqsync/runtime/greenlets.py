@@ -1,0 +1,304 @@
+"""The runtime of gevent: greenlets, gevent's locks and sockets, patched process or not.
+
+Knows nothing of what runs in the greenlets. Imported by ``choose()`` only, so that gevent is
+loaded by those who use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import queue
+import socket
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import gevent.event
+import gevent.lock
+import gevent.monkey
+import gevent.queue
+import gevent.socket
+
+from gnsqsync.config import Address
+from gnsqsync.errors import ConfigError
+from gnsqsync.runtime import base, dial, world
+
+__all__ = ["GreenletRuntime"]
+
+logger = logging.getLogger("gnsqsync.runtime")
+
+_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+# gevent takes 0 for "do not wait at all".
+_SHORTEST = 1e-6
+
+
+class GreenletRuntime(base.Runtime):
+    """Greenlets in the hub of the OS thread that made the runtime.
+
+    Its objects belong to that thread. Making one from another OS thread (a native pool, a
+    thread in an unpatched process) raises ConfigError; give each such thread a Reader or
+    Writer of its own. What only appends, releases or sends without waiting works from there.
+    """
+
+    name = "gevent"
+
+    def __init__(self) -> None:
+        self._get_ident: Callable[[], int] = world.native("_thread", "get_ident")
+        self._home = self._get_ident()
+        self._sockets_patched = world.check().socket
+        self._net = dial.Net(gevent.socket.socket, _look_up)
+        self._tasks: weakref.WeakSet[gevent.Greenlet] = weakref.WeakSet()
+        self.on_fork(self._in_child)
+
+    def _check_thread(self) -> None:
+        if self._get_ident() != self._home:
+            raise ConfigError(
+                "this gevent runtime was made in another OS thread, whose hub runs its greenlets;"
+                " give each OS thread a Reader or Writer of its own"
+            )
+
+    def _in_child(self) -> None:
+        """End the greenlets that the fork has copied, as it ends threads.
+
+        They end with GreenletExit when the child's hub runs for the first time. The one that
+        forked lives on.
+        """
+        if not gevent.monkey.is_object_patched("os", "fork"):
+            gevent.reinit()  # the event loop still shares its epoll with the parent
+        running = gevent.getcurrent()
+        for greenlet in list(self._tasks):
+            if greenlet is not running:
+                greenlet.kill(block=False)
+
+    def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> base.Task:
+        world.check()
+        self._check_thread()
+        greenlet = gevent.Greenlet(_run, self, name, fn, args)
+        greenlet.name = name
+        self._tasks.add(greenlet)
+        greenlet.start()
+        return _Task(greenlet, name)
+
+    def current(self) -> int:
+        return id(gevent.getcurrent())
+
+    def lock(self) -> base.Lock:
+        self._check_thread()
+        return _Lock()
+
+    def event(self) -> base.Event:
+        self._check_thread()
+        event: base.Event = gevent.event.Event()
+        return event
+
+    def latch(self) -> base.Latch:
+        self._check_thread()
+        return _Latch()
+
+    def queue(self) -> base.Queue:
+        self._check_thread()
+        return _Queue()
+
+    def connect(
+        self, address: Address, timeout: float, local: Address | None = None
+    ) -> base.Socket:
+        self._check_thread()
+        sock = dial.connect(self._net, address, timeout, local)
+        return _Socket(sock, dial.peer_of(sock, address))
+
+    def listen(self, address: Address, backlog: int = 128) -> base.Listener:
+        self._check_thread()
+        return _Listener(dial.listen(self._net, address, backlog))
+
+    def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Direct where sockets are patched, as ``fn`` then switches by itself; otherwise in
+        gevent's pool of native threads, so that the other greenlets run meanwhile."""
+        self._check_thread()
+        if self._sockets_patched:
+            return fn(*args)
+        return gevent.get_hub().threadpool.apply(fn, args)
+
+
+def _look_up(host: str, port: int, timeout: float) -> list[Any]:
+    with gevent.Timeout(timeout, TimeoutError(f"no address for {host} in {timeout:g} seconds")):
+        found: list[Any] = gevent.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return found
+
+
+def _run(
+    runtime: GreenletRuntime, name: str, fn: Callable[..., object], args: tuple[Any, ...]
+) -> None:
+    # runtime: keeps it alive, and with it its hook for forks, as long as a task runs.
+    try:
+        fn(*args)
+    except (gevent.GreenletExit, KeyboardInterrupt, SystemExit):
+        raise  # gevent hands the last two to the main greenlet, where Ctrl-C belongs
+    except BaseException:
+        logger.exception("%s ended by an unexpected exception", name)
+
+
+class _Task:
+    __slots__ = ("_greenlet", "name")
+
+    def __init__(self, greenlet: gevent.Greenlet, name: str) -> None:
+        self._greenlet = greenlet
+        self.name = name
+
+    @property
+    def alive(self) -> bool:
+        return not self._greenlet.ready()
+
+    @property
+    def is_current(self) -> bool:
+        return self._greenlet is gevent.getcurrent()
+
+    def join(self, timeout: float | None = None) -> bool:
+        if self.is_current:
+            return False
+        self._greenlet.join(None if timeout is None else max(timeout, 0.0))
+        return not self.alive
+
+    def __repr__(self) -> str:
+        return f"<greenlet {self.name}{'' if self.alive else ' ended'}>"
+
+
+class _Lock(gevent.lock.BoundedSemaphore):  # type: ignore[misc]
+    """Not gevent.thread.LockType: its failed try-lock switches to other greenlets."""
+
+    _OVER_RELEASE_ERROR = RuntimeError
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken: bool = super().acquire(blocking, None if timeout == -1 else timeout)
+        return taken
+
+
+class _Latch(gevent.event.Event):  # type: ignore[misc]
+    def release(self) -> None:
+        self.set()
+
+    @property
+    def released(self) -> bool:
+        is_set: bool = self.is_set()
+        return is_set
+
+
+class _Queue:
+    __slots__ = ("_get", "empty", "put")
+
+    def __init__(self) -> None:
+        # Not gevent.queue.SimpleQueue: in some versions it is the standard library's, whose
+        # get() stops all greenlets.
+        inner = gevent.queue.Queue()
+        self.put: Callable[[Any], None] = inner.put
+        self.empty: Callable[[], bool] = inner.empty
+        self._get = inner.get
+
+    def get(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            return self._get()
+        try:
+            return self._get(True, max(timeout, 0.0))
+        except queue.Empty:
+            raise TimeoutError(f"nothing in the queue for {timeout:g} seconds") from None
+
+
+class _Socket:
+    __slots__ = ("_ended", "_sock", "local", "peer")
+
+    def __init__(self, sock: Any, peer: str) -> None:
+        self._sock = sock
+        self._ended = False
+        self.peer = peer
+        self.local = dial.name_of(sock.family, sock.getsockname())
+
+    def recv(self, size: int) -> bytes:
+        try:
+            data: bytes = self._sock.recv(size)
+        except TimeoutError:
+            raise TimeoutError(
+                f"nothing from {self.peer} for {self._sock.timeout} seconds"
+            ) from None
+        except OSError:
+            # shutdown() cancels the wait with EBADF; the next recv() would find EOF.
+            if self._ended:
+                return b""
+            raise
+        return data
+
+    def send(self, data: bytes | memoryview) -> int:
+        try:
+            sent: int = self._sock.send(data, _SEND_FLAGS, 0.0)
+        except BlockingIOError:
+            return 0
+        return sent
+
+    def wait_writable(self, timeout: float | None) -> bool:
+        descriptor = self._sock.fileno()
+        if descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        try:
+            gevent.socket.wait_write(descriptor, None if timeout is None else max(timeout, 0.0))
+        except TimeoutError:
+            return False
+        return True
+
+    def set_read_timeout(self, seconds: float | None) -> None:
+        self._sock.settimeout(None if seconds is None else max(seconds, _SHORTEST))
+
+    def shutdown(self) -> None:
+        self._ended = True
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # closed or reset before
+
+    def close(self) -> None:
+        self._ended = True
+        self._sock.close()
+
+    def abandon(self) -> None:
+        self._ended = True
+        descriptor = self._sock.fileno()
+        if descriptor >= 0:
+            # gevent closes later, when its hub runs, which in a fork's child may be never; and
+            # a copied greenlet must not reach the parent's connection until then.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, descriptor, inheritable=False)
+            os.close(null)
+        self._sock.close()
+
+    def fileno(self) -> int:
+        descriptor: int = self._sock.fileno()
+        return descriptor
+
+    def __repr__(self) -> str:
+        return f"<socket {self.local} to {self.peer}>"
+
+
+class _Listener:
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self.address = dial.address_of(sock.family, sock.getsockname())
+
+    def accept(self, timeout: float | None = None) -> base.Socket:
+        self._sock.settimeout(None if timeout is None else max(timeout, _SHORTEST))
+        try:
+            accepted, _ = self._sock.accept()
+        except TimeoutError:
+            raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds") from None
+        accepted.settimeout(None)
+        if accepted.family != socket.AF_UNIX:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _Socket(accepted, dial.peer_of(accepted))
+
+    def close(self) -> None:
+        if self._sock.closed:
+            return
+        self._sock.close()  # raises EBADF in a greenlet that accepts
+        if self.address.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address.path)
