@@ -1,0 +1,305 @@
+"""Which nsqds to dial, and when (ReaderNodes); which one to publish to (WriterNodes).
+
+Knows addresses, wishes and delays. Must not know sockets, locks or the time of day.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Collection, Hashable, Iterable, Set
+from typing import Final
+
+from gnsqsync.config import Address
+from gnsqsync.errors import ConfigError
+from gnsqsync.policy.backoff import ReconnectDelays
+
+__all__ = [
+    "STABLE_AFTER",
+    "TRIAL",
+    "UNLISTED_TRIES",
+    "NodeState",
+    "ReaderNodes",
+    "WriterNodes",
+]
+
+# A connection that lived this long (seconds) was a good one: its delays start again.
+STABLE_AFTER: Final = 5.0
+
+# Dials of a discovered node that no nsqlookupd lists any more, before it is forgotten.
+UNLISTED_TRIES: Final = 3
+
+# For how long (seconds) one publisher tries a node that came off its bench, and the others do not.
+TRIAL: Final = 5.0
+
+
+class NodeState(enum.Enum):
+    """WAITING for its next dial, DIALLING (handshake included), or LIVE."""
+
+    WAITING = "waiting"
+    DIALLING = "dialling"
+    LIVE = "live"
+
+
+class _Event(enum.Enum):
+    DIAL = enum.auto()
+    CONNECTED = enum.auto()
+    ENDED = enum.auto()
+
+
+# An event that does not fit the state, like a loss that is reported twice, is ignored.
+_TRANSITIONS: Final = {
+    (NodeState.WAITING, _Event.DIAL): NodeState.DIALLING,
+    (NodeState.DIALLING, _Event.CONNECTED): NodeState.LIVE,
+    (NodeState.DIALLING, _Event.ENDED): NodeState.WAITING,
+    (NodeState.LIVE, _Event.ENDED): NodeState.WAITING,
+}
+
+
+class _Node:
+    __slots__ = ("delays", "direct", "due_at", "live_since", "sources", "state", "tries_left")
+
+    def __init__(self, delays: ReconnectDelays, due_at: float) -> None:
+        self.state = NodeState.WAITING
+        self.due_at = due_at
+        self.delays = delays
+        self.direct = False
+        self.sources: set[Hashable] = set()
+        self.tries_left = 0
+        self.live_since = 0.0
+
+    @property
+    def listed(self) -> bool:
+        return self.direct or bool(self.sources)
+
+    def step(self, event: _Event) -> bool:
+        state = _TRANSITIONS.get((self.state, event))
+        if state is None:
+            return False
+        self.state = state
+        return True
+
+
+class ReaderNodes:
+    """The nsqds that a reader wants to be connected to, and the time of the next dial of each.
+
+    A reader consumes from every nsqd that has its topic. Some addresses are given by the user
+    ("direct"): they are dialled for ever. Others are found by asking nsqlookupd, the registry of
+    nsqds: they are dialled as long as any nsqlookupd lists them, and UNLISTED_TRIES times after
+    that, since dialling a node that is gone for good would go on for ever, and dialling one whose
+    topic was deleted would create the topic again. A connection that lives is never
+    given up because of an answer of nsqlookupd, which forgets everything when it restarts.
+
+    There is at most one dial or connection per address. Every failure and every loss comes here
+    and is followed by a jittered delay that grows, and starts afresh only after a connection that
+    lived for STABLE_AFTER seconds. Not thread-safe: the owner holds a lock.
+    """
+
+    def __init__(
+        self,
+        direct: Iterable[Address] = (),
+        *,
+        rng: random.Random | None = None,
+        initial_delay: float = 0.5,
+        maximum_delay: float = 60.0,
+    ) -> None:
+        self._rng = rng or random.Random()
+        self._delay_range = (initial_delay, maximum_delay)
+        self._nodes: dict[Address, _Node] = {}
+        for address in direct:
+            self.add_direct(address)
+
+    def add_direct(self, address: Address) -> None:
+        """Want this nsqd until ``remove()``. A new one is due at once."""
+        self._node(address, 0.0).direct = True
+
+    def remove(self, address: Address) -> None:
+        """Want this nsqd no more: cancels its redials; a dial under way ends in a refusal.
+
+        A live connection is the owner's to close. A nsqlookupd that goes on listing the
+        address brings it back with its next answer.
+        """
+        node = self._nodes.get(address)
+        if node is None:
+            return
+        node.direct = False
+        node.sources.clear()
+        node.tries_left = 0
+        # While dialling or live the entry stays, so that the address is not dialled twice.
+        if node.state is NodeState.WAITING:
+            del self._nodes[address]
+
+    def discovered(self, source: Hashable, addresses: Set[Address], now: float) -> None:
+        """One nsqlookupd (``source``) answered: exactly these are listed there now.
+
+        Do not call it when the question failed: then its last answer stands.
+        """
+        for address in addresses:
+            node = self._node(address, now)
+            node.sources.add(source)
+            node.tries_left = UNLISTED_TRIES
+        for address, node in self._nodes.items():
+            if address not in addresses:
+                node.sources.discard(source)
+
+    def dialling(self, address: Address) -> bool:
+        """A dial begins. False when it must not: the address is not wanted, or is at it already."""
+        node = self._nodes.get(address)
+        return node is not None and node.step(_Event.DIAL)
+
+    def connected(self, address: Address, now: float) -> bool:
+        """The handshake is through. False when the address was removed meanwhile: close it."""
+        node = self._nodes.get(address)
+        if node is None or not node.step(_Event.CONNECTED):
+            return False
+        node.live_since = now
+        if not node.listed and not node.tries_left:
+            del self._nodes[address]
+            return False
+        return True
+
+    def lost(self, address: Address, now: float) -> float | None:
+        """A connection ended. Returns when it is dialled again (seconds), or None for never."""
+        node = self._nodes.get(address)
+        if node is None:
+            return None
+        stable = node.state is NodeState.LIVE and now - node.live_since >= STABLE_AFTER
+        return self._ended(address, node, now, stable)
+
+    def failed(self, address: Address, now: float) -> float | None:
+        """A dial or handshake failed. Returns when it is repeated (seconds), or None for never."""
+        node = self._nodes.get(address)
+        return None if node is None else self._ended(address, node, now, False)
+
+    def due(self, now: float) -> list[Address]:
+        """The addresses to dial now, the longest due first. Report each by ``dialling()``."""
+        due = [
+            (node.due_at, address)
+            for address, node in self._nodes.items()
+            if node.state is NodeState.WAITING and node.due_at <= now
+        ]
+        return [address for _, address in sorted(due)]
+
+    def next_at(self) -> float | None:
+        """When the next dial is due, in seconds; None when nobody waits for one."""
+        return min(
+            (node.due_at for node in self._nodes.values() if node.state is NodeState.WAITING),
+            default=None,
+        )
+
+    def states(self) -> dict[Address, NodeState]:
+        """What each known address is doing, for statistics and logs."""
+        return {address: node.state for address, node in self._nodes.items()}
+
+    def _node(self, address: Address, due_at: float) -> _Node:
+        node = self._nodes.get(address)
+        if node is None:
+            initial, maximum = self._delay_range
+            node = _Node(ReconnectDelays(initial, maximum, self._rng), due_at)
+            self._nodes[address] = node
+        return node
+
+    def _ended(self, address: Address, node: _Node, now: float, stable: bool) -> float | None:
+        if not node.step(_Event.ENDED):
+            return node.due_at if node.state is NodeState.WAITING else None
+        if stable:
+            node.delays.reset()
+            # Removed nodes have no tries left, and a good connection does not give them any.
+            if node.tries_left:
+                node.tries_left = UNLISTED_TRIES
+        elif not node.listed and node.tries_left:
+            node.tries_left -= 1
+        if not node.listed and not node.tries_left:
+            del self._nodes[address]
+            return None
+        node.due_at = now + node.delays.next()
+        return node.due_at
+
+
+class _Bench:
+    __slots__ = ("delays", "on_trial", "until")
+
+    def __init__(self, delays: ReconnectDelays) -> None:
+        self.delays = delays
+        self.until = 0.0
+        self.on_trial = False
+
+
+class WriterNodes:
+    """In which order a publish tries the nsqds.
+
+    A message is published to any one nsqd, so several of them are a spare wheel ("failover": the
+    first of the list that works) or share the load ("round_robin": each in its turn). One that
+    failed sits on the bench for a jittered, growing time, in which publishes go to the others.
+    When its bench is over, a single publish tries it while the others stay away for TRIAL
+    seconds, so that a node that hangs does not hold up everybody; if it works it is back.
+
+    When all are benched, they are still offered, first the one whose bench ends first: trying
+    is better than failing untried. Not thread-safe: the owner holds a lock.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[Address],
+        policy: str = "round_robin",
+        rng: random.Random | None = None,
+        *,
+        initial_delay: float = 0.5,
+        maximum_delay: float = 60.0,
+    ) -> None:
+        if policy not in ("round_robin", "failover"):
+            raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
+        self._rng = rng or random.Random()
+        self._benches = {
+            address: _Bench(ReconnectDelays(initial_delay, maximum_delay, self._rng))
+            for address in addresses
+        }
+        self._failover = policy == "failover"
+        # A random start, so that many writers made at once do not begin at the same nsqd.
+        self._turn = self._rng.randrange(len(self._benches)) if self._benches else 0
+
+    def candidates(self, now: float, live: Collection[Address]) -> list[Address]:
+        """Every address once, in the order in which to try this publish.
+
+        ``live`` are those with a connection. First comes the one whose turn it is, even if it
+        has to be dialled: nobody else would bring it back. Then the others that are not benched,
+        live ones first; at last the benched ones by the end of their bench.
+        """
+        able = [address for address, bench in self._benches.items() if bench.until <= now]
+        if not self._failover and able:
+            turn = self._turn % len(able)
+            self._turn += 1
+            able = able[turn:] + able[:turn]
+        rest = sorted(able[1:], key=lambda address: address not in live)
+        if able and able[0] not in live and rest and rest[0] in live:
+            bench = self._benches[able[0]]
+            bench.until = now + TRIAL
+            bench.on_trial = True
+        benched = [address for address in self._benches if address not in able]
+        benched.sort(key=lambda address: self._benches[address].until)
+        return able[:1] + rest + benched
+
+    def failed(self, address: Address, now: float) -> float:
+        """A dial, connection or publish failed there. Returns when its bench ends (seconds).
+
+        Only the first failure of a bench makes the next one longer: all publishes that were
+        under way on a connection fail together.
+        """
+        bench = self._benches[address]
+        if bench.until <= now or bench.on_trial:
+            bench.until = now + bench.delays.next()
+            bench.on_trial = False
+        return bench.until
+
+    def ok(self, address: Address, now: float) -> None:
+        """A publish was acknowledged there: off the bench. Cheap, for every publish."""
+        bench = self._benches[address]
+        if bench.until:
+            bench.until = 0.0
+            bench.on_trial = False
+            bench.delays.reset()
+
+    def benched_until(self, address: Address, now: float) -> float | None:
+        """When the bench of this address ends (seconds), or None when it is not benched."""
+        until = self._benches[address].until
+        return until if until > now else None
