@@ -1,0 +1,51 @@
+"""gevent's WSGI server with the settings that the embedded servers need. Knows no route."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+from gevent.pywsgi import WSGIHandler, WSGIServer
+
+from gnsqsync.embedded.web import App
+
+
+class _Handler(WSGIHandler):  # type: ignore[misc]
+    """No access log, and no wait for the peer's ACK between an answer's headers and body."""
+
+    def __init__(self, sock: Any, address: Any, server: Any) -> None:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(sock, address, server)
+
+    def log_request(self) -> None:
+        """Nothing: App logs its requests itself."""
+
+
+class HTTPServer:
+    """Serves ``app`` on a listening gevent socket, HTTP/1.1 with keep-alive, until stop().
+
+    ``tls``: a server-side SSLContext makes it HTTPS. Runs in greenlets of the calling thread.
+    """
+
+    def __init__(self, listener: Any, app: App, tls: ssl.SSLContext | None = None) -> None:
+        options = {} if tls is None else {"ssl_context": tls}
+        self._server = WSGIServer(
+            listener,
+            app,
+            log=None,
+            error_log=None,
+            # Given because gevent would ask the DNS for it.
+            environ={"SERVER_NAME": "localhost"},
+            handler_class=_Handler,
+            **options,
+        )
+
+    def start(self) -> None:
+        """Accepts connections from now on; returns at once."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Closes the listener; requests under way get a moment to end, then all is closed."""
+        self._server.stop(timeout=0.2)

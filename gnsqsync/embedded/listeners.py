@@ -1,0 +1,77 @@
+"""Listening sockets for the address forms of nsqd's flags. Knows nothing of what is served."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+from gevent import socket
+
+from gnsqsync.embedded.flags import OptionsError
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise OptionsError(f"listen ({address}) failed - listen tcp: address {address}: bad port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listen(address: str, backlog: int = 1024) -> Any:
+    """A listening gevent socket for ``host:port``, ``:port``, ``[v6]:port`` or a unix path.
+
+    Port 0 lets the kernel choose; without a host it is 0.0.0.0. Raises OptionsError, in the Go
+    program's form, when that cannot be done.
+    """
+    try:
+        if ":" not in address:
+            return _listen_unix(address, backlog)
+        host, port = _split(address)
+        found = socket.getaddrinfo(host or "0.0.0.0", port, 0, socket.SOCK_STREAM)
+        family, _, _, _, where = found[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        return _bind(sock, where, backlog)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OptionsError(f"listen ({address}) failed - {reason}") from None
+
+
+def _bind(sock: Any, where: Any, backlog: int) -> Any:
+    try:
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _listen_unix(path: str, backlog: int) -> Any:
+    return _bind(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path, backlog)
+
+
+def remove_unix(address: str) -> None:
+    """Removes the file of a unix socket that this process listened on, as Go does at close."""
+    if ":" in address:
+        return
+    try:
+        if stat.S_ISSOCK(os.stat(address).st_mode):
+            os.unlink(address)
+    except FileNotFoundError:
+        return
+
+
+def address_text(sock: Any) -> str:
+    """Where a listening socket really listens, ``host:port`` or the path, for the log."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return str(name)
+    return f"[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+
+
+def port_of(sock: Any) -> int:
+    """The port of a listening socket; -1 for a unix socket (nsq-reference 2.3)."""
+    return -1 if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])

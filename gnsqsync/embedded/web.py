@@ -1,0 +1,257 @@
+"""The HTTP habits that nsqd and nsqlookupd share (nsq-reference 2.1), as a WSGI application.
+
+Knows routing, query strings, error answers and headers; knows neither topics nor registrations.
+No gevent and no socket: http_server.py serves it.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.names import valid_name
+
+JSON_TYPE = "application/json; charset=utf-8"
+TEXT_TYPE = "text/plain; charset=utf-8"
+_NSQ_HEADER = ("X-Nsq-Content-Type", "nsq; version=1.0")
+_BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
+# What Go's json.Marshal escapes besides the JSON rules.
+_GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+class HTTPFault(Exception):
+    """An answer that is not a success: ``status`` and the ``message`` code of its JSON."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(f"{status} {code}")
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer when the handler's plain return value does not say enough.
+
+    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping.
+    """
+
+    body: bytes | str = b""
+    status: int = 200
+    content_type: str = TEXT_TYPE
+    headers: Sequence[tuple[str, str]] = ()
+    plain: bool = False
+
+
+def to_json(value: object) -> bytes:
+    """``value`` as Go's json.Marshal writes it: no blanks, UTF-8, ``<``, ``>``, ``&`` escaped."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_GO_ESCAPES).encode("utf-8", "replace")
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """The parameters of a query string; the first value of a name wins.
+
+    ``text`` holds one character per byte, as WSGI has it. HTTPFault 400 INVALID_REQUEST for a bad
+    escape or a semicolon.
+    """
+    parameters: dict[str, str] = {}
+    for part in text.encode("latin-1").split(b"&"):
+        if b";" in part or _BAD_ESCAPE.search(part):
+            raise HTTPFault(400, "INVALID_REQUEST")
+        if part:
+            name, _, value = (
+                unquote_to_bytes(piece.replace(b"+", b" ")).decode("utf-8", "replace")
+                for piece in part.partition(b"=")
+            )
+            parameters.setdefault(name, value)
+    return parameters
+
+
+class Request:
+    """One HTTP request. ``path_value`` is what the ``:name`` part of the route matched."""
+
+    def __init__(self, environ: Mapping[str, Any], path_value: str = "") -> None:
+        self.environ = environ
+        self.method: str = environ["REQUEST_METHOD"]
+        self.path_value = path_value
+        self._parameters: dict[str, str] | None = None
+
+    def get(self, name: str) -> str | None:
+        """The query parameter, None when it is not there; HTTPFault for a broken query."""
+        if self._parameters is None:
+            self._parameters = parse_query(self.environ.get("QUERY_STRING", ""))
+        return self._parameters.get(name)
+
+    def required(self, name: str) -> str:
+        """The query parameter, or HTTPFault 400 MISSING_ARG_<NAME>."""
+        value = self.get(name)
+        if value is None:
+            raise HTTPFault(400, f"MISSING_ARG_{name.upper()}")
+        return value
+
+    def name(self, kind: str) -> str:
+        """The parameter as a valid topic or channel name, or MISSING_ARG_ / INVALID_ARG_<KIND>."""
+        value = self.required(kind)
+        if not valid_name(value.encode()):
+            raise HTTPFault(400, f"INVALID_ARG_{kind.upper()}")
+        return value
+
+    @property
+    def content_length(self) -> int:
+        """The announced size of the body in bytes: 0 without a body, -1 when it is chunked."""
+        if "chunked" in self.environ.get("HTTP_TRANSFER_ENCODING", "").lower():
+            return -1
+        return int(self.environ.get("CONTENT_LENGTH") or 0)
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes of the body; HTTPFault 500 when the client breaks it off."""
+        source = self.environ["wsgi.input"]
+        parts: list[bytes] = []
+        try:
+            while limit > 0 and (part := source.read(limit)):
+                parts.append(part)
+                limit -= len(part)
+        except OSError:
+            raise HTTPFault(500, "INTERNAL_ERROR") from None
+        return b"".join(parts)
+
+
+Answer = Response | bytes | str | Mapping[str, Any] | list[Any] | int | float | None
+Handler = Callable[[Request], Answer]
+Route = tuple[str, str, Handler]
+
+
+class _Pattern:
+    """A path such as ``/topic/create`` or ``/config/:opt`` (one segment at the end)."""
+
+    def __init__(self, text: str) -> None:
+        self.stem, self.takes_value, _ = text.partition(":")
+
+    def match(self, path: str) -> str | None:
+        """What ``:name`` stands for ("" without one), or None when the path is another."""
+        if not self.takes_value:
+            return "" if path == self.stem else None
+        value = path[len(self.stem) :]
+        return value if path.startswith(self.stem) and value and "/" not in value else None
+
+    def corrected(self, path: str) -> str | None:
+        """The path that was meant when only case, or a slash at the end, differs."""
+        path = path.rstrip("/")
+        if not self.takes_value:
+            return self.stem if path.lower() == self.stem else None
+        value = path[len(self.stem) :]
+        meant = path[: len(self.stem)].lower() == self.stem and value and "/" not in value
+        return self.stem + value if meant else None
+
+
+def _clean_path(path: str) -> str:
+    """Without double slashes and dot segments."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+class App:
+    """WSGI application from a list of routes ``(method, path, handler)``.
+
+    A handler takes a Request and returns str or bytes (text), None (empty), anything else (JSON),
+    or a Response; it raises HTTPFault for an error. ``https_port`` given: every request is
+    refused with 403 TLS_REQUIRED and that port.
+    """
+
+    def __init__(
+        self, routes: Iterable[Route], log: Log | None = None, *, https_port: int | None = None
+    ) -> None:
+        self._routes = [(method, _Pattern(path), handler) for method, path, handler in routes]
+        self._log = log
+        self._https_port = https_port
+
+    def __call__(
+        self, environ: Mapping[str, Any], start_response: Callable[..., Any]
+    ) -> list[bytes]:
+        response = self.respond(environ)
+        body = response.body.encode() if isinstance(response.body, str) else response.body
+        headers = [("Content-Length", str(len(body))), *response.headers]
+        if body:
+            headers.append(("Content-Type", response.content_type))
+        if not response.plain:
+            headers.append(_NSQ_HEADER)
+        phrase = http.HTTPStatus(response.status).phrase
+        start_response(f"{response.status} {phrase}", headers)
+        if self._log is not None:
+            self._log.debug(
+                "%d %s %s (%s:%s)",
+                response.status,
+                environ["REQUEST_METHOD"],
+                environ["PATH_INFO"],
+                environ.get("REMOTE_ADDR", ""),
+                environ.get("REMOTE_PORT", ""),
+            )
+        # A client that asked with HEAD would take a body for the next answer.
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def respond(self, environ: Mapping[str, Any]) -> Response:
+        """The answer to one request; never raises."""
+        try:
+            if self._https_port is not None:
+                text = f'{{"message": "TLS_REQUIRED", "https_port": {self._https_port}}}'
+                return Response(text, 403, JSON_TYPE)
+            return self._route(environ)
+        except HTTPFault as fault:
+            return Response(to_json({"message": fault.code}), fault.status, JSON_TYPE)
+        except Exception:  # noqa: BLE001
+            # One broken handler must not take the server down; nsqd answers the same.
+            if self._log is not None:
+                self._log.error("panic in HTTP handler - %s", traceback.format_exc())
+            return Response(to_json({"message": "INTERNAL_ERROR"}), 500, JSON_TYPE)
+
+    def _route(self, environ: Mapping[str, Any]) -> Response:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        allowed = set()
+        for its_method, pattern, handler in self._routes:
+            value = pattern.match(path)
+            if value is not None:
+                if its_method == method:
+                    return _as_response(handler(Request(environ, value)))
+                allowed.add(its_method)
+            elif method == "OPTIONS" and path == "*":
+                allowed.add(its_method)
+        for its_method, pattern, _ in self._routes:
+            meant = pattern.corrected(_clean_path(path)) if its_method == method else None
+            if meant is not None:
+                return _redirect(method, meant, environ.get("QUERY_STRING", ""))
+        if not allowed:
+            raise HTTPFault(404, "NOT_FOUND")
+        allow = [("Allow", ", ".join(sorted(allowed | {"OPTIONS"})))]
+        if method == "OPTIONS":
+            return Response(headers=allow, plain=True)
+        return Response(to_json({"message": "METHOD_NOT_ALLOWED"}), 405, JSON_TYPE, allow)
+
+
+def _as_response(answer: Answer) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    if answer is None or isinstance(answer, (str, bytes)):
+        return Response(answer or b"")
+    return Response(to_json(answer), content_type=JSON_TYPE)
+
+
+def _redirect(method: str, path: str, query: str) -> Response:
+    location = f"{path}?{query}" if query else path
+    headers = [("Location", location)]
+    if method != "GET":
+        return Response(status=307, headers=headers, plain=True)
+    link = location.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&#34;")
+    body = f'<a href="{link}">Moved Permanently</a>.\n\n'
+    return Response(body, 301, "text/html; charset=utf-8", headers, plain=True)
