@@ -71,8 +71,8 @@ _MAX_CHUNK = {_COMPRESSED: 4 + 32 + 65536 + 65536 // 6, _UNCOMPRESSED: 4 + 65536
 class SnappyLayer:
     """Snappy's framing format by python-snappy, which is imported when the first one is made.
 
-    python-snappy's decompressor gets whole chunks only, cut here: it would accept a stream without
-    identifier, keep a chunk of up to 16 MiB, and versions before 0.7.2 stumble over a partial one.
+    python-snappy's decompressor gets whole chunks only, cut here: by itself it accepts a stream
+    without identifier, and joins a chunk of up to 16 MiB anew with every piece that arrives.
     """
 
     eof = False  # the format has no end mark
@@ -87,7 +87,7 @@ class SnappyLayer:
         self._parts: list[bytes] = []
         self._have = 0
         self._need = 0
-        # How much of a chunk that is to be skipped has not arrived yet.
+        # How much has not arrived yet of a chunk that is to be skipped.
         self._skip = 0
 
     def encode(self, data: bytes) -> bytes:

@@ -117,7 +117,7 @@ def fin(id: bytes) -> bytes:
     """FIN for the message with this id of 16 bytes."""
     if len(id) != 16:
         raise _bad_id(id)
-    return b"FIN " + id + b"\n"
+    return b"FIN %b\n" % id
 
 
 def req(id: bytes, delay_ms: int) -> bytes:
@@ -135,7 +135,7 @@ def touch(id: bytes) -> bytes:
     """TOUCH: another msg_timeout for the message with this id of 16 bytes."""
     if len(id) != 16:
         raise _bad_id(id)
-    return b"TOUCH " + id + b"\n"
+    return b"TOUCH %b\n" % id
 
 
 def pub(topic: str, body: bytes) -> bytes:

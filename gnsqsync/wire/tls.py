@@ -41,6 +41,9 @@ class TlsLayer:
         self._peer = peer or server_hostname or "the peer"
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
+        if context.check_hostname and not server_side and not server_hostname:
+            # wrap_bio, unlike wrap_socket, would quietly check no name at all.
+            raise ConfigError(f"TLS has no name to verify {self._peer} by; set tls_server_hostname")
         try:
             self._tls = context.wrap_bio(
                 self._incoming,
@@ -50,7 +53,7 @@ class TlsLayer:
             )
         except ValueError as error:
             raise ConfigError(
-                f"TLS cannot verify {self._peer} by the name {server_hostname!r} ({error});"
+                f"TLS cannot use the name {server_hostname!r} for {self._peer} ({error});"
                 " set tls_server_hostname"
             ) from error
         self.done = False
