@@ -1,0 +1,350 @@
+"""A runtime that counts what the code above asks of it, and notes when it breaks a rule.
+
+Wraps threads or greenlets. The rules are those of the house: a task holds at most one lock, and
+none while it dials, waits, joins or runs user code; a closed Reader or Writer leaves no task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from gnsqsync.config import Address
+from gnsqsync.runtime import Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Counts:
+    """How often each thing was done. A recv counts when it returns, whatever it returns."""
+
+    spawns: int = 0
+    connects: int = 0
+    blocking_calls: int = 0
+    locks: int = 0
+    failed_tries: int = 0
+    waits: int = 0
+    hops: int = 0
+    sends: int = 0
+    recvs: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def __sub__(self, before: Counts) -> Counts:
+        mine, other = dataclasses.asdict(self), dataclasses.asdict(before)
+        return Counts(**{name: mine[name] - other[name] for name in mine})
+
+
+class CountingRuntime(Runtime):
+    """``inner`` with counters (``counts``) and a list of broken rules (``violations``).
+
+    A lock is known by what made it, ``module.Class`` (or ``module.function``). One whose maker is
+    in ``leaves`` may be taken under another lock, because nothing is ever taken under it.
+    Sockets from ``listen()`` are those of ``inner``: they belong to servers of the test.
+    """
+
+    def __init__(self, inner: Runtime, leaves: Collection[str] = ()) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.leaves = frozenset(leaves)
+        self.counts = Counts()
+        self.violations: list[str] = []
+        self.tasks: list[Task] = []
+        # A native lock, also around greenlets: nothing switches while it is held.
+        self._mutex = threading.Lock()
+        self._held: dict[int, list[CountingLock]] = {}
+
+    # What tests call.
+
+    @contextmanager
+    def measure(self) -> Iterator[Counts]:
+        """``with runtime.measure() as counts:`` what happened inside, valid after the block."""
+        before = dataclasses.replace(self.counts)
+        result = Counts()
+        try:
+            yield result
+        finally:
+            for name, value in dataclasses.asdict(self.counts - before).items():
+                setattr(result, name, value)
+
+    def no_lock_held(self, what: str = "user code") -> bool:
+        """Whether the calling task holds no lock; a violation called ``what`` is noted if it does.
+
+        To be called by the user code of a test, which may run where exceptions are caught.
+        """
+        held = self._held.get(self.inner.current())
+        if not held:
+            return True
+        self._violation(f"{what} runs under {_names(held)}")
+        return False
+
+    def user_code(self, fn: Callable[..., T]) -> Callable[..., T]:
+        """``fn`` with ``no_lock_held()`` in front, for handlers and observers."""
+
+        def checked(*args: Any, **kwargs: Any) -> T:
+            self.no_lock_held(getattr(fn, "__name__", repr(fn)))
+            return fn(*args, **kwargs)
+
+        return checked
+
+    def check(self) -> None:
+        """AssertionError with every broken rule, and every lock that is still held."""
+        held = [f"{_names(locks)} is still held" for locks in self._held.values() if locks]
+        broken = self.violations + held
+        assert not broken, "broken rules:\n  " + "\n  ".join(broken)
+
+    def check_ended(self, timeout: float = 10.0) -> None:
+        """``check()``, and AssertionError when a spawned task is alive after ``timeout`` seconds.
+
+        For the end of a test, when everything was closed.
+        """
+        deadline = self.now() + timeout
+        alive = [t for t in self.tasks if not t.join(deadline - self.now())]
+        assert not alive, f"alive after close: {alive}"
+        self.check()
+
+    # What the wrappers call.
+
+    def count(self, **amounts: int) -> None:
+        with self._mutex:
+            for name, amount in amounts.items():
+                setattr(self.counts, name, getattr(self.counts, name) + amount)
+
+    def taking(self, lock: CountingLock) -> None:
+        """A blocking acquire of ``lock`` begins."""
+        held = self._held.get(self.inner.current(), [])
+        leaf = [other for other in held if other.maker in self.leaves]
+        if leaf or (held and lock.maker not in self.leaves):
+            self._violation(f"{lock.maker} is waited for under {_names(held)}")
+
+    def taken(self, lock: CountingLock) -> None:
+        self.count(locks=1)
+        # Each list is touched by its own task only.
+        self._held.setdefault(self.inner.current(), []).append(lock)
+
+    def released(self, lock: CountingLock) -> None:
+        me = self.inner.current()
+        held = self._held.get(me, [])
+        if lock in held:
+            held.remove(lock)
+            if not held:
+                # The number may be given to another task.
+                self._held.pop(me, None)
+        else:
+            self._violation(f"{lock.maker} is released by a task that did not take it")
+
+    def blocking(self, what: str) -> None:
+        """Something that may block for long begins: no lock may be held."""
+        self.no_lock_held(what)
+
+    def _violation(self, text: str) -> None:
+        self.violations.append(f"{text}\n    {_where()}")
+
+    # The Runtime contract.
+
+    def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:
+        self.count(spawns=1)
+        task = CountingTask(self, self.inner.spawn(name, fn, *args))
+        self.tasks.append(task)
+        return task
+
+    def current(self) -> int:
+        return self.inner.current()
+
+    def lock(self) -> Lock:
+        return CountingLock(self, self.inner.lock(), _maker(sys._getframe(1)))
+
+    def event(self) -> Event:
+        return CountingEvent(self, self.inner.event())
+
+    def latch(self) -> Latch:
+        return CountingLatch(self, self.inner.latch())
+
+    def queue(self) -> Queue:
+        return CountingQueue(self, self.inner.queue())
+
+    def connect(self, address: Address, timeout: float, local: Address | None = None) -> Socket:
+        self.blocking(f"connect({address})")
+        self.count(connects=1)
+        return CountingSocket(self, self.inner.connect(address, timeout, local))
+
+    def listen(self, address: Address, backlog: int = 128) -> Listener:
+        return self.inner.listen(address, backlog)
+
+    def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
+        self.blocking(f"call_blocking({getattr(fn, '__name__', fn)})")
+        self.count(blocking_calls=1)
+        return self.inner.call_blocking(fn, *args)
+
+
+class CountingLock:
+    """A lock that its runtime counts. ``maker`` is what made it."""
+
+    def __init__(self, runtime: CountingRuntime, inner: Lock, maker: str) -> None:
+        self._runtime = runtime
+        self._inner = inner
+        self.maker = maker
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if blocking:
+            self._runtime.taking(self)
+        if self._inner.acquire(blocking, timeout):
+            self._runtime.taken(self)
+            return True
+        self._runtime.count(failed_tries=1)
+        return False
+
+    def release(self) -> None:
+        self._runtime.released(self)
+        self._inner.release()
+
+    def locked(self) -> bool:
+        return self._inner.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<lock of {self.maker}>"
+
+
+class CountingEvent:
+    """An event whose waits are counted; waiting under a lock is noted."""
+
+    def __init__(self, runtime: CountingRuntime, inner: Event) -> None:
+        self._runtime = runtime
+        self.set = inner.set
+        self.clear = inner.clear
+        self.is_set = inner.is_set
+        self._wait = inner.wait
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._runtime.blocking("Event.wait()")
+        self._runtime.count(waits=1)
+        return self._wait(timeout)
+
+
+class CountingLatch:
+    """A latch whose waits are counted; waiting under a lock is noted."""
+
+    def __init__(self, runtime: CountingRuntime, inner: Latch) -> None:
+        self._runtime = runtime
+        self._inner = inner
+        self.release = inner.release
+
+    @property
+    def released(self) -> bool:
+        return self._inner.released
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._runtime.blocking("Latch.wait()")
+        self._runtime.count(waits=1)
+        return self._inner.wait(timeout)
+
+
+class CountingQueue:
+    """A queue whose puts are counted as hops; waiting under a lock is noted."""
+
+    def __init__(self, runtime: CountingRuntime, inner: Queue) -> None:
+        self._runtime = runtime
+        self._inner = inner
+        self.empty = inner.empty
+
+    def put(self, item: Any) -> None:
+        self._runtime.count(hops=1)
+        self._inner.put(item)
+
+    def get(self, timeout: float | None = None) -> Any:
+        self._runtime.blocking("Queue.get()")
+        return self._inner.get(timeout)
+
+
+class CountingTask:
+    """A task; joining it under a lock is noted."""
+
+    def __init__(self, runtime: CountingRuntime, inner: Task) -> None:
+        self._runtime = runtime
+        self._inner = inner
+        self.name = inner.name
+
+    @property
+    def alive(self) -> bool:
+        return self._inner.alive
+
+    @property
+    def is_current(self) -> bool:
+        return self._inner.is_current
+
+    def join(self, timeout: float | None = None) -> bool:
+        self._runtime.blocking(f"join() of {self.name}")
+        return self._inner.join(timeout)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class CountingSocket:
+    """A socket whose sends and recvs are counted; receiving under a lock is noted.
+
+    ``send()`` and ``wait_writable()`` may be called under the one lock that guards the write.
+    """
+
+    def __init__(self, runtime: CountingRuntime, inner: Socket) -> None:
+        self._runtime = runtime
+        self.inner = inner
+        self.peer = inner.peer
+        self.local = inner.local
+        self.wait_writable = inner.wait_writable
+        self.set_read_timeout = inner.set_read_timeout
+        self.shutdown = inner.shutdown
+        self.close = inner.close
+        self.abandon = inner.abandon
+        self.fileno = inner.fileno
+
+    def recv(self, size: int) -> bytes:
+        self._runtime.blocking("recv()")
+        received = 0
+        try:
+            data = self.inner.recv(size)
+            received = len(data)
+        finally:
+            self._runtime.count(recvs=1, bytes_received=received)
+        return data
+
+    def send(self, data: bytes | memoryview) -> int:
+        sent = 0
+        try:
+            sent = self.inner.send(data)
+        finally:
+            self._runtime.count(sends=1, bytes_sent=sent)
+        return sent
+
+
+def _names(locks: list[CountingLock]) -> str:
+    return " and ".join(lock.maker for lock in locks)
+
+
+def _maker(frame: Any) -> str:
+    module = frame.f_globals.get("__name__", "?")
+    owner = frame.f_locals.get("self")
+    return f"{module}.{frame.f_code.co_name if owner is None else type(owner).__name__}"
+
+
+def _where() -> str:
+    """The callers outside this module, innermost last: enough to find a broken rule."""
+    frame: Any = sys._getframe(1)
+    lines: list[str] = []
+    while frame is not None and len(lines) < 6:
+        module = frame.f_globals.get("__name__")
+        if module != __name__:
+            lines.append(f"{module}:{frame.f_code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " > ".join(reversed(lines))
