@@ -8,12 +8,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-__all__ = ["Timer", "TimerHeap"]
+__all__ = ["Handle", "TimerHeap"]
 
 Job = Callable[[], object]
 
 
-class Timer:
+class Handle:
     """The handle of one job; ``when`` is its time in seconds. Made by ``TimerHeap.add()``."""
 
     __slots__ = ("_job", "when")
@@ -31,7 +31,7 @@ class Timer:
 class TimerHeap:
     """Jobs in order of time; jobs of the same time come in the order they were added.
 
-    A client has many timers that hardly ever fire (a touch per message, a redial per nsqd), and a
+    A client has many handles that hardly ever fire (a touch per message, a redial per nsqd), and a
     heap cannot remove from its middle. So a cancelled job leaves an empty entry, which is skipped
     later; once the empty ones outnumber the others, the heap is rebuilt without them. Memory thus
     follows the number of pending jobs, and a cancelled job is let go at once.
@@ -41,7 +41,7 @@ class TimerHeap:
     _TOLERATED = 16
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[tuple[float, int, Handle]] = []
         self._added = 0
         self._empty = 0
 
@@ -49,14 +49,14 @@ class TimerHeap:
         """The number of pending jobs."""
         return len(self._heap) - self._empty
 
-    def add(self, when: float, fn: Job) -> Timer:
+    def add(self, when: float, fn: Job) -> Handle:
         """Have ``fn`` returned by the first ``due(now)`` with ``now >= when`` (seconds)."""
-        timer = Timer(when, fn)
+        handle = Handle(when, fn)
         self._added += 1
-        heapq.heappush(self._heap, (when, self._added, timer))
-        return timer
+        heapq.heappush(self._heap, (when, self._added, handle))
+        return handle
 
-    def cancel(self, handle: Timer) -> bool:
+    def cancel(self, handle: Handle) -> bool:
         """Forget a job. False when there was nothing to forget: it was due or cancelled before."""
         if handle._job is None:
             return False
@@ -73,8 +73,8 @@ class TimerHeap:
         heap = self._heap
         jobs: list[Job] = []
         while heap and heap[0][0] <= now:
-            timer = heapq.heappop(heap)[2]
-            job, timer._job = timer._job, None
+            handle = heapq.heappop(heap)[2]
+            job, handle._job = handle._job, None
             if job is None:
                 self._empty -= 1
             else:

@@ -1,0 +1,398 @@
+"""How much RDY each nsqd gets: the one place that divides max_in_flight.
+
+Knows the rules and what is in flight. Must not know connections, commands, locks or clocks.
+
+An update has two steps. First the *targets*: what each node should have, by the regime that
+holds (the regimes are the states of the allocator, ``RdyAllocator.regime`` is their only
+transition). Then the *grants*: what each may have now, given that slots which are still in use
+elsewhere cannot be given away. Every rule about who deserves what is in the first step, the
+invariant is in the second alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from gnsqsync.policy.backoff import Phase
+
+__all__ = ["Load", "RdyAllocator", "Regime"]
+
+
+class Load(NamedTuple):
+    """What one connection is doing: messages not yet answered, and when the last one came.
+
+    ``last_message_at`` is in seconds of the same clock as ``now``; 0.0 for never.
+    """
+
+    in_flight: int
+    last_message_at: float
+
+
+class Regime(enum.Enum):
+    """How RDY is given out at present.
+
+    SILENT: nobody gets any (paused, a limit of 0, or a pause of the backoff). TEST: one node gets
+    RDY 1 (the backoff asks for one message). SHARE: there is at least one slot for each node.
+    ROTATE: there are more nodes than slots, and they take turns.
+    """
+
+    SILENT = "silent"
+    TEST = "test"
+    SHARE = "share"
+    ROTATE = "rotate"
+
+
+class _Node:
+    __slots__ = (
+        "busy_at",
+        "cap",
+        "draw",
+        "held",
+        "held_until",
+        "idle",
+        "in_flight",
+        "key",
+        "rdy",
+        "target",
+        "turn_at",
+        "waiting_since",
+    )
+
+    def __init__(self, key: Hashable, cap: int, now: float, draw: float) -> None:
+        self.key = key
+        self.cap = cap  # the server's max_rdy_count
+        self.draw = draw  # breaks ties, differently in each process
+        self.rdy = 0
+        self.target = 0
+        self.in_flight = 0
+        self.turn_at = now  # since when RDY is above 0
+        self.waiting_since = now  # since when RDY is 0
+        self.busy_at = now  # when it last gave a sign of having messages
+        self.idle = False
+        self.held = 0  # the RDY that nsqd may still be acting on ...
+        self.held_until = now  # ... until then
+
+    def observe(self, now: float, load: Load | None, idle_timeout: float) -> None:
+        self.in_flight, last_message_at = load or (0, 0.0)
+        if self.in_flight >= self.rdy > 0 and not self.idle:
+            self.busy_at = now  # it cannot get more, so its silence says nothing
+        else:
+            self.busy_at = max(self.busy_at, last_message_at)
+        # A node at RDY 0 has no way to show that it has messages: the last judgement stands.
+        if self.rdy:
+            self.idle = self.busy_at + idle_timeout <= now
+        if self.held_until <= now:
+            self.held = 0
+
+    def restart(self, now: float) -> None:
+        """Its turn begins, or begins again."""
+        self.turn_at = self.busy_at = now
+        self.idle = False
+
+
+class RdyAllocator:
+    """Divides a reader's max_in_flight among its nsqds.
+
+    nsqd pushes messages, and RDY is how a consumer bounds that: "RDY n" on a connection means "at
+    most n unanswered messages here", a ceiling that stays until it is changed (nsq-reference
+    1.13). A reader promises its user that at most ``max_in_flight`` messages are unanswered in
+    all, but it cannot know which of its nsqds will have some. This class decides how the promise
+    is split, and keeps it: after each update ::
+
+        sum(max(RDY, in flight) over all nodes) <= max_in_flight
+
+    except for messages that were in flight before a limit was lowered, or that nsqd delivered
+    again after a time-out; while there are too many of those, nobody may get a new one. So
+    RDY that is taken from a node is given to another one only when the messages in flight there
+    are answered: ``waiting`` is then True, and update() wants to be called on answers.
+
+    * Enough slots (SHARE): every node has at least RDY 1, since nsqd cannot announce that it has
+      messages, only deliver them. A node that delivered nothing for ``low_rdy_idle_timeout``
+      keeps just that 1 (or room for one more than it has in flight) and lends the rest to the
+      busy ones. The whole limit is given out, the remainder of the division included. No node
+      gets more than its server's max_rdy_count.
+    * More nodes than slots (ROTATE): RDY 1 for as many as there are slots. A turn ends
+      after ``low_rdy_idle_timeout`` without a message, or after ``low_rdy_timeout`` in any case,
+      and the node that waited longest is next. With N nodes and D for the longest time that a
+      message stays unanswered, a node waits for at most ::
+
+          ceil(N / max_in_flight) * (low_rdy_timeout + D)
+
+      if update() is called when next_at() says, and on answers while ``waiting``.
+    * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST): one message is
+      enough to see whether handlers work again. It is passed on from a node that has none.
+
+    Call update() after every other method and whenever next_at() has come: nothing else
+    computes. ``transit`` (seconds) is how long a lowered RDY may take to reach nsqd: for so
+    long the slots count as used, since messages may be on the wire. At 0 they are free at once,
+    as far as none of them is known to be in flight. Not thread-safe: the owner holds a lock.
+    """
+
+    def __init__(
+        self,
+        max_in_flight: int,
+        *,
+        low_rdy_idle_timeout: float = 10.0,
+        low_rdy_timeout: float = 30.0,
+        transit: float = 0.0,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.max_in_flight = max_in_flight
+        self.waiting = False
+        self._idle_timeout = low_rdy_idle_timeout
+        self._turn_timeout = low_rdy_timeout
+        self._transit = transit
+        self._rng = rng or random.Random()
+        self._nodes: dict[Hashable, _Node] = {}
+        self._paused = False
+        self._phase = Phase.OPEN
+        self._test: _Node | None = None
+        self._next_at: float | None = None
+
+    # What happened. Each of these is followed by an update().
+
+    def add(self, node: Hashable, max_rdy_count: int, now: float) -> None:
+        """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
+        self._nodes[node] = _Node(node, max_rdy_count, now, self._rng.random())
+
+    def remove(self, node: Hashable, now: float) -> bool:
+        """A connection is gone; so are its messages, and its slots are free.
+
+        True when it was the node under test: then call ``Backoff.test_lost()``.
+        """
+        gone = self._nodes.pop(node, None)
+        if gone is None or gone is not self._test:
+            return False
+        self._test = None
+        return gone.rdy > 0
+
+    def set_max_in_flight(self, n: int) -> None:
+        """Change the limit; 0 is like a pause."""
+        self.max_in_flight = n
+
+    def pause(self) -> None:
+        """RDY 0 for everybody until ``resume()``; joins and losses do not end it."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._paused = False
+
+    def set_phase(self, phase: Phase) -> None:
+        """What the backoff allows now."""
+        self._phase = phase
+
+    # What follows from it.
+
+    @property
+    def regime(self) -> Regime:
+        """The rule that is in force. Also the reason when nobody has RDY."""
+        if self._paused or self.max_in_flight == 0 or self._phase is Phase.BLOCKED:
+            return Regime.SILENT
+        if self._phase is Phase.TESTING:
+            return Regime.TEST
+        if len(self._eligible()) <= self.max_in_flight:
+            return Regime.SHARE
+        return Regime.ROTATE
+
+    @property
+    def test_node(self) -> Hashable | None:
+        """The node that has RDY 1 for the test message of the backoff, or None."""
+        test = self._test
+        return None if test is None or not test.rdy else test.key
+
+    def rdy_of(self, node: Hashable) -> int:
+        """The RDY that this node has; 0 for one that is not there."""
+        found = self._nodes.get(node)
+        return 0 if found is None else found.rdy
+
+    def is_idle(self, node: Hashable) -> bool:
+        """Whether the last update took it for idle: its next message is worth an update()."""
+        found = self._nodes.get(node)
+        return found is not None and found.idle
+
+    def next_at(self) -> float | None:
+        """When time alone will change the picture (seconds), as of the last update; or None."""
+        return self._next_at
+
+    def update(self, now: float, loads: Mapping[Hashable, Load]) -> list[tuple[Hashable, int]]:
+        """Decide anew. Returns (node, RDY) for those that change, the lowered ones first.
+
+        A node without a load counts as one with nothing in flight. Leave out of ``in_flight``
+        what no answer can be expected for, since it blocks a slot.
+        """
+        for node in self._nodes.values():
+            node.observe(now, loads.get(node.key), self._idle_timeout)
+            node.target = 0
+        regime = self.regime
+        if regime is not Regime.TEST:
+            self._test = None
+        if regime is Regime.TEST:
+            self._target_test(now)
+        elif regime is Regime.SHARE:
+            self._target_share()
+        elif regime is Regime.ROTATE:
+            self._target_rotate(now)
+        changes = self._grant(now)
+        self.waiting = any(node.rdy < node.target for node in self._nodes.values())
+        self._next_at = self._find_next(regime, now)
+        return changes
+
+    # First step: the targets.
+
+    def _eligible(self) -> list[_Node]:
+        """A server may be configured to allow no RDY at all; it takes no part."""
+        return [node for node in self._nodes.values() if node.cap > 0]
+
+    def _target_test(self, now: float) -> None:
+        """One node, and the same one until it proves to have no messages."""
+        test = self._test
+        if test is not None and test.rdy and not test.idle:
+            test.target = 1
+            return
+        if test is not None and test.rdy:
+            test.waiting_since = now
+        nodes = self._eligible()
+        if nodes:
+            # While older messages use up the limit, only a node that has one of them can be
+            # at RDY 1; its answer is the verdict then.
+            if sum(node.in_flight for node in nodes) >= self.max_in_flight:
+                nodes = [node for node in nodes if node.in_flight] or nodes
+            # Nodes that were found without messages come last, or each test would begin with
+            # a tour of all of them.
+            self._test = min(nodes, key=lambda node: (node.idle, node.waiting_since, node.draw))
+            self._test.target = 1
+            if self._test is test and test.rdy:
+                test.restart(now)
+
+    def _target_share(self) -> None:
+        """At least 1 for each, the rest evenly to the busy ones, to all when none is busy."""
+        # Who has more keeps the remainder, so that nothing moves without a cause.
+        nodes = sorted(self._eligible(), key=lambda node: (-node.rdy, node.draw))
+        for node in nodes:
+            node.target = 1
+        busy = [node for node in nodes if not node.idle]
+        idle = [node for node in nodes if node.idle]
+        spare = self.max_in_flight - len(nodes)
+        if busy:
+            # A long message at an idle node must not keep its next one waiting.
+            spare = _raise_targets(idle, [min(n.cap, n.in_flight + 1) for n in idle], spare)
+            spare = _raise_targets(busy, [n.cap for n in busy], spare)
+        # Nobody is busy, or the busy ones cannot take it all because of max_rdy_count.
+        _raise_targets(nodes, [n.cap for n in nodes], spare)
+
+    def _target_rotate(self, now: float) -> None:
+        """1 for as many as there are slots: turns that go on, then who waits, then the rest."""
+        staying: list[_Node] = []
+        leaving: list[_Node] = []
+        queue: list[_Node] = []
+        for node in self._eligible():
+            if not node.rdy:
+                queue.append(node)
+            elif node.idle or node.turn_at + self._turn_timeout <= now:
+                leaving.append(node)
+            else:
+                staying.append(node)
+        # Where not all can stay, the longest turn ends first, that of an idle node before all.
+        staying.sort(key=lambda node: (-node.turn_at, node.draw))
+        leaving.sort(key=lambda node: (node.idle, -node.turn_at, node.draw))
+        queue.sort(key=lambda node: (node.waiting_since, node.draw))
+        for node in (staying + queue + leaving)[: self.max_in_flight]:
+            node.target = 1
+        for node in leaving:
+            if node.target:
+                # Its turn is over, but nobody wants the slot: a new turn. Without that it
+                # would lose the slot to the next one that begins to wait.
+                node.restart(now)
+
+    # Second step: the grants.
+
+    def _grant(self, now: float) -> list[tuple[Hashable, int]]:
+        """Bring RDY as near to the targets as the slots in use allow."""
+        nodes = sorted(
+            self._nodes.values(), key=lambda node: (node.rdy > 0, node.waiting_since, node.draw)
+        )
+        used = [max(node.in_flight, node.held) for node in nodes]
+        if self._transit > 0:
+            for i, node in enumerate(nodes):
+                if node.target < node.rdy:
+                    used[i] = max(used[i], node.rdy)
+        targets = [node.target for node in nodes]
+        free = max(0, self.max_in_flight - sum(used))
+        # RDY up to what a node uses anyhow costs no slot. From there, free slots go first to
+        # what nodes have already, and what is left then raises the poorest.
+        base = [min(target, use) for target, use in zip(targets, used, strict=True)]
+        keep = [max(low, min(node.rdy, node.target)) for low, node in zip(base, nodes, strict=True)]
+        kept = _fill(base, keep, free)
+        free -= sum(kept) - sum(base)
+        lowered: list[tuple[Hashable, int]] = []
+        raised: list[tuple[Hashable, int]] = []
+        for node, rdy in zip(nodes, _fill(kept, targets, free), strict=True):
+            if rdy < node.rdy:
+                lowered.append((node.key, rdy))
+                self._lower(node, rdy, now)
+            elif rdy > node.rdy:
+                raised.append((node.key, rdy))
+                if not node.rdy:
+                    node.restart(now)
+                node.rdy = rdy
+        return lowered + raised
+
+    def _lower(self, node: _Node, rdy: int, now: float) -> None:
+        if self._transit > 0:
+            node.held = max(node.held, node.rdy)
+            node.held_until = now + self._transit
+        node.rdy = rdy
+        if not rdy:
+            node.waiting_since = now
+
+    def _find_next(self, regime: Regime, now: float) -> float | None:
+        moments: list[float] = []
+        nodes = self._eligible()
+        if len(nodes) > 1:
+            for node in nodes:
+                if node.rdy and not node.idle and node.in_flight < node.rdy:
+                    moments.append(node.busy_at + self._idle_timeout)
+                if node.rdy and regime is Regime.ROTATE:
+                    moments.append(node.turn_at + self._turn_timeout)
+        if self.waiting:
+            moments.extend(node.held_until for node in nodes if node.held)
+        return min(moments, default=None)
+
+
+def _raise_targets(nodes: Sequence[_Node], caps: Sequence[int], budget: int) -> int:
+    """Share ``budget`` out among these nodes; returns what is left of it."""
+    before = [node.target for node in nodes]
+    after = _fill(before, caps, budget)
+    for node, target in zip(nodes, after, strict=True):
+        node.target = target
+    return budget - (sum(after) - sum(before))
+
+
+def _fill(levels: Sequence[int], caps: Sequence[int], budget: int) -> list[int]:
+    """Raise levels by ``budget`` in all, the lowest first, none above its cap.
+
+    As if water were poured into vessels with these floors and rims. What does not divide evenly
+    goes to the first ones of those at the surface.
+    """
+    before = sum(levels)
+    if budget >= sum(caps) - before:
+        return list(caps)
+    pairs = list(zip(levels, caps, strict=True))
+    surface, too_high = 0, max(caps, default=0)
+    while too_high - surface > 1:
+        middle = (surface + too_high) // 2
+        if sum(max(level, min(cap, middle)) for level, cap in pairs) - before <= budget:
+            surface = middle
+        else:
+            too_high = middle
+    filled = [max(level, min(cap, surface)) for level, cap in pairs]
+    left = budget - (sum(filled) - before)
+    for i, (_, cap) in enumerate(pairs):
+        if left and filled[i] == surface < cap:
+            filled[i] += 1
+            left -= 1
+    return filled
