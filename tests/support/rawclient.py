@@ -107,12 +107,19 @@ def snappy_chunk(kind: int, data: bytes, checksum: bytes | None = None) -> bytes
     return bytes([kind]) + len(payload).to_bytes(3, "little") + payload
 
 
+def _crc32c_of_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
+_CRC32C = [_crc32c_of_byte(byte) for byte in range(256)]
+
+
 def masked_crc32c(data: bytes) -> bytes:
     crc = 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        crc = crc >> 8 ^ _CRC32C[(crc ^ byte) & 0xFF]
     crc ^= 0xFFFFFFFF
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return struct.pack("<I", masked)
@@ -260,6 +267,14 @@ class Client(_Stream):
         except TimeoutError:
             return
         raise AssertionError(f"{frame} in place of silence")
+
+    def cut_off(self, timeout: float = TIMEOUT) -> None:
+        """Assert that the connection ends with nothing but heartbeats before."""
+        try:
+            frame = self.answer(timeout)
+        except Closed:
+            return
+        raise AssertionError(f"{frame} in place of the end")
 
     def alive(self) -> None:
         """Assert that the connection is open and nothing waits to be read."""

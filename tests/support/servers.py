@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import trustme
 
 pytest.register_assert_rewrite("tests.support.rawclient")
 
@@ -152,11 +154,49 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Certificates:
+    """An authority, a server certificate for 127.0.0.1 and localhost, and a client's."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="certificates-"))
+        self.ca_file = self.folder / "ca.pem"
+        self.cert_file = self.folder / "server.pem"
+        self.key_file = self.folder / "server.key"
+        self.client_cert_file = self.folder / "client.pem"
+        self.client_key_file = self.folder / "client.key"
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(self.ca_file)
+        server = authority.issue_cert("127.0.0.1", "localhost")
+        client = authority.issue_cert("client@example.org", common_name="the client")
+        for issued, cert_file, key_file in (
+            (server, self.cert_file, self.key_file),
+            (client, self.client_cert_file, self.client_key_file),
+        ):
+            issued.cert_chain_pems[0].write_to_path(cert_file)
+            issued.private_key_pem.write_to_path(key_file)
+
+    @property
+    def flags(self) -> tuple[str, str]:
+        """nsqd's flags for its certificate."""
+        return (f"-tls-cert={self.cert_file}", f"-tls-key={self.key_file}")
+
+    def client_context(self, *, with_certificate: bool = False) -> ssl.SSLContext:
+        """A context that verifies the server."""
+        context = ssl.create_default_context(cafile=str(self.ca_file))
+        if with_certificate:
+            context.load_cert_chain(self.client_cert_file, self.client_key_file)
+        return context
+
+    def discard(self) -> None:
+        shutil.rmtree(self.folder)
+
+
 class Pool:
     """Servers shared by all tests that ask for the same flags; started at the first request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._certificates: Certificates | None = None
         self._servers: dict[tuple[str, ...], Server] = {}
         self._real: Path | Exception | None = None
 
@@ -174,6 +214,14 @@ class Pool:
             if os.environ.get("CI") == "true":
                 pytest.fail(str(self._real), pytrace=False)
             pytest.skip(str(self._real))
+
+    @property
+    def certificates(self) -> Certificates:
+        """Made at the first request, one set for the session."""
+        with self._lock:
+            if self._certificates is None:
+                self._certificates = Certificates()
+        return self._certificates
 
     def get(self, kind: str, program: str, flags: Sequence[str], share: str) -> Server:
         key = (kind, program, share, *flags)
@@ -195,6 +243,8 @@ class Pool:
             server.terminate()
         for server in servers:
             server.discard()
+        if self._certificates is not None:
+            self._certificates.discard()
 
 
 class Site:
@@ -206,6 +256,10 @@ class Site:
         self._cancelled = threading.Event()
         self._clients: list[Client | LookupClient] = []
         self._servers: list[Server] = []
+
+    @property
+    def certificates(self) -> Certificates:
+        return self._pool.certificates
 
     def nsqd(self, *flags: str, share: str = "") -> Server:
         """A running nsqd, shared with the tests that ask for the same flags and `share`."""
@@ -290,6 +344,12 @@ def server_pool() -> Iterator[Pool]:
     pool = Pool()
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def certificates(server_pool: Pool) -> Certificates:
+    """A certificate authority and what it issued, as files."""
+    return server_pool.certificates
 
 
 @pytest.fixture

@@ -1,0 +1,75 @@
+"""An auth server for nsqd: answers GET /auth by the secret, records what was asked.
+
+Knows nothing of nsqd but its query (nsq-reference 1.11).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+def grant(
+    *authorizations: dict[str, Any], ttl: int = 3600, identity: str = "somebody"
+) -> dict[str, Any]:
+    """An auth server's reply with these authorizations."""
+    return {
+        "ttl": ttl,
+        "identity": identity,
+        "identity_url": "http://example.org/somebody",
+        "authorizations": list(authorizations),
+    }
+
+
+def rule(topic: str, channels: list[str], *permissions: str) -> dict[str, Any]:
+    """One authorization; `topic` and `channels` are regular expressions."""
+    return {"topic": topic, "channels": channels, "permissions": list(permissions)}
+
+
+class AuthServer:
+    """A thread with an HTTP server on 127.0.0.1; use it as a context manager.
+
+    `replies` maps a secret to (status, JSON object) and may change at any time; an unknown secret
+    gets 403. `targets` are the request targets so far.
+    """
+
+    def __init__(self) -> None:
+        self.replies: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.targets: list[str] = []
+        self._server = HTTPServer(("127.0.0.1", 0), self._handler())
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="auth server", daemon=True
+        )
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                owner.targets.append(self.path)
+                secret = parse_qs(urlsplit(self.path).query).get("secret", [""])[0]
+                status, reply = owner.replies.get(secret, (403, {}))
+                body = json.dumps(reply).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass  # the test output is no access log
+
+        return Handler
+
+    def __enter__(self) -> AuthServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
