@@ -20,9 +20,10 @@ import urllib3.exceptions
 from gnsqsync._version import __version__
 from gnsqsync.config import Address, check_duration, http_urls
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
+from gnsqsync.runtime import choose
 
 if TYPE_CHECKING:
-    from gnsqsync.runtime import Runtime
+    from gnsqsync.runtime.base import Runtime
 
 __all__ = ["HTTPClient"]
 
@@ -134,9 +135,10 @@ class HTTPClient:
             raise ClosedError(f"{self!r} was closed")
         if self._runtime is None:
             return self._exchange(method, path, params or {}, body, timeout or self._timeout)
-        from gnsqsync.runtime import choose
-
-        answer: tuple[str, bytes, str] = choose(self._runtime).call_blocking(
+        if isinstance(self._runtime, str):
+            # Chosen at the first call, not in the constructor: nothing may be made there.
+            self._runtime = choose(self._runtime)
+        answer: tuple[str, bytes, str] = self._runtime.call_blocking(
             self._exchange, method, path, params or {}, body, timeout or self._timeout
         )
         return answer

@@ -1,0 +1,35 @@
+"""The console script ``gnsqsync``. Loads click and rich only when a command needs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 failed, 2 wrong usage.
+
+    ``nsqd`` and ``nsqlookupd`` take the flags of the Go programs as they are, and need neither
+    click nor rich.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in ("nsqd", "nsqlookupd"):
+        from gnsqsync.embedded.__main__ import run_nsqd, run_nsqlookupd
+
+        run = run_nsqd if arguments[0] == "nsqd" else run_nsqlookupd
+        return run(arguments[1:])
+    missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"gnsqsync: the command line needs {' and '.join(missing)}, which"
+            f" {'is' if len(missing) == 1 else 'are'} not installed:"
+            ' pip install "gnsqsync[cli]"',
+            file=sys.stderr,
+        )
+        return 1
+    from gnsqsync.cli.app import run_command
+
+    return run_command(arguments)

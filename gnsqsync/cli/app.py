@@ -1,0 +1,91 @@
+"""The command group: which commands there are, and how their errors become exit codes.
+
+Knows the names of the modules, which are loaded when their command is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gnsqsync import __version__
+from gnsqsync.errors import ConfigError, NSQError
+
+# name of the command -> module; in it the click command has the name of the module.
+COMMANDS = {
+    "demo": "gnsqsync.cli.demo",
+    "pub": "gnsqsync.cli.pub",
+    "tail": "gnsqsync.cli.tail",
+    "consume": "gnsqsync.cli.consume",
+    "stat": "gnsqsync.cli.stat",
+}
+
+# Handled before click sees them (gnsqsync.cli.main); here for the list of commands.
+SERVERS = {
+    "nsqd": "Run the embedded nsqd, for development and tests.",
+    "nsqlookupd": "Run the embedded nsqlookupd, for development and tests.",
+}
+
+
+class Commands(click.Group):
+    """Loads a command's module when it is asked for: ``pub`` need not import what ``stat`` does."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *SERVERS]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in SERVERS:
+            return click.Command(name, help=SERVERS[name])
+        if name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[name]), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage. 'gnsqsync COMMAND --help' shows examples.",
+)
+@click.version_option(__version__, prog_name="gnsqsync")
+def gnsqsync() -> None:
+    """Publish to NSQ, consume from it, and watch it.
+
+    Without an address a command talks to the nsqd on this machine. Never used NSQ?
+    'gnsqsync demo' starts two servers, sends them some thousand messages and shows what happens.
+    """
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command; every foreseen error is one sentence on stderr and a return value."""
+    try:
+        code = gnsqsync.main(list(arguments), prog_name="gnsqsync", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ConfigError as error:
+        # A name, address or option of the caller's.
+        _complain(error)
+        return 2
+    except NSQError as error:
+        _complain(error)
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output left, as in `gnsqsync tail orders | head -3`. What is still
+        # buffered must go somewhere, or Python complains when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _complain(error: NSQError) -> None:
+    text = str(error).replace("\n", " ")
+    click.echo(f"gnsqsync: {text}", err=True)

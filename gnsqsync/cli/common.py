@@ -1,0 +1,240 @@
+"""What the commands share: address and connection options, signals, progress, number formats.
+
+Knows the terminal. Knows nothing of single commands.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# How often a job that is not on a terminal says how far it is, in seconds.
+PLAIN_INTERVAL = 5.0
+
+
+def nsqd_option(short: str | None = "-n") -> Callable[[Command], Command]:
+    """``--nsqd-tcp-address``, repeatable."""
+    names = ["--nsqd-tcp-address", "nsqd_tcp_addresses", *([short] if short else [])]
+    return click.option(
+        *names,
+        multiple=True,
+        metavar="HOST:PORT",
+        help="An nsqd's TCP address; may be given several times.",
+    )
+
+
+def lookupd_option() -> Callable[[Command], Command]:
+    """``--lookupd-http-address``, repeatable."""
+    return click.option(
+        "--lookupd-http-address",
+        "-l",
+        "lookupd_http_addresses",
+        multiple=True,
+        metavar="HOST:PORT",
+        help="An nsqlookupd's HTTP address, to find the nsqds by; may be given several times.",
+    )
+
+
+_CONNECTION_OPTIONS = (
+    click.option("--tls", is_flag=True, help="Require TLS."),
+    click.option("--tls-ca-file", metavar="FILE", help="Trust these authorities. Implies --tls."),
+    click.option("--tls-cert-file", metavar="FILE", help="Client certificate. Implies --tls."),
+    click.option("--tls-key-file", metavar="FILE", help="Key of the client certificate."),
+    click.option("--no-tls-verify", is_flag=True, help="Do not check the server's certificate."),
+    click.option(
+        "--auth-secret",
+        envvar="GNSQSYNC_AUTH_SECRET",
+        show_envvar=True,
+        metavar="SECRET",
+        help="Secret for AUTH; better in the environment than here.",
+    ),
+    click.option("--snappy", is_flag=True, help="Compress with Snappy."),
+    click.option("--deflate", is_flag=True, help="Compress with DEFLATE."),
+    click.option("--verbose", "-v", is_flag=True, help="Show what the library does."),
+)
+
+
+def connection_options(command: Command) -> Command:
+    """TLS, AUTH, compression and ``--verbose``; ``connection_keywords`` takes them out again."""
+    for option in reversed(_CONNECTION_OPTIONS):
+        command = option(command)
+    return command
+
+
+def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """Keyword options of Reader and Writer from what ``connection_options`` added to a command.
+
+    Takes them out of ``options`` and sets up logging for ``--verbose``.
+    """
+    show_log(options.pop("verbose"))
+    return {
+        "tls": options.pop("tls"),
+        "tls_ca_file": options.pop("tls_ca_file"),
+        "tls_cert_file": options.pop("tls_cert_file"),
+        "tls_key_file": options.pop("tls_key_file"),
+        "tls_verify": not options.pop("no_tls_verify"),
+        "auth_secret": options.pop("auth_secret"),
+        "snappy": options.pop("snappy"),
+        "deflate": options.pop("deflate"),
+    }
+
+
+def show_log(verbose: bool) -> None:
+    """The library's log on stderr: warnings, or with ``verbose`` everything."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # urllib3 tells each connection and request, and retries of its own, at DEBUG.
+    logging.getLogger("urllib3").setLevel(logging.WARNING)
+
+
+def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
+    """The address options of a Reader; the local nsqd when none is given."""
+    return {
+        "nsqd_tcp_addresses": list(nsqds) if nsqds or lookupds else ["127.0.0.1:4150"],
+        "lookupd_http_addresses": list(lookupds),
+    }
+
+
+class Signals:
+    """While it is entered: the first SIGINT or SIGTERM calls ``stop``, the second ends at once.
+
+    ``stop`` runs in the signal handler, so it must only set something. ``force`` is for what would
+    outlive the process. ``received`` is the signal's number, or None.
+    """
+
+    def __init__(
+        self, stop: Callable[[], object], force: Callable[[], object] | None = None
+    ) -> None:
+        self.received: int | None = None
+        self._stop = stop
+        self._force = force
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            if self._force is not None:
+                self._force()
+            os._exit(128 + number)
+        self.received = number
+        if os.isatty(2):
+            os.write(2, b"\nstopping; once more ends at once\n")
+        self._stop()
+
+
+class Flag:
+    """Set once, waited for with a timeout; may be set in a signal handler."""
+
+    def __init__(self) -> None:
+        self._future: Future[None] = Future()
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def is_set(self) -> bool:
+        return self._future.done()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was set before ``seconds`` were over."""
+        return bool(wait([self._future], seconds).done)
+
+
+class Counting:
+    """How far a job is, on stderr: a bar on a terminal, elsewhere a line every few seconds."""
+
+    def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
+        self._what = what
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._next_line = time.monotonic() + PLAIN_INTERVAL
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        if sys.stderr.isatty() and not quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%" if total else ""),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=total, note="")
+
+    def __enter__(self) -> Counting:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, amount: int, note: str) -> None:
+        """``amount`` more of the total is done; ``note`` says it in the user's terms."""
+        self._done += amount
+        if self._bar is not None:
+            self._bar.update(self._task, advance=amount, note=note)
+            return
+        now = time.monotonic()
+        if not self._quiet and now >= self._next_line:
+            self._next_line = now + PLAIN_INTERVAL
+            share = f" ({self._done * 100 // self._total}%)" if self._total else ""
+            click.echo(f"{self._what}: {note}{share}", err=True)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on stdout."""
+    click.echo(json.dumps(value))
+
+
+def size_text(count: int) -> str:
+    """Bytes as people read them."""
+    size = float(count)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def rate_text(count: int, seconds: float, unit: str) -> str:
+    """``count`` per second; nothing when the time is too short to mean anything."""
+    return f"{count / seconds:,.0f} {unit}/s" if seconds > 0 else f"{count:,} {unit}"

@@ -1,0 +1,116 @@
+"""``gnsqsync consume``: run a handler of yours as a consumer."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from gnsqsync import Message, Reader
+from gnsqsync.cli.common import (
+    Signals,
+    connection_keywords,
+    connection_options,
+    lookupd_option,
+    nsqd_option,
+    reader_addresses,
+)
+
+
+def load_handler(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> Callable[[Message], object]:
+    """The callable that ``package.module:function`` names; the working directory is searched too."""
+    module_name, colon, path = value.partition(":")
+    if not colon or not module_name or not path:
+        raise click.BadParameter(f"{value!r} is not of the form package.module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        target: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise click.BadParameter(f"cannot import {module_name!r}: {error}") from None
+    for name in path.split("."):
+        try:
+            target = getattr(target, name)
+        except AttributeError:
+            raise click.BadParameter(f"module {module_name!r} has no {path!r}") from None
+    if not callable(target):
+        raise click.BadParameter(f"{value!r} is a {type(target).__name__}, not a function")
+    handler: Callable[[Message], object] = target
+    return handler
+
+
+@click.command(
+    epilog="Example: gnsqsync consume orders invoices shop.jobs:make_invoice -l 127.0.0.1:4161",
+)
+@click.argument("topic")
+@click.argument("channel")
+@click.argument("handler", callback=load_handler, metavar="MODULE:FUNCTION")
+@nsqd_option()
+@lookupd_option()
+@click.option(
+    "--concurrency",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many threads run the handler.",
+)
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    help="Messages that nsqd may send ahead. [default: as --concurrency]",
+)
+@click.option(
+    "--max-attempts",
+    default=5,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Give a message up after so many deliveries; 0: never.",
+)
+@click.option(
+    "--requeue-delay",
+    default=90.0,
+    show_default=True,
+    type=float,
+    help="Seconds until a failed message comes again, times its attempts.",
+)
+@click.option(
+    "--msg-timeout", type=float, help="Seconds a handler may take. [default: as nsqd says]"
+)
+@click.option("--dead-letter-topic", metavar="TOPIC", help="Publish there what is given up.")
+@connection_options
+def consume(
+    topic: str,
+    channel: str,
+    handler: Callable[[Message], object],
+    nsqd_tcp_addresses: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
+
+    When the function returns, the message is done; when it raises, the message comes again later.
+    The first SIGINT or SIGTERM lets running handlers finish, the second ends at once.
+    """
+    connection = connection_keywords(options)
+    reader = Reader(
+        topic,
+        channel,
+        handler,
+        **reader_addresses(nsqd_tcp_addresses, lookupd_http_addresses),
+        **connection,
+        **options,
+    )
+    with Signals(reader.stop):
+        reader.start()
+    stats = reader.stats()
+    click.echo(
+        f"{topic}/{channel}: {stats.finished:,} finished, {stats.requeued:,} requeued,"
+        f" {stats.gave_up:,} given up",
+        err=True,
+    )
+    return 0

@@ -1,0 +1,218 @@
+"""``gnsqsync pub``: one message per line of a file or of standard input."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from gnsqsync import Writer
+from gnsqsync.cli.common import (
+    Counting,
+    Signals,
+    connection_keywords,
+    connection_options,
+    nsqd_option,
+    print_json,
+    rate_text,
+    size_text,
+)
+from gnsqsync.errors import NSQError
+
+# What one read takes at most. A read returns what is there, so that lines which trickle in are
+# published at once and lines which stream in are published in batches.
+READ_SIZE = 65536
+
+
+class Interrupted(Exception):
+    """A signal arrived while we waited for input: a read would otherwise go on waiting."""
+
+
+class Input:
+    """Lines of a file descriptor, as they come, without their newlines."""
+
+    def __init__(self, descriptor: int, longest: int) -> None:
+        self._descriptor = descriptor
+        self._longest = longest
+        self._stopped = False
+        self._reading = False
+        status = os.fstat(descriptor)
+        self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def stop(self) -> None:
+        """End the lines; called by the signal handler, on the thread that reads."""
+        self._stopped = True
+        if self._reading:
+            raise Interrupted
+
+    def chunks(self) -> Iterator[tuple[list[bytes], int]]:
+        """(lines, bytes read for them). A last line without a newline counts."""
+        rest = b""
+        while not self._stopped:
+            try:
+                self._reading = True
+                data = b"" if self._stopped else os.read(self._descriptor, READ_SIZE)
+                self._reading = False
+            except Interrupted:
+                return
+            if not data:
+                if rest and not self._stopped:
+                    yield [rest], 0
+                return
+            if b"\n" not in data:
+                rest += data
+                if len(rest) > self._longest:
+                    # Too long already: no need to read the rest of it into memory.
+                    yield [rest], len(data)
+                    return
+                continue
+            *lines, rest = (rest + data).split(b"\n")
+            yield lines, len(data)
+
+
+class Counts:
+    """What became of the lines so far."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.published = 0
+        self.empty = 0
+        self.size = 0
+
+
+@click.command(
+    epilog="Example: printf 'one\\ntwo\\n' | gnsqsync pub orders -n 127.0.0.1:4150",
+)
+@click.argument("topic")
+@click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@nsqd_option()
+@click.option(
+    "--batch",
+    default=200,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Messages per command to nsqd (MPUB) at most.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["round_robin", "failover"]),
+    default="round_robin",
+    show_default=True,
+    help="With several nsqds: share the messages out, or use the first one that works.",
+)
+@click.option(
+    "--timeout",
+    default=5.0,
+    show_default=True,
+    type=float,
+    help="Seconds until nsqd must have accepted a batch.",
+)
+@click.option(
+    "--max-msg-size",
+    default=1048576,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Bytes; as nsqd's flag.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@connection_options
+def pub(
+    topic: str,
+    file: str,
+    nsqd_tcp_addresses: tuple[str, ...],
+    batch: int,
+    policy: str,
+    timeout: float,
+    max_msg_size: int,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Publish each line of FILE, or of standard input, as a message to TOPIC.
+
+    Empty lines are skipped, because NSQ has no empty messages; everything else of a line is sent
+    as it is. Exit code 0 means that nsqd has accepted every line. When a batch fails, the counts
+    say how many lines were accepted before it.
+    """
+    counts = Counts()
+    failure: NSQError | None = None
+    began = time.monotonic()
+    writer = Writer(
+        list(nsqd_tcp_addresses) or "127.0.0.1:4150",
+        policy=policy,
+        publish_timeout=timeout,
+        max_msg_size=max_msg_size,
+        **connection_keywords(options),
+    )
+    descriptor = sys.stdin.fileno() if file == "-" else os.open(file, os.O_RDONLY)
+    source = Input(descriptor, max_msg_size)
+    with writer, Signals(source.stop) as signals:
+        with Counting("published", source.size, "lines", quiet=as_json) as counting:
+            try:
+                for lines, read in source.chunks():
+                    _publish(writer, topic, lines, batch, max_msg_size, counts)
+                    counting.advance(read, f"{counts.published:,} messages")
+            except NSQError as error:
+                failure = error
+    if file != "-":
+        os.close(descriptor)
+    _report(topic, counts, time.monotonic() - began, failure, as_json)
+    if failure is not None:
+        raise failure
+    return 0 if signals.received is None else 128 + signals.received
+
+
+def _publish(
+    writer: Writer, topic: str, lines: list[bytes], batch: int, max_msg_size: int, counts: Counts
+) -> None:
+    bodies: list[bytes] = []
+    for line in lines:
+        counts.lines += 1
+        if not line:
+            counts.empty += 1
+            continue
+        if len(line) > max_msg_size:
+            _send(writer, topic, bodies, counts)
+            raise NSQError(
+                f"line {counts.lines} is longer than --max-msg-size allows, {max_msg_size} bytes"
+                " (and nsqd's own --max-msg-size must allow it too)"
+            )
+        bodies.append(line)
+        if len(bodies) == batch:
+            _send(writer, topic, bodies, counts)
+            bodies = []
+    _send(writer, topic, bodies, counts)
+
+
+def _send(writer: Writer, topic: str, bodies: list[bytes], counts: Counts) -> None:
+    if not bodies:
+        return
+    writer.publish_many(topic, bodies)
+    counts.published += len(bodies)
+    counts.size += sum(map(len, bodies))
+
+
+def _report(
+    topic: str, counts: Counts, seconds: float, failure: NSQError | None, as_json: bool
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "published": counts.published,
+                "bytes": counts.size,
+                "empty_lines_skipped": counts.empty,
+                "seconds": round(seconds, 3),
+                "error": str(failure) if failure is not None else None,
+            }
+        )
+        return
+    skipped = f", {counts.empty:,} empty lines skipped" if counts.empty else ""
+    click.echo(
+        f"published {counts.published:,} messages ({size_text(counts.size)}) to {topic}{skipped}"
+        f" in {seconds:.2f} s: {rate_text(counts.published, seconds, 'messages')}"
+    )

@@ -1,0 +1,301 @@
+"""``gnsqsync stat``: depths, rates and clients of topics and channels, over all nsqds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gnsqsync import LookupdHTTP, NsqdHTTP
+from gnsqsync.cli.common import Flag, Signals, lookupd_option, print_json, show_log
+from gnsqsync.errors import NSQError
+
+# The numbers of a channel: key in our JSON, attribute in nsqd's, heading in the table.
+CHANNEL_NUMBERS = (
+    ("depth", "depth", "depth"),
+    ("in_flight", "in_flight_count", "in flight"),
+    ("deferred", "deferred_count", "deferred"),
+    ("requeued", "requeue_count", "requeued"),
+    ("timed_out", "timeout_count", "timed out"),
+    ("messages", "message_count", "messages"),
+    ("clients", "client_count", "clients"),
+)
+TOPIC_NUMBERS = (("depth", "depth"), ("messages", "message_count"))
+
+Row = dict[str, Any]
+
+
+class Source:
+    """Which nsqds to ask, and one HTTP client for each that was ever asked."""
+
+    def __init__(
+        self,
+        nsqds: tuple[str, ...],
+        lookupds: tuple[str, ...],
+        topic: str | None,
+        channel: str | None,
+    ) -> None:
+        self._fixed = nsqds or (() if lookupds else ("127.0.0.1:4151",))
+        self._lookupds = [LookupdHTTP(address) for address in lookupds]
+        self._nsqds = {address: NsqdHTTP(address) for address in self._fixed}
+        self._topic = topic
+        self._channel = channel
+
+    def close(self) -> None:
+        for client in (*self._lookupds, *self._nsqds.values()):
+            client.close()
+
+    def measure(self) -> tuple[list[Row], list[Row]]:
+        """(servers, topics) of now: each server with its error or None, topics summed up."""
+        servers: list[Row] = []
+        addresses = dict.fromkeys(self._fixed)
+        with ThreadPoolExecutor(16) as pool:
+            for lookupd, (nodes, error) in zip(
+                self._lookupds, pool.map(_nodes, self._lookupds), strict=True
+            ):
+                servers.append({"kind": "nsqlookupd", "address": lookupd.url, "error": error})
+                addresses.update(dict.fromkeys(nodes))
+            for address in addresses:
+                if address not in self._nsqds:
+                    self._nsqds[address] = NsqdHTTP(address)
+            clients = [self._nsqds[address] for address in addresses]
+            answers = list(pool.map(self._stats, clients))
+        topics: dict[str, Row] = {}
+        for client, (stats, error) in zip(clients, answers, strict=True):
+            server: Row = {"kind": "nsqd", "address": client.url, "error": error}
+            if stats is not None:
+                server.update(version=stats.version, health=stats.health)
+                _add(topics, stats)
+            servers.append(server)
+        return servers, [_sorted_topic(topics[name]) for name in sorted(topics)]
+
+    def _stats(self, client: NsqdHTTP) -> tuple[Any, str | None]:
+        try:
+            stats = client.stats(
+                self._topic, self._channel, include_clients=False, include_mem=False
+            )
+        except NSQError as error:
+            return None, str(error)
+        return stats, None
+
+
+def _nodes(lookupd: LookupdHTTP) -> tuple[list[str], str | None]:
+    try:
+        return [node.http_address for node in lookupd.nodes()], None
+    except NSQError as error:
+        return [], str(error)
+
+
+def _add(topics: dict[str, Row], stats: Any) -> None:
+    """Add one nsqd's topics and channels to the sums."""
+    for topic in stats.topics:
+        row = topics.setdefault(
+            topic.topic_name,
+            {
+                "topic": topic.topic_name,
+                **{key: 0 for key, _ in TOPIC_NUMBERS},
+                "messages_per_second": None,
+                "paused": False,
+                "channels": {},
+            },
+        )
+        for key, attribute in TOPIC_NUMBERS:
+            row[key] += getattr(topic, attribute)
+        row["paused"] |= topic.paused
+        for channel in topic.channels:
+            sums = row["channels"].setdefault(
+                channel.channel_name,
+                {
+                    "channel": channel.channel_name,
+                    **{key: 0 for key, _, _ in CHANNEL_NUMBERS},
+                    "messages_per_second": None,
+                    "paused": False,
+                },
+            )
+            for key, attribute, _ in CHANNEL_NUMBERS:
+                sums[key] += getattr(channel, attribute)
+            sums["paused"] |= channel.paused
+
+
+def _sorted_topic(row: Row) -> Row:
+    channels = row["channels"]
+    return {**row, "channels": [channels[name] for name in sorted(channels)]}
+
+
+class Rates:
+    """Messages per second from two measurements. Counters that went back give None."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, ...], int] = {}
+        self._at = 0.0
+
+    def fill_in(self, topics: list[Row], now: float) -> None:
+        """Set ``messages_per_second`` of each row that was there the last time too."""
+        counts: dict[tuple[str, ...], int] = {}
+        elapsed = now - self._at
+        for topic in topics:
+            rows: list[tuple[tuple[str, ...], Row]] = [((topic["topic"],), topic)]
+            rows += [((topic["topic"], row["channel"]), row) for row in topic["channels"]]
+            for key, row in rows:
+                counts[key] = row["messages"]
+                before = self._last.get(key)
+                # An nsqd that restarted counts from 0 again (nsq-reference 2.4).
+                if before is not None and elapsed > 0 and row["messages"] >= before:
+                    row["messages_per_second"] = round((row["messages"] - before) / elapsed, 1)
+        self._last = counts
+        self._at = now
+
+
+@click.command(
+    epilog="Examples: gnsqsync stat -l 127.0.0.1:4161      gnsqsync stat orders --once --json",
+)
+@click.argument("topic", required=False)
+@click.option("--channel", "-c", metavar="CHANNEL", help="Only this channel.")
+@click.option(
+    "--nsqd-http-address",
+    "-n",
+    "nsqds",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="An nsqd's HTTP address (port 4151); may be given several times.",
+)
+@lookupd_option()
+@click.option(
+    "--interval",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Seconds between two measurements.",
+)
+@click.option("--once", is_flag=True, help="Measure once and end; there are no rates then.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per measurement.")
+@click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+def stat(
+    topic: str | None,
+    channel: str | None,
+    nsqds: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    interval: float,
+    once: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Show depth, rates and clients of all topics and channels, or of TOPIC.
+
+    Numbers are sums over all nsqds: those given, and those that the nsqlookupds name. "depth" is
+    what waits, without what is in flight or deferred; messages, requeued and timed out count since
+    the nsqd started. On a terminal the table stays and changes; Ctrl-C ends it. With --once the
+    exit code is 1 when no nsqd answered.
+    """
+    show_log(verbose)
+    source = Source(nsqds, lookupd_http_addresses, topic, channel)
+    try:
+        if once:
+            servers, topics = source.measure()
+            _print(servers, topics, as_json, Console())
+            return 0 if any(_answered(server) for server in servers) else 1
+        _watch(source, interval, as_json)
+    finally:
+        source.close()
+    return 0
+
+
+def _answered(server: Row) -> bool:
+    return server["kind"] == "nsqd" and server["error"] is None
+
+
+def _watch(source: Source, interval: float, as_json: bool) -> None:
+    rates = Rates()
+    stop = Flag()
+    console = Console()
+    live = None
+    if sys.stdout.isatty() and not as_json:
+        live = Live(console=console, auto_refresh=False, screen=False)
+        live.start()
+    try:
+        with Signals(stop.set):
+            while True:
+                began = time.monotonic()
+                servers, topics = source.measure()
+                rates.fill_in(topics, began)
+                if live is not None:
+                    live.update(render(servers, topics), refresh=True)
+                else:
+                    _print(servers, topics, as_json, console)
+                if stop.wait(max(0.0, began + interval - time.monotonic())):
+                    return
+    finally:
+        if live is not None:
+            live.stop()
+
+
+def _print(servers: list[Row], topics: list[Row], as_json: bool, console: Console) -> None:
+    if as_json:
+        print_json({"time": round(time.time(), 3), "servers": servers, "topics": topics})
+        sys.stdout.flush()
+    elif sys.stdout.isatty():
+        console.print(render(servers, topics))
+    else:
+        for line in plain_lines(servers, topics):
+            click.echo(line)
+        sys.stdout.flush()
+
+
+def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:
+    """The same numbers as ``key=value`` words, one line per topic and channel."""
+    lines = []
+    for topic in topics:
+        for row in (topic, *topic["channels"]):
+            words = [f"topic={topic['topic']}"]
+            if "channel" in row:
+                words.append(f"channel={row['channel']}")
+            keys = [key for key, _, _ in CHANNEL_NUMBERS if key in row]
+            words += [f"{key}={row[key]}" for key in keys]
+            if row["messages_per_second"] is not None:
+                words.append(f"messages_per_second={row['messages_per_second']}")
+            if row["paused"]:
+                words.append("paused")
+            lines.append(" ".join(words))
+    return lines + [f"error: {server['error']}" for server in servers if server["error"]]
+
+
+def render(servers: list[Row], topics: list[Row]) -> Group:
+    """The table, and below it which servers answered."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("topic / channel", overflow="fold")
+    for _, _, heading in CHANNEL_NUMBERS[:-1]:
+        table.add_column(heading, justify="right")
+    table.add_column("messages/s", justify="right")
+    table.add_column("clients", justify="right")
+    for topic in topics:
+        table.add_row(*_cells(topic["topic"], topic), style="bold")
+        for channel in topic["channels"]:
+            table.add_row(*_cells(f"  {channel['channel']}", channel))
+    if not topics:
+        table.add_row("(no topics)")
+    asked = [server for server in servers if server["kind"] == "nsqd"]
+    notes = [f"{sum(map(_answered, asked))} of {len(asked)} nsqds answered"]
+    notes += [
+        f"{server['address']}: {server['health']}"
+        for server in asked
+        if server.get("health", "OK") != "OK"
+    ]
+    notes += [str(server["error"]) for server in servers if server["error"]]
+    return Group(table, Text("\n".join(["", *notes])))
+
+
+def _cells(name: str, row: Row) -> list[Text]:
+    # Text, because a str would be searched for markup like [bold].
+    rate = row["messages_per_second"]
+    cells = [f"{name}{' (paused)' if row['paused'] else ''}"]
+    cells += [f"{row[key]:,}" if key in row else "" for key, _, _ in CHANNEL_NUMBERS[:-1]]
+    cells.append("" if rate is None else f"{rate:,.1f}")
+    cells.append(f"{row['clients']:,}" if "clients" in row else "")
+    return [Text(cell) for cell in cells]

@@ -1,0 +1,135 @@
+"""``gnsqsync tail``: show what is published to a topic from now on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import sys
+from typing import Any
+
+import click
+
+from gnsqsync import Message, Reader, Requeue
+from gnsqsync.cli.common import (
+    Signals,
+    connection_keywords,
+    connection_options,
+    lookupd_option,
+    nsqd_option,
+    reader_addresses,
+)
+
+MAX_IN_FLIGHT = 200
+
+
+def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A number of messages; says what -n means here to those who meant the address."""
+    if value is None:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise click.BadParameter(
+            f"{value!r} is not a number of messages; -n counts messages here, as in Unix tail"
+            " (an address goes to --nsqd-tcp-address)"
+        )
+    return int(value)
+
+
+class Printer:
+    """Writes messages to stdout and stops the reader after the last one that was asked for.
+
+    Runs on the reader's one worker thread.
+    """
+
+    def __init__(self, topic: str, count: int | None, as_json: bool) -> None:
+        self._topic = topic
+        self._left = count
+        self._as_json = as_json
+        self.reader: Reader | None = None
+
+    def __call__(self, message: Message) -> None:
+        if self._left == 0:
+            # Of a channel with a name of its own: somebody may want it.
+            raise Requeue(0, backoff=False)
+        data = self._json(message) if self._as_json else message.body
+        try:
+            sys.stdout.buffer.write(data + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # `gnsqsync tail orders | head -3`: head has enough. Python would complain at exit
+            # about what is still buffered, so it goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._left = 0
+            self._stop()
+            raise Requeue(0, backoff=False) from None
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self.reader is not None:
+            self.reader.stop()
+
+    def _json(self, message: Message) -> bytes:
+        entry: dict[str, Any] = {
+            "topic": self._topic,
+            "id": message.id,
+            "timestamp": message.timestamp,
+            "attempts": message.attempts,
+            "nsqd_address": message.nsqd_address,
+        }
+        try:
+            entry["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            entry["body_base64"] = base64.b64encode(message.body).decode()
+        return json.dumps(entry).encode()
+
+
+@click.command(epilog="Example: gnsqsync tail orders -n 10 -l 127.0.0.1:4161")
+@click.argument("topic")
+@nsqd_option(short=None)
+@lookupd_option()
+@click.option(
+    "--count",
+    "-n",
+    callback=parse_count,
+    metavar="COUNT",
+    help="Stop after so many messages.",
+)
+@click.option(
+    "--channel",
+    "-c",
+    metavar="CHANNEL",
+    help="Take messages from this channel; its other consumers do not get them.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+@connection_options
+def tail(
+    topic: str,
+    nsqd_tcp_addresses: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    count: int | None,
+    channel: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Print the messages of TOPIC to standard output, each with a newline behind it.
+
+    It listens on a channel of its own, which nsqd deletes afterwards: nobody loses a message by
+    being watched, and only what is published from now on is shown. Ctrl-C ends it.
+    """
+    printer = Printer(topic, count, as_json)
+    reader = Reader(
+        topic,
+        channel or f"tail{random.randrange(10**6):06}#ephemeral",
+        printer,
+        max_in_flight=min(MAX_IN_FLIGHT, count or MAX_IN_FLIGHT),
+        **reader_addresses(nsqd_tcp_addresses, lookupd_http_addresses),
+        **connection_keywords(options),
+    )
+    printer.reader = reader
+    with Signals(reader.stop):
+        reader.start()
+    return 0
