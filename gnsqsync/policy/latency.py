@@ -1,0 +1,125 @@
+"""How much of its share a connection asks for: little while messages trickle, all in a stream.
+
+Pure arithmetic on counts and moments. Must not know what is sent or received.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["STREAM_BELOW", "STREAM_FROM", "RdyLevel"]
+
+# Messages a second. The gap is wide, so that one steady rate cannot be on both sides of it.
+STREAM_FROM: Final = 1000.0
+STREAM_BELOW: Final = 500.0
+
+# A rate is judged over the time that this many messages take at the limit, a tenth or a fifth of
+# a second: enough messages that chance does not look like a stream, or like its end.
+_SAMPLE: Final = 100
+
+
+class RdyLevel:
+    """The RDY of one connection, from 0 to ``share``, the part of max_in_flight it may use.
+
+    nsqd buffers outgoing messages, and sends the buffer when it is full, when a timer ticks (25 to
+    250 ms), or when the consumer cannot take more: as many messages in flight as its RDY
+    (nsq-reference 1.17). So with RDY 100 a lone message waits for the timer, with RDY 1 it is sent
+    at once. While messages trickle in, this class therefore asks for one more than there
+    are in flight ("tight"): each message fills the RDY and is sent without delay. That costs one
+    RDY command and one packet a message, so in a stream it asks for the whole share at once.
+
+    A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
+    sends about one message a round trip, so on a slow network that rate could never be
+    reached: after ``set_round_trip()`` half of what is possible counts as a stream.
+    ``adaptive=False`` asks for the whole share always.
+
+    ``share`` may be set by any thread. ``note()`` belongs to the reading thread and ``settle()``
+    to the timer: each has its own fields, and ``streaming`` is a flag that either corrects
+    within one more sample if they set it at the same moment.
+    """
+
+    __slots__ = (
+        "_adaptive",
+        "_count",
+        "_off",
+        "_on",
+        "_opened_at",
+        "_settled_at",
+        "_settled_total",
+        "_since",
+        "_total",
+        "share",
+        "streaming",
+    )
+
+    def __init__(self, adaptive: bool) -> None:
+        self.share = 0
+        self.streaming = not adaptive
+        self._adaptive = adaptive
+        self._on, self._off = STREAM_FROM, STREAM_BELOW
+        # The reading thread's: the sample at hand, and all messages so far.
+        self._since = 0.0
+        self._count = 0
+        self._total = 0
+        self._opened_at = 0.0
+        # The timer's.
+        self._settled_at = 0.0
+        self._settled_total = 0
+
+    def set_round_trip(self, seconds: float) -> None:
+        """Tell how long nsqd takes to answer a command, as measured in the handshake (seconds).
+
+        It matters above 0.5 ms; 0 means unknown. Call it before the first message.
+        """
+        self._on = min(STREAM_FROM, 0.5 / seconds) if seconds > 0 else STREAM_FROM
+        self._off = self._on * (STREAM_BELOW / STREAM_FROM)
+
+    def wanted(self, in_flight: int) -> int:
+        """The RDY to have with so many messages in flight. For every send; never above share."""
+        share = self.share
+        if self.streaming or in_flight >= share:
+            return share
+        return in_flight + 1
+
+    def note(self, now: float, count: int) -> None:
+        """``count`` messages arrived. For every recv; by the reading thread alone."""
+        self._total += count
+        self._count += count
+        elapsed = now - self._since
+        if self._count < _SAMPLE and elapsed * self._on < _SAMPLE:
+            return
+        self._judge(now, elapsed)
+
+    def _judge(self, now: float, elapsed: float) -> None:
+        if not self.streaming:
+            if self._count >= _SAMPLE and elapsed * self._on <= self._count:
+                self._opened_at = now
+                self.streaming = True
+        elif elapsed * self._off < _SAMPLE:
+            return
+        elif self._adaptive and self._count < elapsed * self._off:
+            self.streaming = False
+        self._since = now
+        self._count = 0
+
+    def settle(self, now: float) -> bool:
+        """Look whether the stream ended. True when RDY has to be lowered: then flush.
+
+        Call it about every 100 ms while ``streaming``, also with nothing in flight: after the last
+        message of a stream there is no ``note()`` any more.
+        """
+        if not self._adaptive or not self.streaming:
+            return False
+        total = self._total
+        elapsed = now - self._settled_at
+        if self._settled_at < self._opened_at:
+            # The first look at this stream: measure from here.
+            self._settled_at, self._settled_total = now, total
+            return False
+        if elapsed * self._off < _SAMPLE:
+            return False
+        slow = total - self._settled_total < elapsed * self._off
+        self._settled_at, self._settled_total = now, total
+        if slow:
+            self.streaming = False
+        return slow
