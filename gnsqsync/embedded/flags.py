@@ -22,6 +22,7 @@ from gnsqsync.embedded.options import (
     LookupdOptions,
     NsqdOptions,
     OptionsError,
+    StartError,
     is_loopback,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "LookupdOptions",
     "NsqdOptions",
     "OptionsError",
+    "StartError",
     "config_names",
     "config_value",
     "flag_text",
@@ -160,7 +162,8 @@ def flag_set(cls: type[Options]) -> FlagSet:
 def parse_nsqd(arguments: Sequence[str]) -> NsqdOptions:
     """NsqdOptions of a command line and its --config file; flags win over the file.
 
-    Raises goflag.Exit (unknown flag, -help, --version) and OptionsError (a bad file or range).
+    Raises goflag.Exit (unknown flag, -help, --version), StartError (a bad config file) and
+    OptionsError (a value out of range).
     """
     return _parse(NsqdOptions, arguments)
 
@@ -196,7 +199,7 @@ def _load_toml(path: str) -> dict[str, Any]:
         try:
             import tomli as tomllib
         except ImportError:
-            raise OptionsError(
+            raise StartError(
                 f"failed to load config file {path} - Python 3.10 needs the package tomli for it"
             ) from None
     try:
@@ -204,9 +207,9 @@ def _load_toml(path: str) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         reason = f"open {path}: {os.strerror(error.errno or 0).lower()}"
-        raise OptionsError(f"failed to load config file {path} - {reason}") from None
+        raise StartError(f"failed to load config file {path} - {reason}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OptionsError(f"failed to load config file {path} - {error}") from None
+        raise StartError(f"failed to load config file {path} - {error}") from None
 
 
 def _read_config(cls: type[Options], path: str) -> dict[str, Any]:
@@ -220,7 +223,7 @@ def _read_config(cls: type[Options], path: str) -> dict[str, Any]:
             try:
                 values[field_name] = _from_config(kinds[field_name], value)
             except BadValue as error:
-                raise OptionsError(f"failed parsing {name} {value} - {error}") from None
+                raise StartError(f"failed parsing {name} {value} - {error}") from None
     return values
 
 

@@ -27,7 +27,14 @@ NO_EFFECT = frozenset(
 
 
 class OptionsError(Exception):
-    """The flags are readable but not usable; the text is what the Go program logs, exit 1."""
+    """A server cannot start with these options; the Go program's text, exit status 1.
+
+    Logged as ``failed to instantiate nsqd - <text>``.
+    """
+
+
+class StartError(OptionsError):
+    """A server cannot start; the text is logged as it stands (config file, metadata)."""
 
 
 def default_node_id() -> int:

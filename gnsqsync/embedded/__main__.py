@@ -1,0 +1,149 @@
+"""``python -m gnsqsync.embedded nsqd|nsqlookupd [flags]``: runs one server until it is told to end.
+
+Knows signals, exit statuses and the first log lines; the servers know the rest. A server has
+``start()``, which binds, logs its "listening on" lines and returns, and ``stop()``, which returns
+when all is closed and saved. Either may raise OptionsError or StartError.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from gnsqsync.embedded import flags
+from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions, OptionsError, StartError
+from gnsqsync.embedded.goflag import Exit
+from gnsqsync.embedded.golog import Log
+
+# Flags of nsqd that are read but not implemented, and that somebody would miss.
+_NOT_IMPLEMENTED = {"statsd_address": "nothing is pushed to statsd"}
+
+
+class Server(Protocol):
+    """What NsqdServer and LookupdServer offer."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def run_nsqd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
+    """Runs the embedded nsqd with these flags until SIGTERM or SIGINT; returns the exit status.
+
+    0 after a clean stop, 1 when it cannot start, 2 for an unknown flag. ``exit_with_parent``: also
+    stops when stdin reaches its end. Call it in the main thread.
+    """
+
+    def make(options: NsqdOptions) -> Server:
+        from gnsqsync.embedded.server import NsqdServer
+
+        return NsqdServer(options)
+
+    return _run(NsqdOptions, flags.parse_nsqd, make, argv, exit_with_parent)
+
+
+def run_nsqlookupd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
+    """Runs the embedded nsqlookupd; everything else is as in run_nsqd."""
+
+    def make(options: LookupdOptions) -> Server:
+        from gnsqsync.embedded.lookupd_server import LookupdServer
+
+        return LookupdServer(options)
+
+    return _run(LookupdOptions, flags.parse_lookupd, make, argv, exit_with_parent)
+
+
+_Options = TypeVar("_Options", NsqdOptions, LookupdOptions)
+
+
+def _run(
+    cls: type[_Options],
+    parse: Callable[[Sequence[str]], _Options],
+    make: Callable[[_Options], Server],
+    argv: Sequence[str],
+    exit_with_parent: bool,
+) -> int:
+    log = Log(f"[{cls.program}] ")
+    try:
+        options = parse(argv)
+        log = Log(options.log_prefix, options.log_level)
+        _say_what_it_is(log, options)
+        _serve(make(options), exit_with_parent)
+    except Exit as exit_:
+        sys.stdout.write(exit_.out)
+        sys.stderr.write(exit_.err)
+        return exit_.status
+    except StartError as error:
+        log.fatal("%s", error)
+        return 1
+    except OptionsError as error:
+        log.fatal("failed to instantiate %s - %s", cls.program, error)
+        return 1
+    return 0
+
+
+def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions) -> None:
+    program = options.program
+    log.info("this is gnsqsync's embedded %s, for development and tests", program)
+    log.info("%s", flags.version_text(program))
+    addresses = [options.tcp_address, options.http_address]
+    if isinstance(options, NsqdOptions):
+        log.info("ID: %d", options.node_id)
+        if options.tls_cert:
+            addresses.append(options.https_address)
+        for name, consequence in _NOT_IMPLEMENTED.items():
+            if getattr(options, name):
+                flag = name.replace("_", "-")
+                log.warning("--%s is not implemented here: %s", flag, consequence)
+    for address in addresses:
+        if not flags.is_loopback(address):
+            log.warning("%s can be reached from other machines", address)
+
+
+def _serve(server: Server, exit_with_parent: bool) -> None:
+    import gevent
+    from gevent.event import Event
+
+    told_to_end = Event()
+    watchers = [
+        gevent.signal_handler(number, told_to_end.set) for number in (signal.SIGTERM, signal.SIGINT)
+    ]
+    try:
+        server.start()
+        if exit_with_parent:
+            gevent.spawn(_wait_for_end_of_stdin).link(lambda _: told_to_end.set())
+        told_to_end.wait()
+        server.stop()
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+
+
+def _wait_for_end_of_stdin() -> None:
+    """Returns when the process that holds the other end of stdin is gone."""
+    from gevent.os import make_nonblocking, nb_read
+
+    make_nonblocking(0)
+    while nb_read(0, 4096):
+        pass
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line of ``python -m gnsqsync.embedded``; returns the exit status."""
+    arguments = list(argv)
+    exit_with_parent = arguments[:1] == ["--exit-with-parent"]
+    del arguments[: int(exit_with_parent)]
+    programs = {"nsqd": run_nsqd, "nsqlookupd": run_nsqlookupd}
+    run = programs.get(arguments[0]) if arguments else None
+    if run is None:
+        sys.stderr.write(
+            "usage: python -m gnsqsync.embedded [--exit-with-parent] nsqd|nsqlookupd [flags]\n"
+        )
+        return 2
+    return run(arguments[1:], exit_with_parent=exit_with_parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
