@@ -198,6 +198,7 @@ class Client(_Stream):
 
     def __init__(self, address: Address, magic: bytes = b"  V2") -> None:
         super().__init__(address)
+        self._early: list[Frame] = []
         self.send_raw(magic)
 
     def command(self, line: str | bytes, body: bytes | None = None) -> None:
@@ -209,6 +210,8 @@ class Client(_Stream):
 
     def frame(self, timeout: float = TIMEOUT) -> Frame:
         """The next frame, heartbeats included."""
+        if self._early:
+            return self._early.pop(0)
         deadline = time.monotonic() + timeout
         head = self.take(8, timeout)
         size, kind = struct.unpack(">ii", head)
@@ -315,10 +318,14 @@ class Client(_Stream):
             self.command(f"RDY {rdy}")
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """PUB each body and read its OK."""
+        """PUB each body and read its OK; messages that overtake it are kept for message()."""
         for body in bodies:
             self.command(f"PUB {topic}", body)
-            self.ok()
+            early = []
+            while (frame := self.answer()).type == MESSAGE:
+                early.append(frame)
+            assert frame == (RESPONSE, b"OK")
+            self._early += early
 
     def fin(self, *messages: Message) -> None:
         self.send(b"".join(b"FIN %s\n" % message.id for message in messages))

@@ -84,12 +84,8 @@ class Server:
         wanted = {"TCP", "HTTP"}
         if any(flag.lstrip("-").startswith("tls-cert") for flag in self.flags):
             wanted.add("HTTPS")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         seen = self.log_path.stat().st_size if self.log_path.exists() else 0
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
-            )
+        self._spawn()
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             text = self.log_path.read_bytes()[seen:].decode(errors="replace")
@@ -105,6 +101,18 @@ class Server:
         self.http_address = found["HTTP"]
         self.https_address = found.get("HTTPS", self.https_address)
         return self
+
+    def run_to_the_end(self) -> int:
+        """Start it where it cannot run; the exit status."""
+        return self._spawn().wait(START_TIMEOUT)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+            )
+        return self.process
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,424 @@
+"""Rows 113 to 130: nsqd's HTTP API."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from tests.support.rawclient import (
+    Reply,
+    channel_stats,
+    get,
+    mpub_body,
+    post,
+    request,
+    stats,
+    topic_stats,
+)
+from tests.support.servers import Address, Server, Site, unique
+
+NSQ_TYPE = "nsq; version=1.0"
+JSON = "application/json; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+E2E = {"count": 0, "percentiles": None}
+
+TOPIC_KEYS = [
+    "topic_name",
+    "channels",
+    "depth",
+    "backend_depth",
+    "message_count",
+    "message_bytes",
+    "paused",
+    "e2e_processing_latency",
+]
+CHANNEL_KEYS = [
+    "channel_name",
+    "depth",
+    "backend_depth",
+    "in_flight_count",
+    "deferred_count",
+    "message_count",
+    "requeue_count",
+    "timeout_count",
+    "client_count",
+    "clients",
+    "paused",
+    "e2e_processing_latency",
+]
+CLIENT_KEYS = [
+    "client_id",
+    "hostname",
+    "version",
+    "remote_address",
+    "state",
+    "ready_count",
+    "in_flight_count",
+    "message_count",
+    "finish_count",
+    "requeue_count",
+    "connect_ts",
+    "sample_rate",
+    "deflate",
+    "snappy",
+    "user_agent",
+    "tls",
+    "tls_cipher_suite",
+    "tls_version",
+    "tls_negotiated_protocol",
+    "tls_negotiated_protocol_is_mutual",
+]
+
+
+@pytest.fixture
+def server(site: Site) -> Server:
+    return site.nsqd("-max-msg-size=1000", "-max-body-size=5000")
+
+
+@pytest.fixture
+def http(server: Server) -> Address:
+    return server.http_address
+
+
+def refused(reply: Reply, status: int, code: str) -> None:
+    assert (reply.status, reply.json) == (status, {"message": code})
+    assert reply.headers["Content-Type"] == JSON
+    assert reply.headers["X-NSQ-Content-Type"] == NSQ_TYPE
+
+
+def accepted(reply: Reply, body: bytes = b"") -> None:
+    assert (reply.status, reply.body) == (200, body)
+
+
+def test_113_ping(http: Address) -> None:
+    reply = get(http, "/ping")
+    accepted(reply, b"OK")
+    assert reply.headers["Content-Type"] == TEXT
+    assert "X-NSQ-Content-Type" not in reply.headers
+
+
+def test_114_info(http: Address, server: Server) -> None:
+    reply = get(http, "/info")
+    assert reply.headers["X-NSQ-Content-Type"] == NSQ_TYPE
+    assert reply.headers["Content-Type"] == JSON
+    info = reply.json
+    assert list(info) == [
+        "version",
+        "broadcast_address",
+        "hostname",
+        "http_port",
+        "tcp_port",
+        "start_time",
+        "max_heartbeat_interval",
+        "max_output_buffer_size",
+        "max_output_buffer_timeout",
+        "max_deflate_level",
+    ]
+    assert (info["version"], info["broadcast_address"]) == ("1.3.0", "127.0.0.1")
+    assert (info["tcp_port"], info["http_port"]) == (server.tcp_address[1], http[1])
+    assert info["max_heartbeat_interval"] == 60_000_000_000
+    assert info["max_output_buffer_size"] == 65536
+    assert info["max_output_buffer_timeout"] == 30_000_000_000
+    assert info["max_deflate_level"] == 6
+
+
+def test_115_unknown_paths(http: Address) -> None:
+    refused(get(http, "/nowhere"), 404, "NOT_FOUND")
+    refused(post(http, "/put?topic=t", b"x"), 404, "NOT_FOUND")
+    reply = get(http, "/pub?topic=t")
+    refused(reply, 405, "METHOD_NOT_ALLOWED")
+    assert "POST" in reply.headers["Allow"]
+    assert request(http, "HEAD", "/ping").status == 405
+
+
+def test_115_options_and_redirects(http: Address) -> None:
+    reply = request(http, "OPTIONS", "/pub")
+    accepted(reply)
+    assert "POST" in reply.headers["Allow"]
+    for path in ("/ping/", "/PING", "//ping"):
+        reply = get(http, path)
+        assert (reply.status, reply.headers["Location"]) == (301, "/ping"), path
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status", "code"),
+    [
+        ("/pub?topic=t", None, 400, "MSG_EMPTY"),
+        ("/pub?topic=t", b"", 400, "MSG_EMPTY"),
+        ("/pub", b"x", 400, "MISSING_ARG_TOPIC"),
+        ("/pub?topic=bad*", b"x", 400, "INVALID_TOPIC"),
+        ("/pub?topic=", b"x", 400, "INVALID_TOPIC"),
+        ("/pub?topic=t", b"x" * 1001, 413, "MSG_TOO_BIG"),
+        ("/pub?topic=%zz", b"x", 400, "INVALID_REQUEST"),
+        ("/pub?topic=t;x=1", b"x", 400, "INVALID_REQUEST"),
+        ("/pub", b"x" * 1001, 413, "MSG_TOO_BIG"),
+        ("/pub?topic=%zz", b"", 400, "MSG_EMPTY"),
+    ],
+)
+def test_116_pub_errors(
+    http: Address, target: str, body: bytes | None, status: int, code: str
+) -> None:
+    refused(post(http, target, body), status, code)
+
+
+def test_117_pub(http: Address) -> None:
+    topic = unique()
+    reply = post(http, f"/pub?topic={topic}&topic=other", b"x" * 1000)
+    accepted(reply, b"OK")
+    assert reply.headers["Content-Type"] == TEXT
+    assert reply.headers["X-NSQ-Content-Type"] == NSQ_TYPE
+    assert topic_stats(http, topic)["depth"] == 1
+
+
+def test_117_pub_chunked(http: Address) -> None:
+    topic = unique()
+    headers = {"Transfer-Encoding": "chunked"}
+    accepted(request(http, "POST", f"/pub?topic={topic}", b"1\r\nx\r\n0\r\n\r\n", headers), b"OK")
+    big = b"3e9\r\n" + b"x" * 1001 + b"\r\n0\r\n\r\n"
+    refused(request(http, "POST", f"/pub?topic={topic}", big, headers), 413, "MSG_TOO_BIG")
+    found = topic_stats(http, topic)
+    assert (found["message_count"], found["message_bytes"]) == (1, 1)
+
+
+def published(site: Site, server: Server, topic: str) -> list[bytes]:
+    """The bodies that wait in a topic."""
+    client = site.client(server)
+    client.subscribe(topic, "c", 100)
+    messages = client.drain()
+    client.fin(*messages)
+    return [message.body for message in messages]
+
+
+def test_118_mpub(site: Site, server: Server, http: Address) -> None:
+    topic = unique()
+    accepted(post(http, f"/mpub?topic={topic}", b"a\n\nb\r\nc\n"), b"OK")
+    accepted(post(http, f"/mpub?topic={topic}", b""), b"OK")
+    assert published(site, server, topic) == [b"a", b"b\r", b"c"]
+
+
+@pytest.mark.parametrize("value", ["true", "1", "yes", ""])
+def test_119_mpub_binary(site: Site, server: Server, http: Address, value: str) -> None:
+    topic = unique()
+    body = mpub_body([b"a\nb", b"\x00\n"]) + b"trailing"
+    accepted(post(http, f"/mpub?topic={topic}&binary={value}", body), b"OK")
+    assert published(site, server, topic) == [b"a\nb", b"\x00\n"]
+
+
+@pytest.mark.parametrize("value", ["false", "0"])
+def test_119_mpub_not_binary(site: Site, server: Server, http: Address, value: str) -> None:
+    topic = unique()
+    accepted(post(http, f"/mpub?topic={topic}&binary={value}", b"a\nb"), b"OK")
+    assert published(site, server, topic) == [b"a", b"b"]
+
+
+def test_120_mpub_errors(http: Address) -> None:
+    topic = unique()
+    target = f"/mpub?topic={topic}"
+    refused(post(http, "/mpub", b"x"), 400, "MISSING_ARG_TOPIC")
+    refused(post(http, "/mpub?topic=bad*", b"x"), 400, "INVALID_TOPIC")
+    refused(post(http, target, b"a\n" + b"x" * 1001), 413, "MSG_TOO_BIG")
+    refused(post(http, target, b"x\n" * 2501), 413, "BODY_TOO_BIG")
+    for body, code in (
+        (mpub_body([], 0), "BAD_BODY"),
+        (mpub_body([b"a"], 1000), "BAD_BODY"),
+        (b"\x00", "BAD_BODY"),
+        (mpub_body([b"a", b""]), "BAD_MESSAGE"),
+        (mpub_body([b"a", b"x" * 1001]), "BAD_MESSAGE"),
+        (mpub_body([b"a"], 2), "BAD_MESSAGE"),
+        (mpub_body([b"a"]) + struct.pack(">i", 4), "trailing"),
+    ):
+        reply = post(http, f"{target}&binary=true", body)
+        if code == "trailing":
+            accepted(reply, b"OK")
+        else:
+            refused(reply, 413, code)
+    assert topic_stats(http, topic)["message_count"] == 1
+
+
+def test_121_topic_create(http: Address) -> None:
+    topic = unique()
+    for _ in range(2):
+        reply = post(http, f"/topic/create?topic={topic}")
+        accepted(reply)
+        assert reply.headers["X-NSQ-Content-Type"] == NSQ_TYPE
+        assert "Content-Type" not in reply.headers
+    assert topic_stats(http, topic)["depth"] == 0
+    refused(post(http, "/topic/create"), 400, "MISSING_ARG_TOPIC")
+    refused(post(http, "/topic/create?topic=bad*"), 400, "INVALID_TOPIC")
+    refused(get(http, f"/topic/create?topic={topic}"), 405, "METHOD_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize("action", ["delete", "empty", "pause", "unpause"])
+def test_122_unknown_topic(http: Address, action: str) -> None:
+    refused(post(http, f"/topic/{action}?topic={unique()}"), 404, "TOPIC_NOT_FOUND")
+    refused(post(http, f"/topic/{action}"), 400, "MISSING_ARG_TOPIC")
+    # Only /topic/empty looks at the name.
+    status, code = (400, "INVALID_TOPIC") if action == "empty" else (404, "TOPIC_NOT_FOUND")
+    refused(post(http, f"/topic/{action}?topic=bad*"), status, code)
+
+
+@pytest.mark.parametrize("action", ["create", "delete", "empty", "pause", "unpause"])
+def test_123_channel(http: Address, action: str) -> None:
+    path = f"/channel/{action}"
+    topic = unique()
+    accepted(post(http, f"/topic/create?topic={topic}"))
+    refused(post(http, path), 400, "MISSING_ARG_TOPIC")
+    refused(post(http, f"{path}?channel=c"), 400, "MISSING_ARG_TOPIC")
+    refused(post(http, f"{path}?topic=bad*&channel=c"), 400, "INVALID_ARG_TOPIC")
+    refused(post(http, f"{path}?topic={topic}"), 400, "MISSING_ARG_CHANNEL")
+    refused(post(http, f"{path}?topic={topic}&channel=bad*"), 400, "INVALID_ARG_CHANNEL")
+    refused(post(http, f"{path}?topic={unique()}&channel=c"), 404, "TOPIC_NOT_FOUND")
+    if action == "create":
+        for _ in range(2):
+            accepted(post(http, f"{path}?topic={topic}&channel=c"))
+        assert channel_stats(http, topic, "c")["depth"] == 0
+    else:
+        refused(post(http, f"{path}?topic={topic}&channel=c"), 404, "CHANNEL_NOT_FOUND")
+
+
+def test_124_config(site: Site) -> None:
+    http = site.nsqd().http_address
+    for option, value in (
+        ("max_rdy_count", b"2500"),
+        ("msg_timeout", b"60000000000"),
+        ("broadcast_address", b"127.0.0.1"),
+        ("log_level", b"2"),
+        ("nsqlookupd_tcp_addresses", b"[]"),
+    ):
+        accepted(get(http, f"/config/{option}"), value)
+    refused(get(http, "/config/nonsense"), 400, "INVALID_OPTION")
+    accepted(request(http, "PUT", "/config/log_level", b"DEBUG"), b"1")
+    accepted(get(http, "/config/log_level"), b"1")
+    accepted(request(http, "PUT", "/config/log_level", b"info"), b"2")
+    refused(request(http, "PUT", "/config/log_level", b"bad"), 400, "INVALID_VALUE")
+    refused(request(http, "PUT", "/config/log_level", b""), 413, "INVALID_VALUE")
+    refused(request(http, "PUT", "/config/max_rdy_count", b"1"), 400, "INVALID_OPTION")
+    accepted(request(http, "PUT", "/config/nsqlookupd_tcp_addresses", b"[]"), b"[]")
+    refused(request(http, "PUT", "/config/nsqlookupd_tcp_addresses", b"x"), 400, "INVALID_VALUE")
+
+
+def test_125_stats(http: Address) -> None:
+    found = stats(http)
+    assert list(found) == ["version", "health", "start_time", "topics", "memory", "producers"]
+    assert (found["version"], found["health"]) == ("1.3.0", "OK")
+    assert list(found["memory"]) == [
+        "heap_objects",
+        "heap_idle_bytes",
+        "heap_in_use_bytes",
+        "heap_released_bytes",
+        "gc_pause_usec_100",
+        "gc_pause_usec_99",
+        "gc_pause_usec_95",
+        "next_gc_bytes",
+        "gc_total_runs",
+    ]
+    assert all(type(value) is int for value in found["memory"].values())
+
+
+def test_126_topic_and_channel(site: Site, server: Server, http: Address) -> None:
+    topic = unique()
+    client = site.client(server)
+    client.subscribe(topic, "c", 1)
+    client.publish(topic, b"xyz", b"12")
+    client.message()
+    found = topic_stats(http, topic)
+    assert list(found) == TOPIC_KEYS
+    assert (found["message_count"], found["message_bytes"], found["paused"]) == (2, 5, False)
+    (channel,) = found["channels"]
+    assert list(channel) == CHANNEL_KEYS
+    assert found["e2e_processing_latency"] == channel["e2e_processing_latency"] == E2E
+    assert channel["in_flight_count"] == channel["client_count"] == 1
+    assert (channel["depth"], channel["message_count"]) == (1, 2)
+
+
+def test_127_client(site: Site, server: Server, http: Address) -> None:
+    topic = unique()
+    client = site.client(server)
+    client.subscribe(
+        topic, "c", 7, client_id="me", hostname="here", user_agent="test/1", sample_rate=99
+    )
+    host, port = client.socket.getsockname()
+    site.eventually(lambda: channel_stats(http, topic, "c")["clients"][0]["ready_count"] == 7)
+    (entry,) = channel_stats(http, topic, "c")["clients"]
+    assert list(entry) == CLIENT_KEYS
+    assert type(entry.pop("connect_ts")) is int
+    assert entry == {
+        "client_id": "me",
+        "hostname": "here",
+        "version": "V2",
+        "remote_address": f"{host}:{port}",
+        "state": 3,
+        "ready_count": 7,
+        "in_flight_count": 0,
+        "message_count": 0,
+        "finish_count": 0,
+        "requeue_count": 0,
+        "sample_rate": 99,
+        "deflate": False,
+        "snappy": False,
+        "user_agent": "test/1",
+        "tls": False,
+        "tls_cipher_suite": "",
+        "tls_version": "",
+        "tls_negotiated_protocol": "",
+        "tls_negotiated_protocol_is_mutual": False,
+    }
+
+
+def test_128_producers(site: Site) -> None:
+    server = site.own_nsqd()
+    producer = site.client(server)
+    producer.identify(client_id="producer")
+    for topic in ("b", "a", "c"):
+        post(server.http_address, f"/topic/create?topic={topic}")
+    producer.publish("b", b"0", b"1")
+    found = stats(server.http_address)
+    assert [topic["topic_name"] for topic in found["topics"]] == ["a", "b", "c"]
+    (entry,) = found["producers"]
+    assert (entry["client_id"], entry["state"]) == ("producer", 0)
+    assert entry["pub_counts"] == [{"topic": "b", "count": 2}]
+    keys = list(CLIENT_KEYS)
+    keys.insert(keys.index("tls"), "pub_counts")
+    assert list(entry) == keys
+    producer.close()
+    site.eventually(lambda: stats(server.http_address)["producers"] is None)
+
+
+def test_129_stats_parameters(site: Site, server: Server, http: Address) -> None:
+    topic = unique()
+    client = site.client(server)
+    client.subscribe(topic, "c")
+    client.publish(topic, b"x")
+
+    def channel(found: Any) -> Any:
+        return found["topics"][0]["channels"][0]
+
+    for value in ("false", "0"):
+        found = stats(http, topic=topic, include_clients=value)
+        assert (found["producers"], channel(found)["clients"]) == (None, None)
+        assert channel(found)["client_count"] == 1
+        assert "memory" not in stats(http, include_mem=value)
+    for value in ("true", "1", "nonsense"):
+        found = stats(http, topic=topic, include_clients=value, include_mem=value)
+        assert len(channel(found)["clients"]) == 1
+        assert "memory" in found
+    assert stats(http, topic=unique())["topics"] is None
+    assert stats(http, topic=topic, channel="nonsense")["topics"] == []
+    (only,) = stats(http, channel="c", topic=topic)["topics"]
+    assert only["topic_name"] == topic
+
+
+def test_130_text_stats(site: Site) -> None:
+    server = site.own_nsqd()
+    accepted(post(server.http_address, "/topic/create?topic=st"))
+    accepted(post(server.http_address, "/channel/create?topic=st&channel=ch"))
+    accepted(post(server.http_address, "/channel/pause?topic=st&channel=ch"))
+    reply = get(server.http_address, "/stats")
+    assert reply.headers["Content-Type"] == TEXT
+    assert reply.text.startswith("nsqd v1.3.0")
+    assert "[st             ]" in reply.text
+    assert "[ch                       ]" in reply.text
+    assert "*P" in reply.text

