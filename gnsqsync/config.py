@@ -332,8 +332,7 @@ class ConnectionOptions:
             )
         self._check_tls()
         self._check_secret()
-        if self.local_addr is not None:
-            parse_address(self.local_addr)
+        self.local_address()
         if self.address_map is not None and not (
             callable(self.address_map) or isinstance(self.address_map, Mapping)
         ):
@@ -394,6 +393,17 @@ class ConnectionOptions:
         if not isinstance(secret, (str, bytes)) or not secret:
             raise ConfigError("the auth_secret callable must return a non-empty str or bytes")
         return secret.encode() if isinstance(secret, str) else secret
+
+    def local_address(self) -> Address | None:
+        """``local_addr`` parsed; port 0 lets the kernel choose one. ConfigError if not valid."""
+        text = self.local_addr
+        if text is None:
+            return None
+        address = parse_address(text)
+        if address.path:
+            raise ConfigError(f"local_addr {text!r} is a path; it must be host or host:port")
+        has_port = text.endswith(f":{address.port}")
+        return address if has_port else Address(address.host, 0)
 
     def dial_address(self, address: Address) -> Address:
         """``address`` after ``address_map``. Runs user code: call it outside all locks."""

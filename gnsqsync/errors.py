@@ -250,7 +250,12 @@ class HTTPError(ServerError):
 
 
 class PublishError(NSQError):
-    """A publish that was not acknowledged. One of the three subclasses says what is known."""
+    """A publish that was not acknowledged. One of the three subclasses says what is known.
+
+    ``acknowledged``: how many messages of the same publish_many were confirmed before it.
+    """
+
+    acknowledged = 0
 
 
 class NotSent(PublishError):

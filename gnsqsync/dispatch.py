@@ -1,0 +1,276 @@
+"""From the reading threads to the handlers: chunks in one queue, workers that answer them.
+
+Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from gnsqsync.message import ANSWERED, Message, Requeue
+from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.runtime import Runtime, Task
+
+__all__ = ["Dispatch", "Outcomes"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+# About as much work as a chunk may hold, so that slow handlers share messages one by one and
+# fast ones are handed many at once.
+_CHUNK_SECONDS = 0.001
+_CHUNK_MAX = 64
+# A lone worker that has more to do may leave FINs unsent this long.
+_FLUSH_SECONDS = 0.001
+
+_Chunk = tuple[Connection, list[Message]]
+
+
+class Outcomes(Protocol):
+    """What the workers report to, outside all locks."""
+
+    @property
+    def in_backoff(self) -> bool:
+        """Whether verdicts on single messages matter now: the backoff is not at rest."""
+
+    def on_chunk(
+        self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float
+    ) -> None:
+        """A chunk is done: so many FIN, REQ with backoff, REQ without. Before the flush."""
+
+    def on_chunk_sent(self) -> None:
+        """Its answers are on their way."""
+
+    def give_up(self, message: Message) -> bool:
+        """Settle a message that had its attempts. False: requeue it instead."""
+
+    def on_settled(self) -> None:
+        """A worker ended, as told or because a handler killed its thread."""
+
+
+class Dispatch:
+    """The queue between reading threads and handlers.
+
+    The queue is unbounded: nsqd may deliver more than max_in_flight after its own timeouts, and
+    the reading thread must never wait for a handler. In the pull form there are no workers and
+    the user's thread takes the chunks.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        handler: Callable[[Message], object] | None,
+        *,
+        concurrency: int,
+        max_attempts: int,
+        outcomes: Outcomes,
+        report_all: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._handler = handler
+        self._concurrency = concurrency
+        self._max_attempts = max_attempts
+        self._outcomes = outcomes
+        self._report_all = report_all
+        self._queue = runtime.queue()
+        self._tasks: list[Task] = []
+        # One entry a worker that has not ended; appended before, removed at its end.
+        self._working: list[int] = []
+        self._stopping = False
+        # Seconds a message, as measured last by any worker: each value is as good as the other.
+        self._pace = _CHUNK_SECONDS
+        # What the pull form took out of the queue and has not handed over yet.
+        self._rest: list[tuple[Connection, Message]] = []
+
+    def start(self) -> None:
+        if self._handler is not None:
+            for number in range(self._concurrency):
+                self._spawn(number)
+
+    def _spawn(self, number: int) -> None:
+        self._working.append(number)
+        self._tasks.append(self._runtime.spawn(f"nsq-work {number}", self._work, number))
+
+    @property
+    def working(self) -> int:
+        """How many workers have not ended."""
+        return len(self._working)
+
+    def put(self, connection: Connection, messages: list[Message]) -> None:
+        """Queue messages of one connection. By its reading thread; never blocks."""
+        put = self._queue.put
+        size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
+        if len(messages) <= size:
+            put((connection, messages))
+            return
+        for start in range(0, len(messages), size):
+            put((connection, messages[start : start + size]))
+
+    # -- workers ---------------------------------------------------------------------------
+
+    def _work(self, number: int) -> None:
+        get, empty, now = self._queue.get, self._queue.empty, self._runtime.now
+        # With one worker an empty queue is known to be empty, so FINs of several chunks can
+        # share a send; with more, each chunk sends its own.
+        alone = self._concurrency == 1
+        unsent: Connection | None = None
+        flushed_at = 0.0
+        ended_as_told = False
+        try:
+            while True:
+                chunk: _Chunk | None = get()
+                if chunk is None:
+                    ended_as_told = True
+                    break
+                connection, messages = chunk
+                if unsent is not None and unsent is not connection:
+                    unsent.outbox.flush(PASSING_WAIT)
+                    unsent = None
+                started = now()
+                all_finished = self._handle(connection, messages, started)
+                ended = now()
+                self._pace += (max(1e-7, (ended - started) / len(messages)) - self._pace) * 0.25
+                if alone and all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
+                    unsent = connection
+                    continue
+                flushed_at = ended
+                unsent = None
+                connection.outbox.flush(PASSING_WAIT)
+                self._outcomes.on_chunk_sent()
+        finally:
+            if unsent is not None:
+                unsent.outbox.flush(PASSING_WAIT)
+            if not ended_as_told and not self._stopping:
+                # A handler killed its thread or greenlet; the others rely on their number.
+                log.warning("a handler ended worker %d; another one takes its place", number)
+                self._spawn(number)
+            self._working.remove(number)
+            self._outcomes.on_settled()
+
+    def _handle(self, connection: Connection, messages: list[Message], started: float) -> bool:
+        """Run the handler on each message and note the answers. True when all got FIN."""
+        handler = self._handler
+        assert handler is not None
+        in_flight, fins = connection.in_flight, connection.outbox.fins
+        limit = self._max_attempts or 65536
+        finished = failed = neutral = 0
+        messages_left = iter(messages)
+        for message in messages_left:
+            if not connection.hands_over:
+                # Lost: it comes again by itself. Stopping: another consumer may have it now.
+                connection.requeue_quietly(message, 0)
+                continue
+            if message.attempts > limit:
+                neutral += 1
+                self._settle_given_up(connection, message)
+                continue
+            try:
+                handler(message)
+            except Requeue as wish:
+                connection.requeue_quietly(message, wish.delay)
+                if wish.backoff:
+                    failed += 1
+                else:
+                    neutral += 1
+            except Exception:  # noqa: BLE001 - whatever a handler raises is a requeue
+                failed += 1
+                self._log_failure(message)
+                connection.requeue_quietly(message, None)
+            except BaseException:
+                connection.requeue_quietly(message, None)
+                for message in messages_left:
+                    connection.requeue_quietly(message, 0)
+                connection.outbox.flush(PASSING_WAIT)
+                raise
+            else:
+                # Otherwise detached, answered by the handler itself, or timed out.
+                if not message._status:
+                    try:
+                        in_flight.remove(message)
+                    except KeyError:
+                        continue  # orphaned by a loss; nsqd delivers it again
+                    message._status = ANSWERED
+                    fins.append(message._id)
+                    finished += 1
+        if failed or neutral or self._report_all or self._outcomes.in_backoff:
+            seconds = self._runtime.now() - started
+            self._outcomes.on_chunk(connection, finished, failed, neutral, seconds)
+        return not failed and not neutral
+
+    def _settle_given_up(self, connection: Connection, message: Message) -> None:
+        if self._outcomes.give_up(message):
+            if connection.take(message):
+                connection.outbox.fins.append(message._id)
+        else:
+            connection.requeue_quietly(message, None)
+
+    def _log_failure(self, message: Message) -> None:
+        log.warning(
+            "handler failed on message %s (attempt %d) from %s; it is requeued",
+            message.id,
+            message.attempts,
+            message.nsqd_address,
+            exc_info=True,
+            extra={
+                "message_id": message.id,
+                "attempts": message.attempts,
+                "nsqd": message.nsqd_address,
+            },
+        )
+
+    # -- the pull form -----------------------------------------------------------------------
+
+    def pull(self, max_messages: int, max_wait: float) -> list[Message] | None:
+        """Up to ``max_messages`` within ``max_wait`` seconds, or None at the end.
+
+        Messages whose connection was lost meanwhile are left out: they come again.
+        """
+        deadline = self._runtime.now() + max_wait
+        batch: list[Message] = []
+        while len(batch) < max_messages:
+            if not self._rest:
+                if self._stopping:
+                    break
+                try:
+                    left = max(0.0, deadline - self._runtime.now())
+                    chunk: _Chunk | None = self._queue.get(left)
+                except TimeoutError:
+                    return batch
+                if chunk is None:
+                    continue  # stopping; what was queued before has been given back
+                connection, messages = chunk
+                self._rest = [(connection, message) for message in messages]
+            room = max_messages - len(batch)
+            taken, self._rest = self._rest[:room], self._rest[room:]
+            batch += [m for connection, m in taken if connection.hands_over]
+        return batch if batch or not self._stopping else None
+
+    # -- stopping ----------------------------------------------------------------------------
+
+    def drain(self) -> Iterator[tuple[Connection, Message]]:
+        """Take out what no handler has begun."""
+        while True:
+            try:
+                chunk: _Chunk | None = self._queue.get(0)
+            except TimeoutError:
+                break
+            if chunk is not None:
+                connection, messages = chunk
+                for message in messages:
+                    yield connection, message
+        rest, self._rest = self._rest, []
+        yield from rest
+
+    def stop(self) -> None:
+        """Tell every worker to end after what it has in hand."""
+        self._stopping = True
+        for _ in range(max(1, len(self._tasks))):
+            self._queue.put(None)
+
+    def join(self, deadline: float) -> int:
+        """Wait for the workers until ``deadline``; how many still run."""
+        for task in self._tasks:
+            if not task.is_current:
+                task.join(max(0.0, deadline - self._runtime.now()))
+        return sum(task.alive for task in self._tasks if not task.is_current)

@@ -1,0 +1,365 @@
+"""One connection to one nsqd: the reading loop, the in-flight table, loss and close.
+
+Decides nothing about RDY, backoff or redials and runs no user code: it tells its owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.errors import (
+    ClosedError,
+    ConnectionLost,
+    NSQError,
+    ProtocolError,
+    Refused,
+    ServerError,
+    TouchFailed,
+    server_error,
+)
+from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Message
+from gnsqsync.net.opening import Opening
+from gnsqsync.net.outbox import Outbox, PublishSlot
+from gnsqsync.net.stream import Stream
+from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.runtime import Runtime
+from gnsqsync.wire import commands
+from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
+from gnsqsync.wire.handshake import Negotiated
+
+__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner"]
+
+log = logging.getLogger("gnsqsync.connection")
+
+_OK = b"OK"
+_HEARTBEAT = b"_heartbeat_"
+_CLOSE_WAIT = b"CLOSE_WAIT"
+
+# How long a thread that only passes by waits for room in the kernel's buffer.
+PASSING_WAIT = 1.0
+
+
+class Owner(Protocol):
+    """Whom a connection tells about its end."""
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        """It is gone, once; messages are orphaned, publishes failed. By the reading thread."""
+
+
+class Consumer(Protocol):
+    """Whom a subscribed connection tells about messages."""
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        """New ones, already in the in-flight table. By the reading thread: must not block."""
+
+    def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
+        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the reading thread."""
+
+    def on_answered(self, connection: Connection, success: bool | None) -> None:
+        """A message was answered by a call on it; by the calling thread, outside all locks.
+
+        ``success``: True for FIN, False for REQ with backoff, None for REQ without.
+        """
+
+    def requeue_delay_for(self, message: Message) -> float:
+        """Seconds of a REQ without a delay of its own."""
+
+
+class Connection:
+    """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
+
+    Lock-free on purpose: ``in_flight`` is a set of Message objects by identity, as nsqd may
+    deliver one id twice. The reading thread adds a batch at a time; who succeeds with
+    ``remove`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
+    ``received``, ``published``, ``last_message_at`` and ``last_frame_at`` are written by the
+    reading thread only.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: ConnectionOptions,
+        runtime: Runtime,
+        owner: Owner,
+        *,
+        topic: str | None = None,
+        channel: str | None = None,
+        consumer: Consumer | None = None,
+        adaptive: bool = True,
+    ) -> None:
+        self.address = address
+        self.nsqd_address = str(address)
+        self.in_flight: set[Message] = set()
+        self.received = 0
+        self.published = 0
+        self.last_message_at = 0.0
+        self.last_frame_at = 0.0
+        self.connected_at = 0.0
+        self.answers_failed = 0
+        # Set by close() and start_closing(); an end that follows is not news.
+        self.closing = False
+        self.closed = False
+        # False from the moment when queued messages must not reach a handler any more.
+        self.hands_over = True
+        self.level = RdyLevel(adaptive) if consumer is not None else None
+        self._options = options
+        self._runtime = runtime
+        self._owner = owner
+        self._consumer = consumer
+        self._topic = topic
+        self._channel = channel
+        self._stream: Stream | None = None
+        self._decoder = FrameDecoder(self, options.max_frame_size)
+        self._early: list[Reply] = []
+
+    # Filled by open(); before it there is nothing to answer and nothing to publish.
+    outbox: Outbox
+    negotiated: Negotiated
+
+    def open(self, timeout: float | None = None) -> None:
+        """Dial and do the whole handshake, within ``connect_timeout`` or ``timeout`` seconds.
+
+        Raises as Opening.run. The caller then starts ``read`` on the reading thread.
+        """
+        if self.closing:
+            raise ClosedError(f"closed before {self.nsqd_address} was dialled")
+        opening = Opening(
+            self.address,
+            self._options,
+            self._runtime,
+            self._decoder,
+            topic=self._topic,
+            channel=self._channel,
+        )
+        limit = self._options.connect_timeout
+        self.negotiated = opening.run(self._use, limit if timeout is None else min(limit, timeout))
+        self._early.extend(opening.replies)
+        if self.level is not None:
+            self.level.set_round_trip(opening.round_trip)
+        stream = self._stream
+        assert stream is not None
+        heartbeat = self._options.heartbeat_interval
+        # Two silent heartbeats are death (nsq-reference 1.12).
+        stream.set_read_timeout(2 * heartbeat)
+        self.outbox = Outbox(
+            stream,
+            self._runtime,
+            level=self.level,
+            in_flight=self.in_flight.__len__,
+            stall_timeout=heartbeat,
+        )
+        self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
+        if self.negotiated.auth_ignored:
+            log.warning("%s does not ask for AUTH; the auth_secret was not sent", self.nsqd_address)
+
+    def _use(self, stream: Stream) -> None:
+        self._stream = stream
+        # close() may have come while the dial was under way, when there was nothing to shut.
+        if self.closing:
+            stream.shutdown()
+
+    # -- the reading thread ----------------------------------------------------------------
+
+    def read(self) -> None:
+        """Receive until the end, then lose the connection. The body of the reading thread."""
+        reason: Exception = ConnectionLost(f"{self.nsqd_address} closed the connection")
+        try:
+            self._receive()
+        except TimeoutError:
+            silence = 2 * self._options.heartbeat_interval
+            reason = ConnectionLost(f"{self.nsqd_address} was silent for {silence:g} s")
+        except OSError as error:
+            reason = ConnectionLost(f"connection to {self.nsqd_address} failed: {error}")
+        except NSQError as error:
+            reason = error
+        except BaseException as error:
+            reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {error!r}")
+            raise
+        finally:
+            broken = self.outbox.broken
+            if broken is not None and not isinstance(reason, ServerError):
+                reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
+            self._lose(reason)
+
+    def _receive(self) -> None:
+        stream = self._stream
+        assert stream is not None
+        for reply in self._early:
+            self._on_reply(reply)
+        recv, feed, now = stream.recv, self._decoder.feed, self._runtime.now
+        in_flight, level, outbox = self.in_flight, self.level, self.outbox
+        consumer = self._consumer
+        while True:
+            data = recv()
+            if not data:
+                return
+            self.last_frame_at = moment = now()
+            messages, replies = feed(data, moment)
+            if messages:
+                if consumer is None or level is None:
+                    raise ProtocolError(f"{self.nsqd_address} sent a message without SUB")
+                in_flight.update(messages)
+                self.received += len(messages)
+                self.last_message_at = moment
+                level.note(moment, len(messages))
+            for reply in replies:
+                self._on_reply(reply)
+            if messages and consumer is not None:
+                consumer.on_messages(self, messages)
+            if self._decoder.broken is not None:
+                raise self._decoder.broken
+            if outbox.has_unsent:
+                outbox.flush()
+
+    def _on_reply(self, reply: Reply) -> None:
+        kind, data = reply
+        if kind == FRAME_RESPONSE:
+            if data == _OK:
+                slot = self._next_pending(data)
+                self.published += slot.messages
+                slot.succeed()
+            elif data == _HEARTBEAT:
+                self.outbox.commands.append(commands.NOP)
+            elif data != _CLOSE_WAIT:
+                raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, which nobody asked")
+            return
+        error = server_error(data)
+        if not error.fatal:
+            # Never a publish's answer: FIN, REQ and TOUCH have no place in the queue of answers.
+            self._answer_failed(error)
+            return
+        if self.outbox.pending:
+            slot = self.outbox.pending.popleft()
+            slot.fail(Refused(f"{self.nsqd_address} refused the publish: {error}", error))
+        # nsqd closes behind a fatal error (nsq-reference 1.24); the EOF would tell less.
+        raise error
+
+    def _next_pending(self, data: bytes) -> PublishSlot:
+        try:
+            return self.outbox.pending.popleft()
+        except IndexError:
+            raise ProtocolError(
+                f"{self.nsqd_address} sent {data!r}, but no publish waits for an answer"
+            ) from None
+
+    def _answer_failed(self, error: ServerError) -> None:
+        self.answers_failed += 1
+        if isinstance(error, TouchFailed):
+            message_id = error.detail.split(" ")[1:2]
+            for message in list(self.in_flight):
+                if [message.id] == message_id:
+                    message._status |= TIMED_OUT
+                    self.in_flight.discard(message)
+        if self._consumer is not None:
+            self._consumer.on_answer_failed(self, error)
+
+    def _lose(self, reason: Exception) -> None:
+        """The one path of every loss; by the reading thread, once.
+
+        1. no more answers are taken, and a sender that blocks is woken;
+        2. the socket closes; publishes learn what is known of them;
+        3. what is in flight is orphaned: it comes again after its timeout (nsq-reference 1.15);
+        4. the owner forgets the connection.
+        """
+        self.closed = True
+        self.hands_over = False
+        stream = self._stream
+        assert stream is not None
+        stream.shutdown()
+        self.outbox.close(str(reason))
+        self.in_flight.clear()
+        self._owner.on_lost(self, reason)
+
+    # -- answers, from any thread ----------------------------------------------------------
+
+    @property
+    def msg_timeout(self) -> float:
+        return self.negotiated.msg_timeout
+
+    @property
+    def max_msg_timeout(self) -> float:
+        return self.negotiated.max_msg_timeout
+
+    def is_in_flight(self, message: Message) -> bool:
+        return message in self.in_flight
+
+    def take(self, message: Message) -> bool:
+        """Take the message out of the in-flight table; who succeeds answers it."""
+        try:
+            self.in_flight.remove(message)
+        except KeyError:
+            return False
+        message._status |= ANSWERED
+        return True
+
+    def finish(self, message: Message) -> bool:
+        if not self.take(message):
+            return False
+        self.outbox.fins.append(message._id)
+        self._answered(message, True)
+        return True
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
+        if not self.requeue_quietly(message, delay):
+            return False
+        self._answered(message, False if backoff else None)
+        return True
+
+    def requeue_quietly(self, message: Message, delay: float | None) -> bool:
+        """REQ that tells the owner nothing and leaves the flush to the caller."""
+        if delay is None and self._consumer is not None:
+            delay = self._consumer.requeue_delay_for(message)
+        if not self.take(message):
+            return False
+        self.outbox.commands.append(commands.req(message._id, round((delay or 0) * 1000)))
+        return True
+
+    def touch(self, message: Message) -> bool:
+        if message not in self.in_flight:
+            return False
+        message._touched_at = self._runtime.now()
+        self.outbox.commands.append(commands.touch(message._id))
+        self.outbox.flush(PASSING_WAIT)
+        return True
+
+    def _answered(self, message: Message, success: bool | None) -> None:
+        if self._consumer is not None:
+            self._consumer.on_answered(self, success)
+        # A worker flushes at the end of its chunk, the sweep within 0.1 s; a detached message
+        # has no worker.
+        if message._status & DETACHED:
+            self.outbox.flush(PASSING_WAIT)
+
+    # -- closing ---------------------------------------------------------------------------
+
+    def start_closing(self) -> None:
+        """Send CLS: no new messages, while those in flight can still be answered."""
+        if self.closing:
+            return
+        self.closing = True
+        if self.level is not None:
+            self.level.share = 0
+        self.outbox.commands.append(commands.CLS)
+        self.outbox.flush(PASSING_WAIT)
+
+    def close(self) -> None:
+        """Write what waits and end the connection; the reading thread does the rest.
+
+        From any thread but the reading one, also while ``open`` runs elsewhere.
+        """
+        self.closing = True
+        if self.connected_at and not self.closed:
+            self.outbox.flush(PASSING_WAIT)
+        if self._stream is not None:
+            self._stream.shutdown()
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptor, say nothing to the parent's nsqd."""
+        self.closing = self.closed = True
+        self.in_flight.clear()
+        if self.connected_at:
+            self.outbox.abandon()
+        elif self._stream is not None:
+            self._stream.abandon()

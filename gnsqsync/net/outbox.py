@@ -1,0 +1,265 @@
+"""What waits to be written to one nsqd, and the combining send that writes it.
+
+Many threads append, whoever gets the lock writes for all. Knows no socket errors and no frames
+that come back, only the order of publishes, which is the order of their answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from gnsqsync.errors import ConnectionLost, NotSent, OutcomeUnknown, PublishError
+from gnsqsync.net.stream import Stream
+from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.runtime import Latch, Runtime
+from gnsqsync.wire import commands
+
+__all__ = ["Outbox", "PublishSlot"]
+
+
+class PublishSlot:
+    """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
+
+    ``succeed`` or ``fail`` is called once, by the reading thread or by who takes the slot back.
+    """
+
+    __slots__ = ("_future", "_latch", "data", "error", "messages")
+
+    def __init__(
+        self, data: bytes, latch: Latch, future: Future[None] | None = None, *, messages: int = 1
+    ) -> None:
+        self.data = data
+        self.messages = messages
+        self.error: PublishError | None = None
+        self._latch = latch
+        self._future = future
+
+    def succeed(self) -> None:
+        self._latch.release()
+        if self._future is not None and self._future.set_running_or_notify_cancel():
+            self._future.set_result(None)
+
+    def fail(self, error: PublishError) -> None:
+        self.error = error
+        self._latch.release()
+        if self._future is not None and self._future.set_running_or_notify_cancel():
+            self._future.set_exception(error)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether there is an outcome within ``timeout`` seconds."""
+        return self._latch.wait(timeout)
+
+
+class Outbox:
+    """The outgoing side of a connection.
+
+    Lock-free lists, on purpose: anybody appends to ``commands``, ``fins`` and ``slots``
+    (list.append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
+    list objects are never swapped. ``_lock`` guards the right to write: stream, compressor,
+    ``rdy_sent``, ``_unsent``, and appending to ``pending``.
+
+    RDY is a level, not a queued command: the sender compares what is wanted with what was sent
+    last, so two racing decisions cannot arrive swapped and repeats vanish.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        runtime: Runtime,
+        *,
+        level: RdyLevel | None,
+        in_flight: Callable[[], int],
+        stall_timeout: float,
+    ) -> None:
+        self.commands: list[bytes] = []
+        self.fins: list[bytes] = []
+        self.slots: list[PublishSlot] = []
+        self.pending: deque[PublishSlot] = deque()
+        self.rdy_sent = 0
+        self.finished = 0
+        self.requeued = 0
+        self.sends = 0
+        self.broken: Exception | None = None
+        self._stream = stream
+        self._now = runtime.now
+        self._level = level
+        self._in_flight = in_flight
+        self._stall_timeout = stall_timeout
+        self._lock = runtime.lock()
+        # Encoded bytes that the kernel did not take yet, and since when it has taken none.
+        self._unsent: memoryview | None = None
+        self._stalled_since = 0.0
+        # The publishes in the batch of _unsent, and the bytes behind the last of them; for
+        # _lost_slots to tell a whole command from a torn one.
+        self._batch: list[PublishSlot] = []
+        self._closed = False
+
+    @property
+    def has_unsent(self) -> bool:
+        if self.commands or self.fins or self.slots or self._unsent is not None:
+            return True
+        level = self._level
+        return level is not None and level.wanted(self._in_flight()) != self.rdy_sent
+
+    def flush(self, wait: float = 0.0) -> None:
+        """Write what waits, or leave it to the thread that is writing: it looks again.
+
+        ``wait``: how many seconds this caller has when the kernel's buffer is full; what is
+        left then goes with the next flush. Whatever breaks the send shuts the stream down,
+        which wakes the reading thread; nothing is raised but what is no Exception.
+        """
+        lock = self._lock
+        while self.has_unsent and lock.acquire(False):
+            try:
+                if self._closed:
+                    return
+                emptied = self._write(wait)
+            except Exception as error:  # noqa: BLE001 - kept for the reading thread
+                self.broken = error
+                self._stream.shutdown()
+                return
+            except BaseException:
+                # A killed greenlet or an interrupt may have torn a command in two.
+                self._stream.shutdown()
+                raise
+            finally:
+                lock.release()
+            if not emptied:
+                return
+
+    def _write(self, wait: float) -> bool:
+        """One batch, holding ``_lock``. False when the kernel did not take all of it."""
+        if self._unsent is not None and not self._push(wait):
+            return False
+        # FINs are cut first: a TOUCH that was appended before a FIN then stands before it.
+        fins = self.fins
+        count = len(fins)
+        ids = fins[:count]
+        del fins[:count]
+        queued = self.commands
+        count = len(queued)
+        parts = queued[:count]
+        del queued[:count]
+        level = self._level
+        if level is not None:
+            if parts:
+                self.requeued += sum(part.startswith(b"REQ ") for part in parts)
+            wanted = level.wanted(self._in_flight())
+            if wanted < self.rdy_sent:
+                # In front of the answers that make room, or nsqd fills the room at once.
+                parts.insert(0, commands.rdy(wanted))
+                self.rdy_sent = wanted
+            if ids:
+                parts.append(b"FIN " + b"\nFIN ".join(ids) + b"\n")
+                self.finished += len(ids)
+            if wanted > self.rdy_sent:
+                parts.append(commands.rdy(wanted))
+                self.rdy_sent = wanted
+        elif self.slots:
+            slots = self.slots
+            count = len(slots)
+            batch = slots[:count]
+            # Before the write, so that no answer can overtake its slot.
+            self.pending.extend(batch)
+            del slots[:count]
+            self._batch = batch
+            parts += [slot.data for slot in batch]
+        if not parts:
+            return True
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self._stream.is_clear:
+            data = self._stream.encode(data)
+        self.sends += 1
+        sent = self._stream.send_some(data)
+        if sent == len(data):
+            self._batch = []
+            return True
+        self._unsent = memoryview(data)[sent:]
+        self._stalled_since = self._now()
+        return self._push(wait)
+
+    def _push(self, wait: float) -> bool:
+        """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
+        deadline = self._now() + wait
+        while self._unsent is not None:
+            sent = self._stream.send_some(self._unsent)
+            if sent:
+                self._stalled_since = self._now()
+                self._unsent = self._unsent[sent:] or None
+                continue
+            now = self._now()
+            if now - self._stalled_since > self._stall_timeout:
+                raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
+            if now >= deadline:
+                return False
+            self._stream.wait_writable(min(deadline - now, self._stall_timeout))
+        self._batch = []
+        return True
+
+    def submit(self, slot: PublishSlot, wait: float) -> None:
+        """Queue a publish and write it. Its outcome arrives in the slot."""
+        self.slots.append(slot)
+        self.flush(wait)
+        if self._closed and self.take_back(slot):
+            slot.fail(NotSent("the connection closed before the message was sent"))
+
+    def take_back(self, slot: PublishSlot) -> bool:
+        """Remove a publish that nobody has begun to write; False when somebody has."""
+        try:
+            self.slots.remove(slot)
+        except ValueError:
+            return False
+        return True
+
+    def close(self, reason: str) -> None:
+        """Close the stream and fail what has no answer. By the reading thread, once.
+
+        The stream was shut down before, so a sender that blocks leaves and gives the lock back.
+        """
+        with self._lock:
+            self._closed = True
+            self._stream.close()
+        torn = self._torn_slots()
+        while self.pending:
+            slot = self.pending.popleft()
+            if slot in torn:
+                slot.fail(NotSent(f"the connection closed while the message was sent: {reason}"))
+            else:
+                slot.fail(
+                    OutcomeUnknown(
+                        f"the connection closed before nsqd answered the publish: {reason}"
+                    )
+                )
+        while self.slots:
+            try:
+                slot = self.slots.pop(0)
+            except IndexError:
+                break  # its publisher took it back at the same moment
+            slot.fail(NotSent(f"the connection closed before the message was sent: {reason}"))
+
+    def _torn_slots(self) -> set[PublishSlot]:
+        """Publishes of the last batch whose last byte the kernel never took.
+
+        nsqd stores a message only when it has read all of it, so these were not sent. Behind a
+        compressor or TLS the border is not known, and none is claimed.
+        """
+        if not self._batch or not self._stream.is_clear:
+            return set()
+        left = len(self._unsent) if self._unsent is not None else self._batch_bytes()
+        torn = set()
+        for slot in reversed(self._batch):
+            if left <= 0:
+                break
+            torn.add(slot)
+            left -= len(slot.data)
+        return torn
+
+    def _batch_bytes(self) -> int:
+        return sum(len(slot.data) for slot in self._batch)
+
+    def abandon(self) -> None:
+        """In a forked child: the lists belong to the parent's publishers; only close."""
+        self._closed = True
+        self._stream.abandon()

@@ -1,0 +1,113 @@
+"""One socket and the layers on it: TLS, then Snappy or DEFLATE. Knows no frame and no command."""
+
+from __future__ import annotations
+
+from gnsqsync.errors import ConnectionLost
+from gnsqsync.runtime import Runtime, Socket
+from gnsqsync.wire.codec import Layer
+from gnsqsync.wire.tls import TlsLayer
+
+__all__ = ["RECV_SIZE", "Stream"]
+
+# A larger receive is slower: the buffer is mapped anew at each call.
+RECV_SIZE = 65536
+
+
+class Stream:
+    """Bytes in, bytes out, through whatever layers the handshake switched on.
+
+    One thread receives, another may send at the same time; two senders are kept apart by the
+    Outbox. A layer is pushed during the handshake only, when one thread has the stream alone.
+    """
+
+    def __init__(self, sock: Socket, runtime: Runtime) -> None:
+        self._sock = sock
+        self._runtime = runtime
+        self._layers: list[Layer] = []
+        self._tls: TlsLayer | None = None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the bytes on the socket are the bytes of the protocol, without any layer."""
+        return not self._layers
+
+    @property
+    def tls(self) -> TlsLayer | None:
+        return self._tls
+
+    def push(self, layer: Layer) -> None:
+        """Put a layer on top of those that are there."""
+        self._layers.append(layer)
+        if isinstance(layer, TlsLayer):
+            self._tls = layer
+
+    def set_read_timeout(self, seconds: float | None) -> None:
+        self._sock.set_read_timeout(seconds)
+
+    def recv(self) -> bytes:
+        """The next decoded bytes, b"" at the end. TimeoutError, OSError or ProtocolError."""
+        recv = self._sock.recv
+        if not self._layers:
+            return recv(RECV_SIZE)
+        while True:
+            data = recv(RECV_SIZE)
+            if not data:
+                return b""
+            data = self.decode(data)
+            # A compressed flush may decode to nothing; only the socket's end is the end.
+            if data:
+                return data
+            if self._tls is not None and self._tls.eof:
+                return b""
+
+    def recv_raw(self) -> bytes:
+        """The next bytes as they are on the socket, for a layer's own handshake."""
+        return self._sock.recv(RECV_SIZE)
+
+    def decode(self, data: bytes) -> bytes:
+        for layer in self._layers:
+            data = layer.decode(data)
+        return data
+
+    def decode_top(self, data: bytes) -> bytes:
+        """Bytes that the lower layers decoded before the top one was there."""
+        return self._layers[-1].decode(data)
+
+    def encode(self, data: bytes) -> bytes:
+        for layer in reversed(self._layers):
+            data = layer.encode(data)
+        return data
+
+    def send_some(self, data: bytes | memoryview) -> int:
+        """What the kernel takes now of already encoded bytes; 0 when its buffer is full."""
+        return self._sock.send(data)
+
+    def wait_writable(self, timeout: float) -> bool:
+        return self._sock.wait_writable(timeout)
+
+    def send_raw(self, data: bytes, deadline: float) -> None:
+        """All of already encoded bytes before ``deadline``; ConnectionLost when it passes."""
+        view = memoryview(data)
+        while view:
+            sent = self._sock.send(view)
+            view = view[sent:]
+            if view and not self._sock.wait_writable(max(0.0, deadline - self._runtime.now())):
+                raise ConnectionLost(f"{self._sock.peer} did not take our bytes in time")
+
+    def shutdown(self) -> None:
+        """Both directions; wakes a receive that blocks elsewhere. Never raises."""
+        self._sock.shutdown()
+
+    def close(self) -> None:
+        """Close the descriptor; with TLS a close_notify is tried first. Never raises."""
+        if self._tls is not None:
+            try:
+                self._sock.send(self._tls.close())
+            except OSError:
+                pass  # the peer is gone already; there is nobody to say goodbye to
+        self._sock.shutdown()
+        self._sock.close()
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child, without a word to the parent's peer."""
+        self._sock.abandon()

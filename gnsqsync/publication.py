@@ -1,0 +1,395 @@
+"""The connections of one Writer in one process: which nsqd takes a publish, dials, benches.
+
+Holds the policy object and the lock around it; knows no topic and no command.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.errors import (
+    ClosedError,
+    MpubFailed,
+    NotSent,
+    NSQError,
+    OutcomeUnknown,
+    PublishError,
+    Refused,
+)
+from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.net.outbox import PublishSlot
+from gnsqsync.policy.nodes import WriterNodes
+from gnsqsync.runtime import Latch, Runtime, Task
+from gnsqsync.stats import WriterConnectionStats, WriterStats
+from gnsqsync.wire import commands
+
+__all__ = ["Publication"]
+
+log = logging.getLogger("gnsqsync.writer")
+
+# After so many publishes that gave up waiting, a connection that answers nothing is closed.
+_ABANDONED_MAX = 100
+_JOIN_SECONDS = 5.0
+
+
+@dataclass
+class _Choice:
+    """What to do next for a publish, decided under the lock: one of the first three."""
+
+    connection: Connection | None = None
+    dial: Connection | None = None
+    wait_for: Latch | None = None
+    dial_aside: list[Connection] = field(default_factory=list)
+
+
+class Publication:
+    """Publishes over one connection to each nsqd; any number of threads share them.
+
+    ``_lock`` guards the tables of connections, dials and tasks, the nodes and the counters.
+    ``_ready`` is read without it: an immutable tuple, replaced as a whole, of the connections to
+    use when nothing needs a decision; a publish that gets one that is just lost learns it there.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        policy: str,
+        options: ConnectionOptions,
+        runtime: Runtime,
+    ) -> None:
+        self.pid = os.getpid()
+        self.runtime = runtime
+        self._addresses = tuple(addresses)
+        self._failover = policy == "failover"
+        self._options = options
+        self._now = runtime.now
+        self._lock = runtime.lock()
+        self._ended = runtime.event()
+        self._closed = False
+        self._nodes = WriterNodes(addresses, policy)
+        self._live: dict[Address, Connection] = {}
+        self._dialling: dict[Address, tuple[Connection, Latch]] = {}
+        self._tasks: list[Task] = []
+        self._ready: tuple[Connection, ...] = ()
+        self._turn = itertools.count()
+        self._abandoned: dict[Connection, int] = {}
+        self._past_published = 0
+        self._refused = self._not_sent = self._unknown = 0
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(self, data: bytes, messages: int, timeout: float) -> None:
+        """Send one PUB, DPUB or MPUB and wait for its OK, all within ``timeout`` seconds.
+
+        Raises NotSent, Refused or OutcomeUnknown; see Writer.publish.
+        """
+        deadline = self._now() + timeout
+        causes: list[BaseException] = []
+        while True:
+            connection = self._pick(deadline, timeout, causes)
+            slot = PublishSlot(data, self.runtime.latch(), messages=messages)
+            outbox = connection.outbox
+            outbox.submit(slot, deadline - self._now())
+            if not slot.wait(max(0.0, deadline - self._now())):
+                self._give_up(connection, slot, timeout)
+            error = slot.error
+            if error is None:
+                return
+            if isinstance(error, NotSent) or self._may_go_elsewhere(connection, error):
+                causes.append(error)
+            else:
+                self._count(error)
+                raise error
+
+    def publish_async(self, data: bytes, messages: int, timeout: float) -> Future[None]:
+        """Send it and return; ``timeout`` seconds are for finding a connection only."""
+        future: Future[None] = Future()
+        deadline = self._now() + timeout
+        connection = self._pick(deadline, timeout, [])
+        slot = PublishSlot(data, self.runtime.latch(), future, messages=messages)
+        connection.outbox.submit(slot, max(0.0, deadline - self._now()))
+        return future
+
+    def _give_up(self, connection: Connection, slot: PublishSlot, timeout: float) -> None:
+        """The time is over. Raises, unless the outcome came at the last moment."""
+        if connection.outbox.take_back(slot):
+            error: PublishError = NotSent(
+                f"{connection.nsqd_address} took no bytes within {timeout:g} s"
+            )
+        elif slot.wait(0):
+            return
+        else:
+            # The slot stays in the queue of answers, or the next answer would be taken for it.
+            with self._lock:
+                count = self._abandoned.get(connection, 0) + 1
+                self._abandoned[connection] = count
+            if count > _ABANDONED_MAX:
+                connection.close()
+            error = OutcomeUnknown(
+                f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
+            )
+        self._count(error)
+        raise error
+
+    def _may_go_elsewhere(self, connection: Connection, error: PublishError) -> bool:
+        """Whether another nsqd may take what this one could not store."""
+        if not isinstance(error, Refused) or not error.error.retriable:
+            return False
+        # Part of an MPUB may be stored; another nsqd would store that part twice.
+        if isinstance(error.error, MpubFailed) or len(self._addresses) == 1:
+            return False
+        with self._lock:
+            self._nodes.failed(connection.address, self._now())
+            others = [a for a in self._live if a != connection.address]
+        return bool(others)
+
+    def _count(self, error: PublishError) -> None:
+        with self._lock:
+            if isinstance(error, NotSent):
+                self._not_sent += 1
+            elif isinstance(error, Refused):
+                self._refused += 1
+            else:
+                self._unknown += 1
+
+    # -- which nsqd ------------------------------------------------------------------------------
+
+    def _pick(self, deadline: float, timeout: float, causes: list[BaseException]) -> Connection:
+        ready = self._ready
+        if ready:
+            return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
+        tried: set[Address] = set()
+        while True:
+            choice = self._choose(tried)
+            for connection in choice.dial_aside:
+                self._spawn(connection, self._serve)
+            if choice.connection is not None:
+                return choice.connection
+            left = deadline - self._now()
+            if choice.dial is not None:
+                tried.add(choice.dial.address)
+                error = self._open(choice.dial, max(0.001, left))
+                if error is None:
+                    self._spawn(choice.dial, Connection.read)
+                    return choice.dial
+                causes.append(error)
+            elif choice.wait_for is not None:
+                choice.wait_for.wait(max(0.0, left))
+            else:
+                # Each was tried: wait for the first bench to end, unless waiting is no use.
+                if not any(getattr(cause, "retriable", True) for cause in causes[-len(tried) :]):
+                    self._raise_not_sent("no nsqd accepts this client", causes)
+                tried.clear()
+                self._ended.wait(max(0.0, min(left, self._bench_left())))
+            if self._now() >= deadline:
+                self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
+
+    def _choose(self, tried: set[Address]) -> _Choice:
+        """The next step of a publish for which ``_ready`` has no connection."""
+        choice = _Choice()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer is closed")
+            for address in self._nodes.candidates(self._now(), self._live.keys()):
+                live = self._live.get(address)
+                if live is not None:
+                    choice.connection = live
+                    break
+                if address in tried:
+                    continue
+                if address in self._dialling:
+                    choice.wait_for = choice.wait_for or self._dialling[address][1]
+                elif choice.dial is None:
+                    choice.dial = self._new_connection(address)
+            if choice.connection is not None and choice.dial is not None:
+                # Somebody else takes this publish; the one that is missing is dialled aside.
+                choice.dial_aside.append(choice.dial)
+                choice.dial = None
+        return choice
+
+    def _new_connection(self, address: Address) -> Connection:
+        """A connection to dial now; holding ``_lock``."""
+        connection = Connection(address, self._options, self.runtime, self)
+        self._dialling[address] = (connection, self.runtime.latch())
+        return connection
+
+    def _bench_left(self) -> float:
+        with self._lock:
+            now = self._now()
+            ends = [self._nodes.benched_until(address, now) for address in self._addresses]
+        return min((end - now for end in ends if end is not None), default=0.0)
+
+    def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
+        unique = list(dict.fromkeys(str(cause) for cause in causes))
+        if unique:
+            text += ": " + "; ".join(unique[-len(self._addresses) :])
+        error = NotSent(text, causes)
+        self._count(error)
+        raise error from (causes[-1] if causes else None)
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def _open(self, connection: Connection, timeout: float | None) -> NSQError | None:
+        """Dial on this thread; the error, or None when it is live."""
+        address = connection.address
+        failure: NSQError | None = None
+        opened = False
+        try:
+            connection.open(timeout)
+            opened = True
+        except NSQError as error:
+            failure = error
+        finally:
+            with self._lock:
+                _, latch = self._dialling.pop(address)
+                if opened and not self._closed:
+                    self._nodes.ok(address, self._now())
+                    self._live[address] = connection
+                    self._refresh()
+                else:
+                    self._nodes.failed(address, self._now())
+            # Whoever waits for this dial looks again, however it ended.
+            latch.release()
+        if failure is None and self._closed:
+            connection.close()
+        if failure is None:
+            log.info("connected to %s", connection.nsqd_address)
+        else:
+            level = logging.WARNING if failure.retriable else logging.ERROR
+            log.log(level, "%s", failure)
+        return failure
+
+    def _serve(self, connection: Connection) -> None:
+        """Dial aside and then read: the body of ``nsq-read`` for an nsqd that comes back."""
+        if self._open(connection, None) is None:
+            connection.read()
+
+    def _spawn(self, connection: Connection, body: object) -> None:
+        assert callable(body)
+        task = self.runtime.spawn(f"nsq-read {connection.nsqd_address}", body, connection)
+        with self._lock:
+            self._tasks = [t for t in self._tasks if t.alive]
+            self._tasks.append(task)
+
+    def _refresh(self) -> None:
+        """Make ``_ready`` anew, holding ``_lock``: () while some nsqd is missing."""
+        if self._failover:
+            first = self._live.get(self._addresses[0])
+            self._ready = (first,) if first is not None else ()
+        elif len(self._live) == len(self._addresses):
+            self._ready = tuple(self._live.values())
+        else:
+            self._ready = ()
+
+    def connect(self, timeout: float) -> None:
+        """Dial every nsqd side by side and wait; NotSent when none can be reached."""
+        deadline = self._now() + timeout
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer is closed")
+            missing = [a for a in self._addresses if a not in self._live]
+            new = [self._new_connection(a) for a in missing if a not in self._dialling]
+            latches = [self._dialling[a][1] for a in missing]
+        for connection in new:
+            self._spawn(connection, self._serve)
+        for latch in latches:
+            latch.wait(max(0.0, deadline - self._now()))
+        if not self.is_connected:
+            self._pick(deadline, timeout, [])
+
+    def ping(self, timeout: float) -> None:
+        """Connect if need be, and give a NOP to each connection."""
+        if not self.is_connected:
+            self.connect(timeout)
+        for connection in self.connections():
+            connection.outbox.commands.append(commands.NOP)
+            connection.outbox.flush(timeout)
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._live)
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return list(self._live.values())
+
+    # -- what the connections tell -----------------------------------------------------------------
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        with self._lock:
+            self._abandoned.pop(connection, None)
+            self._past_published += connection.published
+            if self._live.get(connection.address) is connection:
+                del self._live[connection.address]
+                self._nodes.failed(connection.address, self._now())
+                self._refresh()
+        if connection.closing:
+            log.debug("%s closed as asked", connection.nsqd_address)
+        else:
+            log.warning("lost %s: %s", connection.nsqd_address, reason)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self, timeout: float) -> None:
+        """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
+        deadline = self._now() + timeout
+        with self._lock:
+            self._closed = True
+            self._ready = ()
+            live = list(self._live.values())
+            dialling = [connection for connection, _ in self._dialling.values()]
+        self._ended.set()
+        for connection in dialling:
+            connection.close()
+        for connection in live:
+            self._wait_for_answers(connection, deadline)
+            connection.close()
+        last = self._now() + _JOIN_SECONDS
+        with self._lock:
+            tasks = list(self._tasks)
+        for task in tasks:
+            if not task.is_current:
+                task.join(max(0.0, last - self._now()))
+
+    def _wait_for_answers(self, connection: Connection, deadline: float) -> None:
+        outbox = connection.outbox
+        while not connection.closed and self._now() < deadline:
+            outbox.flush(PASSING_WAIT)
+            waiting = [*outbox.pending, *outbox.slots]
+            if not waiting:
+                return
+            waiting[-1].wait(max(0.0, deadline - self._now()))
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
+        for connection in self._live.values():
+            connection.abandon()
+        for connection, _ in self._dialling.values():
+            connection.abandon()
+
+    def stats(self) -> WriterStats:
+        now = self._now()
+        with self._lock:
+            live = list(self._live.values())
+            published = self._past_published + sum(c.published for c in live)
+            refused, not_sent, unknown = self._refused, self._not_sent, self._unknown
+        return WriterStats(
+            connections=tuple(
+                WriterConnectionStats(
+                    address=c.nsqd_address,
+                    unanswered=len(c.outbox.pending),
+                    connected_seconds=now - c.connected_at,
+                )
+                for c in live
+            ),
+            published=published,
+            refused=refused,
+            not_sent=not_sent,
+            outcome_unknown=unknown,
+        )

@@ -1,0 +1,76 @@
+"""The options of a Reader that are about flow, not about the connection; checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gnsqsync.config import check_duration, check_int, check_topic
+from gnsqsync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gnsqsync.message import Message
+
+__all__ = ["ReaderOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """See ``Reader`` for what each one means. Raises ConfigError for a value out of range."""
+
+    max_in_flight: int | None = None
+    concurrency: int = 1
+    max_attempts: int = 5
+    requeue_delay: float = 90.0
+    max_requeue_delay: float = 900.0
+    max_backoff_duration: float = 128.0
+    backoff_multiplier: float = 1.0
+    backoff_strategy: str | Callable[[int], float] = "exponential"
+    lookupd_poll_interval: float = 60.0
+    lookupd_poll_jitter: float = 0.3
+    low_rdy_idle_timeout: float = 10.0
+    low_rdy_timeout: float = 30.0
+    rdy_redistribute_interval: float = 5.0
+    latency: str = "adaptive"
+    auto_touch: bool = False
+    on_giving_up: Callable[[Message], object] | None = None
+    dead_letter_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        check_int("concurrency", self.concurrency, 1)
+        if self.max_in_flight is not None:
+            check_int("max_in_flight", self.max_in_flight, 0)
+        check_int("max_attempts", self.max_attempts, 0, 65535)
+        check_duration("requeue_delay", self.requeue_delay, 0, 3600)
+        check_duration("max_requeue_delay", self.max_requeue_delay, 0, 3600)
+        check_duration("max_backoff_duration", self.max_backoff_duration, 0, 3600)
+        check_duration("backoff_multiplier", self.backoff_multiplier, 0.001, 3600)
+        if not callable(self.backoff_strategy) and self.backoff_strategy not in (
+            "exponential",
+            "full_jitter",
+        ):
+            raise ConfigError(
+                f"backoff_strategy is {self.backoff_strategy!r}; it must be 'exponential',"
+                " 'full_jitter' or a callable from level to seconds"
+            )
+        check_duration("lookupd_poll_interval", self.lookupd_poll_interval, 0.01, 3600)
+        jitter = self.lookupd_poll_jitter
+        if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+            raise ConfigError(f"lookupd_poll_jitter is {jitter!r}; it must be a number, 0 to 1")
+        check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
+        check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
+        check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
+        if self.latency not in ("adaptive", "throughput"):
+            raise ConfigError(f"latency is {self.latency!r}; it must be 'adaptive' or 'throughput'")
+        if not isinstance(self.auto_touch, bool):
+            raise ConfigError(f"auto_touch is {self.auto_touch!r}; it must be True or False")
+        if self.on_giving_up is not None and not callable(self.on_giving_up):
+            raise ConfigError("on_giving_up must be a callable that takes the message")
+        if self.dead_letter_topic is not None:
+            check_topic(self.dead_letter_topic)
+
+    @property
+    def initial_max_in_flight(self) -> int:
+        """What ``max_in_flight`` is at the start: the option, or one message a worker."""
+        return self.concurrency if self.max_in_flight is None else self.max_in_flight

@@ -1,0 +1,497 @@
+"""The connections of one Reader: who is dialled, who holds how much RDY, when all back off.
+
+Holds the policy objects and the lock around them; knows no handler and no byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.errors import ClosedError, NSQError, ServerError
+from gnsqsync.message import Message
+from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.observer import Observer
+from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.nodes import ReaderNodes
+from gnsqsync.policy.rdy import Load, RdyAllocator
+from gnsqsync.reader_options import ReaderOptions
+from gnsqsync.runtime import Runtime, Task
+from gnsqsync.stats import ConnectionStats
+from gnsqsync.timer import Timer
+
+__all__ = ["Subscription"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+# No FIN waits longer than this behind a handler that suddenly runs long.
+SWEEP_SECONDS = 0.1
+
+
+class Receiver(Protocol):
+    """Where the messages go. Called by reading threads; must not block."""
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
+    def on_settled(self) -> None:
+        """A message left the in-flight table otherwise than through a worker."""
+
+
+class Subscription:
+    """Every connection of a reader to its topic and channel.
+
+    ``_lock`` is the RDY allocator's lock. It guards the tables of connections and tasks, the
+    allocator, the backoff, the nodes and ``_tick_at``. Under it things are only decided: a
+    method that holds it returns the connections to flush, in order, and the flush comes after.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        flow: ReaderOptions,
+        options: ConnectionOptions,
+        *,
+        direct: Iterable[Address],
+        discovers: bool,
+        runtime: Runtime,
+        timer: Timer,
+        receiver: Receiver,
+        observer: Observer,
+        on_hopeless: Callable[[NSQError], None],
+        rng: random.Random,
+    ) -> None:
+        self.in_backoff = False
+        self.paused = False
+        self._topic = topic
+        self._channel = channel
+        self._flow = flow
+        self._options = options
+        self._runtime = runtime
+        self._timer = timer
+        self._receiver = receiver
+        self._observer = observer
+        self._on_hopeless = on_hopeless
+        self._direct = tuple(direct)
+        self._discovers = discovers
+        self._lock = runtime.lock()
+        self._connections: dict[Address, Connection] = {}
+        self._dialling: set[Connection] = set()
+        self._tasks: list[Task] = []
+        # Addresses whose nsqd refused us for a reason that a retry does not change.
+        self._refused: dict[Address, NSQError] = {}
+        self._stopping = False
+        self._tick_at = math.inf
+        self._sweeping = False
+        self._past = _Totals()
+        self._nodes = ReaderNodes(self._direct, rng=rng)
+        self._allocator = RdyAllocator(
+            flow.initial_max_in_flight,
+            low_rdy_idle_timeout=flow.low_rdy_idle_timeout,
+            low_rdy_timeout=flow.low_rdy_timeout,
+            rng=rng,
+        )
+        self._backoff = Backoff(
+            flow.max_backoff_duration, flow.backoff_multiplier, flow.backoff_strategy, rng
+        )
+
+    # -- which nsqds -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Dial the direct nsqds, side by side, each on the thread that then reads from it."""
+        self._tick()
+
+    def on_discovered(self, source: str, addresses: set[Address]) -> None:
+        """What one nsqlookupd lists now. By its poll thread."""
+        with self._lock:
+            self._nodes.discovered(source, addresses, self._runtime.now())
+        self._tick()
+
+    def _dial_due(self, now: float) -> list[Connection]:
+        """Connections to open now; holding ``_lock``."""
+        if self._stopping:
+            return []
+        due = []
+        for address in self._nodes.due(now):
+            if not self._nodes.dialling(address):
+                continue
+            connection = Connection(
+                address,
+                self._options,
+                self._runtime,
+                self,
+                topic=self._topic,
+                channel=self._channel,
+                consumer=self,
+                adaptive=self._flow.latency == "adaptive",
+            )
+            self._dialling.add(connection)
+            due.append(connection)
+        return due
+
+    def _serve(self, connection: Connection) -> None:
+        """Open one connection and read from it until its end. The body of ``nsq-read``."""
+        try:
+            connection.open()
+        except NSQError as error:
+            self._dial_failed(connection, error)
+            return
+        except BaseException as error:
+            self._dial_failed(connection, ClosedError(f"the dial was ended by {error!r}"))
+            raise
+        with self._lock:
+            self._dialling.discard(connection)
+            joined = not self._stopping
+            if joined:
+                now = self._runtime.now()
+                address = connection.address
+                self._refused.pop(address, None)
+                self._connections[address] = connection
+                self._nodes.connected(address, now)
+                self._allocator.add(address, connection.negotiated.max_rdy_count, now)
+                changed = self._plan(now)
+        if not joined:
+            connection.close()
+            connection.read()
+            return
+        log.info("%s/%s subscribed at %s", self._topic, self._channel, connection.nsqd_address)
+        self._apply(changed)
+        self.notify("connected", connection.nsqd_address)
+        connection.read()
+
+    def _dial_failed(self, connection: Connection, error: NSQError) -> None:
+        address = connection.address
+        hopeless: NSQError | None = None
+        with self._lock:
+            self._dialling.discard(connection)
+            if self._stopping:
+                return
+            self._nodes.failed(address, self._runtime.now())
+            if not error.retriable:
+                self._refused[address] = error
+                if not self._discovers and len(self._refused) == len(self._direct):
+                    hopeless = error
+            else:
+                self._refused.pop(address, None)
+        hint = ""
+        if self._discovers:
+            hint = " (if the address is wrong, see nsqd's --broadcast-address, or address_map)"
+        if error.retriable:
+            log.warning("%s%s; it is tried again", error, hint)
+        else:
+            log.error("%s%s; trying again will not help before that is changed", error, hint)
+        self.notify("lost", str(address), error)
+        if hopeless is not None:
+            self._on_hopeless(hopeless)
+        self._tick()
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        address = connection.address
+        with self._lock:
+            now = self._runtime.now()
+            self._past.add(connection)
+            known = self._connections.get(address) is connection
+            if known:
+                del self._connections[address]
+                under_test = self._allocator.test_node == address
+                self._allocator.remove(address, now)
+                self._nodes.lost(address, now)
+                if under_test:
+                    self._backoff.test_lost(now)
+                changed = self._plan(now)
+        if not known:
+            return
+        if connection.closing:
+            log.debug("%s closed as asked", connection.nsqd_address)
+        else:
+            log.warning("lost %s: %s", connection.nsqd_address, reason)
+        self._apply(changed)
+        self._receiver.on_settled()
+        self.notify("lost", connection.nsqd_address, reason)
+        self._tick()
+
+    # -- RDY and backoff ---------------------------------------------------------------------
+
+    def _plan(self, now: float) -> list[Connection]:
+        """Share max_in_flight anew, holding ``_lock``; whom to flush, lowered ones first."""
+        phase = self._backoff.phase
+        self.in_backoff = phase is not Phase.OPEN
+        self._allocator.set_phase(phase)
+        loads = {
+            address: Load(len(connection.in_flight), connection.last_message_at)
+            for address, connection in self._connections.items()
+        }
+        changed = []
+        for address, rdy in self._allocator.update(now, loads):
+            connection = self._connections[address]
+            if not connection.closing and connection.level is not None:
+                connection.level.share = rdy
+                changed.append(connection)
+        return changed
+
+    def _apply(self, changed: list[Connection]) -> None:
+        for connection in changed:
+            connection.outbox.flush(PASSING_WAIT)
+        self._arm()
+
+    def _tick(self) -> None:
+        """All that is due by time: the end of a backoff pause, redials, an RDY round."""
+        with self._lock:
+            self._tick_at = math.inf
+            now = self._runtime.now()
+            resumed = self._backoff.tick(now)
+            changed = self._plan(now)
+            due = self._dial_due(now)
+            self._tasks = [task for task in self._tasks if task.alive]
+        if resumed:
+            log.info("%s/%s tests the waters with RDY 1", self._topic, self._channel)
+        for connection in due:
+            task = self._runtime.spawn(
+                f"nsq-read {connection.nsqd_address}", self._serve, connection
+            )
+            with self._lock:
+                self._tasks.append(task)
+        self._apply(changed)
+
+    def _arm(self) -> None:
+        """See to it that ``_tick`` runs when time alone changes something."""
+        with self._lock:
+            if self._stopping:
+                return
+            now = self._runtime.now()
+            when = now + self._flow.rdy_redistribute_interval
+            for at in (
+                self._allocator.next_at(),
+                self._backoff.resume_at,
+                self._nodes.next_at(),
+            ):
+                if at is not None:
+                    when = min(when, at)
+            if when >= self._tick_at:
+                return
+            self._tick_at = when
+        self._timer.after(when - now, lambda: self._tick_if_current(when))
+
+    def _tick_if_current(self, when: float) -> None:
+        # One that an earlier tick overtook is not the current one any more and does nothing.
+        if when == self._tick_at:
+            self._tick()
+
+    def replan(self) -> None:
+        """After answers made room that a waiting nsqd may have."""
+        if self._allocator.waiting:
+            with self._lock:
+                changed = self._plan(self._runtime.now())
+            self._apply(changed)
+
+    def note(self, finished: int, failed: int) -> None:
+        """Verdicts of handlers, for the backoff: so many FIN, so many REQ with backoff.
+
+        Called before the answers are flushed, so that RDY 0 stands in front of the REQs.
+        """
+        with self._lock:
+            now = self._runtime.now()
+            changed_phase = self._backoff.note(finished, failed, now)
+            if not changed_phase:
+                return
+            level, resume_at = self._backoff.level, self._backoff.resume_at
+            changed = self._plan(now)
+        seconds = 0.0 if resume_at is None else resume_at - now
+        if self.in_backoff:
+            log.info(
+                "%s/%s backs off for %.1f s (level %d)", self._topic, self._channel, seconds, level
+            )
+        else:
+            log.info("%s/%s is out of backoff", self._topic, self._channel)
+        self._apply(changed)
+        self.notify("backoff", level, seconds)
+
+    def set_max_in_flight(self, count: int) -> None:
+        with self._lock:
+            self._allocator.set_max_in_flight(count)
+            changed = self._plan(self._runtime.now())
+        self._apply(changed)
+
+    def pause(self) -> None:
+        with self._lock:
+            self.paused = True
+            self._allocator.pause()
+            changed = self._plan(self._runtime.now())
+        self._apply(changed)
+
+    def resume(self) -> None:
+        with self._lock:
+            self.paused = False
+            self._allocator.resume()
+            changed = self._plan(self._runtime.now())
+        self._apply(changed)
+
+    # -- what the connections tell -------------------------------------------------------------
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        self._receiver.on_messages(connection, messages)
+        if not self._sweeping:
+            self._start_sweep()
+
+    def on_answered(self, connection: Connection, success: bool | None) -> None:
+        if success is False or self.in_backoff:
+            self.note(int(success is True), int(success is False))
+        self.replan()
+        self._receiver.on_settled()
+
+    def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
+        log.warning("%s: %s", connection.nsqd_address, error)
+        self.replan()
+
+    def requeue_delay_for(self, message: Message) -> float:
+        return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
+
+    # -- the sweep -----------------------------------------------------------------------------
+
+    def _start_sweep(self) -> None:
+        with self._lock:
+            if self._sweeping or self._stopping:
+                return
+            self._sweeping = True
+        self._timer.after(SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Flush what a busy worker left and settle RDY levels; asleep while nothing happens."""
+        now = self._runtime.now()
+        adaptive = self._flow.latency == "adaptive"
+        busy = False
+        for connection in self.connections():
+            level = connection.level
+            if adaptive and level is not None:
+                level.settle(now)
+                busy = busy or level.streaming
+            if self._flow.auto_touch:
+                self._touch(connection, now)
+            if connection.outbox.has_unsent:
+                connection.outbox.flush()
+            busy = busy or bool(connection.in_flight) or connection.outbox.has_unsent
+        if busy:
+            self._timer.after(SWEEP_SECONDS, self._sweep)
+            return
+        with self._lock:
+            self._sweeping = False
+        # A message may have come between the look and the flag.
+        if any(connection.in_flight for connection in self.connections()):
+            self._start_sweep()
+
+    def _touch(self, connection: Connection, now: float) -> None:
+        """TOUCH what is past half of its timeout, while nsqd still grants more."""
+        timeout = connection.msg_timeout
+        for message in list(connection.in_flight):
+            hard = message._received_at + connection.max_msg_timeout
+            if now - message._touched_at > timeout / 2 and message._touched_at + timeout < hard:
+                connection.touch(message)
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    def stop_dialling(self) -> None:
+        """No redial and no new connection from now on; a dial under way is cut short."""
+        with self._lock:
+            self._stopping = True
+            dialling = list(self._dialling)
+        for connection in dialling:
+            connection.close()
+
+    def start_closing(self) -> None:
+        """CLS to every nsqd."""
+        for connection in self.connections():
+            connection.start_closing()
+
+    def close(self) -> None:
+        for connection in self.connections():
+            connection.close()
+
+    def join(self, deadline: float) -> None:
+        with self._lock:
+            tasks = list(self._tasks)
+        for task in tasks:
+            if not task.is_current:
+                task.join(max(0.0, deadline - self._runtime.now()))
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
+        for connection in [*self._connections.values(), *self._dialling]:
+            connection.abandon()
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return list(self._connections.values())
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(connection.in_flight) for connection in self.connections())
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._allocator.max_in_flight
+
+    @property
+    def backoff_level(self) -> int:
+        return self._backoff.level
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether some connection has 85 % of its RDY in flight."""
+        return any(
+            connection.in_flight and len(connection.in_flight) >= 0.85 * connection.level.share
+            for connection in self.connections()
+            if connection.level is not None
+        )
+
+    def totals(self) -> _Totals:
+        with self._lock:
+            totals = self._past.copy()
+            for connection in self._connections.values():
+                totals.add(connection)
+        return totals
+
+    def connection_stats(self) -> tuple[ConnectionStats, ...]:
+        now = self._runtime.now()
+        return tuple(
+            ConnectionStats(
+                address=connection.nsqd_address,
+                rdy=connection.outbox.rdy_sent,
+                in_flight=len(connection.in_flight),
+                received=connection.received,
+                finished=connection.outbox.finished,
+                requeued=connection.outbox.requeued,
+                answers_failed=connection.answers_failed,
+                connected_seconds=now - connection.connected_at,
+            )
+            for connection in self.connections()
+        )
+
+    def notify(self, hook: str, *args: object) -> None:
+        """Call a hook of the observer, outside all locks; what it raises is logged."""
+        try:
+            getattr(self._observer, hook)(*args)
+        except Exception:
+            log.exception("the observer's %s failed", hook)
+
+
+class _Totals:
+    """Counters summed over connections."""
+
+    def __init__(self) -> None:
+        self.received = self.finished = self.requeued = self.answers_failed = 0
+
+    def add(self, connection: Connection) -> None:
+        self.received += connection.received
+        self.finished += connection.outbox.finished
+        self.requeued += connection.outbox.requeued
+        self.answers_failed += connection.answers_failed
+
+    def copy(self) -> _Totals:
+        other = _Totals()
+        other.__dict__.update(self.__dict__)
+        return other

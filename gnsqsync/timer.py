@@ -1,0 +1,71 @@
+"""The thread that runs a TimerHeap: backoff ends, redials, RDY rounds, the sweep, auto-touch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gnsqsync.policy.timers import Handle, TimerHeap
+from gnsqsync.runtime import Runtime, Task
+
+__all__ = ["Timer"]
+
+log = logging.getLogger("gnsqsync.timer")
+
+
+class Timer:
+    """Jobs at their time, one after the other, on one thread of its own.
+
+    ``_lock`` guards the heap. A job runs outside it, must be short, and may add the next one;
+    what it raises is logged and the thread goes on.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._heap = TimerHeap()
+        self._lock = runtime.lock()
+        self._changed = runtime.event()
+        self._stopping = False
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        self._task = self._runtime.spawn(self._name, self._run)
+
+    def after(self, seconds: float, job: Callable[[], None]) -> Handle:
+        """Run ``job`` on the timer's thread in ``seconds``; the handle can cancel it."""
+        when = self._runtime.now() + seconds
+        with self._lock:
+            first = self._heap.next_at()
+            handle = self._heap.add(when, job)
+        if first is None or when < first:
+            self._changed.set()
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        with self._lock:
+            self._heap.cancel(handle)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """End the thread; jobs that are not due are forgotten. False if a job still runs."""
+        self._stopping = True
+        self._changed.set()
+        return self._task is None or self._task.is_current or self._task.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            # Cleared before looking, so that a job added meanwhile wakes the wait below.
+            self._changed.clear()
+            if self._stopping:
+                return
+            now = self._runtime.now()
+            with self._lock:
+                due = self._heap.due(now)
+                next_at = self._heap.next_at()
+            for job in due:
+                try:
+                    job()
+                except Exception:
+                    log.exception("a timer job of %s failed", self._name)
+            if not due:
+                self._changed.wait(None if next_at is None else max(0.0, next_at - now))

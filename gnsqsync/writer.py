@@ -1,0 +1,268 @@
+"""The Writer: what a user constructs to publish. Checks and encodes; Publication sends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+from gnsqsync.config import (
+    ConnectionOptions,
+    check_body,
+    check_duration,
+    check_int,
+    check_topic,
+    parse_addresses,
+    split_connection_options,
+)
+from gnsqsync.errors import ClosedError, ConfigError, PublishError
+from gnsqsync.lifecycle import at_exit, not_at_exit
+from gnsqsync.publication import Publication
+from gnsqsync.runtime import Runtime, choose
+from gnsqsync.stats import WriterStats
+from gnsqsync.wire import commands
+
+__all__ = ["Writer"]
+
+# Seconds for publishes under way at the end of the interpreter.
+_EXIT_SECONDS = 2.0
+# Names that were checked; a Writer that publishes to ever new topics must not grow.
+_TOPICS_MAX = 10_000
+
+
+class Writer:
+    """Publishes to one or several nsqds. One per process is enough: any thread may use it.
+
+    ``nsqd_tcp_addresses``: a str or a list. ``policy``: "round_robin" over the live ones, or
+    "failover": the first live one of the list, and back to the first when it is.
+    ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
+    ``max_msg_size``, ``max_body_size``: bytes, nsqd's --max-msg-size and --max-body-size; larger
+    messages are refused here, since nsqd would close the connection on everybody else.
+    ``max_defer``: seconds, nsqd's --max-req-timeout. ``runtime``: None, "threads" or "gevent".
+    ``options``: ConnectionOptions, or give its fields as keywords.
+
+    The constructor connects nothing and raises ConfigError for a value that is not allowed; the
+    first publish connects. After a fork the child connects anew by itself.
+    """
+
+    def __init__(
+        self,
+        nsqd_tcp_addresses: object = "127.0.0.1:4150",
+        *,
+        policy: str = "round_robin",
+        publish_timeout: float = 5.0,
+        max_msg_size: int = 1048576,
+        max_body_size: int = 5242880,
+        max_defer: float = 3600.0,
+        runtime: str | Runtime | None = None,
+        options: ConnectionOptions | None = None,
+        **connection_options: Any,
+    ) -> None:
+        self._addresses = parse_addresses(nsqd_tcp_addresses)
+        if not self._addresses:
+            raise ConfigError("a Writer needs at least one address in nsqd_tcp_addresses")
+        if policy not in ("round_robin", "failover"):
+            raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
+        self._policy = policy
+        self._publish_timeout = check_duration("publish_timeout", publish_timeout, 0.001)
+        self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
+        self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
+        self._max_defer = check_duration("max_defer", max_defer)
+        self._options = split_connection_options(options, connection_options, "Writer")
+        if self._options.uses_tls:
+            self._options.ssl_context()
+        self._runtime_choice = runtime
+        self._closed = False
+        self._topics: set[str] = set()
+        # By process id: a child finds nothing here and makes its own.
+        self._by_process: dict[int, Publication] = {}
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        defer: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish one message; returns when nsqd has said OK.
+
+        ``body``: bytes, or str sent as UTF-8; not empty. ``defer``: seconds until it is
+        delivered. ``timeout``: seconds, instead of ``publish_timeout``.
+
+        Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
+        tried while there is time); Refused when nsqd said no; OutcomeUnknown when it left and
+        no answer came: it is never sent again by itself. ClosedError after ``close()``.
+        """
+        data = self._encode(topic, body, defer)
+        self._publication().publish(data, 1, self._timeout(timeout))
+
+    def publish_many(
+        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+    ) -> None:
+        """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
+
+        Each MPUB is all or nothing; several of them together are not. ``timeout`` is for all of
+        them. Raises as ``publish()``; ``error.acknowledged`` then says how many of the messages,
+        from the first on, nsqd has confirmed.
+        """
+        self._check_topic(topic)
+        if isinstance(bodies, (bytes, str)):
+            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
+        checked = [
+            check_body(body, self._max_msg_size, f"bodies[{index}]")
+            for index, body in enumerate(bodies)
+        ]
+        if not checked:
+            raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
+        chunks = list(self._chunks(checked))
+        publication = self._publication()
+        deadline = publication.runtime.now() + self._timeout(timeout)
+        acknowledged = 0
+        for chunk in chunks:
+            left = max(0.001, deadline - publication.runtime.now())
+            try:
+                publication.publish(commands.mpub(topic, chunk), len(chunk), left)
+            except PublishError as error:
+                error.acknowledged = acknowledged
+                raise
+            acknowledged += len(chunk)
+
+    def publish_async(
+        self, topic: str, body: bytes | str, *, defer: float | None = None
+    ) -> Future[None]:
+        """Publish without waiting for nsqd; the Future ends with None or a PublishError.
+
+        Blocks as long as there is no connection, up to ``publish_timeout``, and raises as
+        ``publish()`` until the message is on its way. Callbacks of the Future run on the reading
+        thread and must be short.
+        """
+        data = self._encode(topic, body, defer)
+        return self._publication().publish_async(data, 1, self._publish_timeout)
+
+    def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
+        self._check_topic(topic)
+        data = check_body(body, self._max_msg_size)
+        if defer is None:
+            return commands.pub(topic, data)
+        check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)")
+        return commands.dpub(topic, round(defer * 1000), data)
+
+    def _check_topic(self, topic: str) -> None:
+        if type(topic) is not str or topic not in self._topics:
+            check_topic(topic)
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            self._topics.add(topic)
+
+    def _chunks(self, bodies: list[bytes]) -> Iterator[list[bytes]]:
+        """Split by nsqd's limits: the bytes of an MPUB body, and its count (nsq-reference 1.18)."""
+        count_max = (self._max_body_size - 4) // 5
+        chunk: list[bytes] = []
+        size = 4
+        for index, body in enumerate(bodies):
+            if len(body) + 8 > self._max_body_size:
+                raise ConfigError(
+                    f"bodies[{index}] has {len(body)} bytes; in an MPUB max_body_size allows"
+                    f" {self._max_body_size - 8}"
+                )
+            if chunk and (size + 4 + len(body) > self._max_body_size or len(chunk) == count_max):
+                yield chunk
+                chunk, size = [], 4
+            chunk.append(body)
+            size += 4 + len(body)
+        yield chunk
+
+    def _timeout(self, timeout: float | None) -> float:
+        return self._publish_timeout if timeout is None else check_duration("timeout", timeout)
+
+    # -- lifecycle -------------------------------------------------------------------------------
+
+    def connect(self, timeout: float | None = None) -> None:
+        """Connect to every nsqd now, side by side. NotSent when none is reached in time."""
+        self._publication().connect(self._timeout(timeout))
+
+    def ping(self, timeout: float | None = None) -> None:
+        """Connect if need be and send a NOP; raises NotSent when no nsqd can be reached.
+
+        nsqd does not answer a NOP: a peer that vanished without a word is noticed after two
+        heartbeat intervals, here as anywhere.
+        """
+        self._publication().ping(self._timeout(timeout))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether at least one connection is up at this moment."""
+        publication = self._by_process.get(os.getpid())
+        return publication is not None and publication.is_connected
+
+    def stats(self) -> WriterStats:
+        """Counters and connections of this process at this moment."""
+        return self._publication().stats()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for publishes under way, close every connection, end every thread. Repeatable.
+
+        ``timeout``: seconds for those publishes, ``publish_timeout`` if None; what is unanswered
+        then fails with OutcomeUnknown where it was called.
+        """
+        seconds = self._timeout(timeout)
+        self._closed = True
+        publication = self._by_process.get(os.getpid())
+        if publication is not None:
+            publication.close(seconds)
+            not_at_exit(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        self.close(_EXIT_SECONDS)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _publication(self) -> Publication:
+        publication = self._by_process.get(os.getpid())
+        if publication is None:
+            publication = self._begin()
+        if self._closed:
+            raise ClosedError("the Writer is closed; make a new one to publish again")
+        return publication
+
+    def _begin(self) -> Publication:
+        """The first use in this process. Two threads may race; dict.setdefault lets one win."""
+        if self._closed:
+            raise ClosedError("the Writer is closed; make a new one to publish again")
+        runtime = choose(self._runtime_choice)
+        mine = Publication(self._addresses, self._policy, self._options, runtime)
+        publication = self._by_process.setdefault(mine.pid, mine)
+        if publication is mine:
+            # uWSGI forks without running Python's hooks, so look for the parent's here as well.
+            for pid in [pid for pid in self._by_process if pid != mine.pid]:
+                self._by_process.pop(pid).abandon()
+            runtime.on_fork(self._after_fork)
+            at_exit(self._close_at_exit)
+        return publication
+
+    def _after_fork(self) -> None:
+        for pid in [pid for pid in self._by_process if pid != os.getpid()]:
+            self._by_process.pop(pid).abandon()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        # Configuration only: connections belong to this process.
+        state["_by_process"] = {}
+        return state
+
+    def __repr__(self) -> str:
+        return f"<Writer to {', '.join(map(str, self._addresses))}>"
