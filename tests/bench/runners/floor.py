@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from collections.abc import Callable
 from struct import Struct
 
 import measure
@@ -98,7 +99,7 @@ def publish_many(order: Order, meter: Meter) -> None:
 
 
 class Message:
-    __slots__ = ("attempts", "body", "connection", "id", "state", "timestamp")
+    __slots__ = ("attempts", "body", "id", "state", "timestamp")
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
         self.timestamp = timestamp
@@ -120,12 +121,11 @@ class Consumer:
             raise rawnsq.Refused("SUB was not answered by OK")
         self._sock.sendall(b"RDY %d\n" % order.max_in_flight)
         self.send = self._sock.sendall
-        self.in_flight = 0
 
     def run(self) -> None:
-        meter, unpack = self._meter, FRAME.unpack_from
-        receive, handler = self._sock.recv, self._handler()
-        rest = b""
+        meter, unpack, make = self._meter, FRAME.unpack_from, Message
+        receive, handler, finished = self._sock.recv, self._handler(), FINISHED
+        in_flight, rest = 0, b""
         while not meter.stopped:
             data = receive(rawnsq.CHUNK)
             if not data:
@@ -134,23 +134,24 @@ class Consumer:
                 data = rest + data
             done: list[bytes] = []
             position, end = 0, len(data)
-            while end - position >= 34:
+            last = end - FRAME.size
+            while position <= last:
                 size, kind, timestamp, attempts, id = unpack(data, position)
                 after = position + 4 + size
                 if after > end:
                     break
                 if kind == 2:
-                    message = Message(timestamp, attempts, id, data[position + 34 : after])
-                    self.in_flight += 1
+                    message = make(timestamp, attempts, id, data[position + 34 : after])
+                    in_flight += 1
                     try:
                         if attempts <= MAX_ATTEMPTS:
                             handler(message)
                     except Exception:
                         message.state = REQUEUED
-                        self.in_flight -= 1
+                        in_flight -= 1
                         self.send(b"REQ %b 0\n" % id)
                     else:
-                        message.state = FINISHED
+                        message.state = finished
                         done.append(id)
                 else:
                     self._answer(data[position + 4 : after])
@@ -158,9 +159,9 @@ class Consumer:
             rest = self._short_frames(data[position:])
             if done:
                 self.send(b"FIN " + b"\nFIN ".join(done) + b"\n")
-                self.in_flight -= len(done)
+                in_flight -= len(done)
 
-    def _handler(self):  # type: ignore[no-untyped-def]
+    def _handler(self) -> Callable[[Message], None]:
         count, mark, reached = 0, self._order.warmup, self._meter.reached
 
         def handler(message: Message) -> None:
@@ -190,7 +191,8 @@ class Consumer:
 class FullMessage(Message):
     """A message that any thread may finish, once; its connection collects the FINs."""
 
-    __slots__ = ()
+    __slots__ = ("connection",)
+    connection: FullConsumer
 
     def finish(self) -> bool:
         connection = self.connection
@@ -223,6 +225,7 @@ class FullConsumer(Consumer):
         super().__init__(order, meter)
         self.lock = threading.Lock()
         self.done: list[bytes] = []
+        self.in_flight = 0
 
     def run(self) -> None:
         meter, unpack, clock, lock = self._meter, FRAME.unpack_from, time.monotonic, self.lock
@@ -236,7 +239,8 @@ class FullConsumer(Consumer):
                 data = rest + data
             flush_at = clock() + FIN_DELAY
             position, end = 0, len(data)
-            while end - position >= 34:
+            last = end - FRAME.size
+            while position <= last:
                 size, kind, timestamp, attempts, id = unpack(data, position)
                 after = position + 4 + size
                 if after > end:
