@@ -1,0 +1,186 @@
+"""nsqlookupd's registration database (nsq-reference 3.2), without I/O.
+
+Knows producers, topics, channels and tombstones; times are unix seconds given by the caller.
+Knows nothing of the commands and requests that change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsqsync.embedded.names import is_ephemeral
+
+
+@dataclass(eq=False)
+class Peer:
+    """One connection that has sent IDENTIFY. ``id`` and ``remote_address`` are its ip:port."""
+
+    id: str
+    remote_address: str
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    last_update: float
+
+    @property
+    def node(self) -> str:
+        """How /topic/tombstone names it."""
+        return f"{self.broadcast_address}:{self.http_port}"
+
+    def is_active(self, now: float, timeout: float) -> bool:
+        """Whether IDENTIFY or PING came within ``timeout`` seconds."""
+        return now - self.last_update <= timeout
+
+    def info(self) -> dict[str, Any]:
+        """The six keys of a producer in /lookup."""
+        return {
+            "remote_address": self.remote_address,
+            "hostname": self.hostname,
+            "broadcast_address": self.broadcast_address,
+            "tcp_port": self.tcp_port,
+            "http_port": self.http_port,
+            "version": self.version,
+        }
+
+
+@dataclass(eq=False)
+class Producer:
+    """A peer under one registration; tombstones are per registration."""
+
+    peer: Peer
+    tombstoned_at: float | None = None
+
+    def is_tombstoned(self, now: float, lifetime: float) -> bool:
+        return self.tombstoned_at is not None and now - self.tombstoned_at < lifetime
+
+
+@dataclass
+class _Topic:
+    producers: dict[str, Producer] = field(default_factory=dict)
+    # False when the entry exists only because a channel of the topic does.
+    registered: bool = False
+    channels: dict[str, dict[str, Producer]] = field(default_factory=dict)
+
+
+class RegistrationDB:
+    """Who produces which topics and channels (nsq-reference 3.2).
+
+    Names stay when their producers go, except ephemeral ones that are unregistered by hand. Lists
+    are in order of first registration.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Producer] = {}
+        self._topics: dict[str, _Topic] = {}
+
+    def add_peer(self, peer: Peer) -> None:
+        self._peers[peer.id] = Producer(peer)
+
+    def remove_peer(self, peer: Peer) -> list[tuple[str, str]]:
+        """The connection is gone. Returns the (topic, channel or "") pairs that it was under."""
+        self._peers.pop(peer.id, None)
+        removed = []
+        for name, topic in self._topics.items():
+            for channel, producers in topic.channels.items():
+                if producers.pop(peer.id, None):
+                    removed.append((name, channel))
+            if topic.producers.pop(peer.id, None):
+                removed.append((name, ""))
+        return removed
+
+    def register(self, peer: Peer, topic: str, channel: str = "") -> None:
+        """Puts the peer under the topic, and under the channel if there is one; idempotent."""
+        if channel:
+            self.create_channel(topic, channel).setdefault(peer.id, Producer(peer))
+        self.create_topic(topic).setdefault(peer.id, Producer(peer))
+
+    def unregister_channel(self, peer: Peer, topic: str, channel: str) -> bool:
+        """Takes the peer from the channel; an ephemeral channel without producers vanishes.
+
+        True when the peer was there.
+        """
+        channels = self._channels(topic)
+        producers = channels.get(channel, {})
+        removed = producers.pop(peer.id, None) is not None
+        if not producers and is_ephemeral(channel):
+            channels.pop(channel, None)
+            self._forget_if_empty(topic)
+        return removed
+
+    def unregister_topic(self, peer: Peer, topic: str) -> bool:
+        """Takes the peer from the topic and all its channels; True when it was under the topic."""
+        entry = self._topics.get(topic)
+        if entry is None:
+            return False
+        for producers in entry.channels.values():
+            producers.pop(peer.id, None)
+        removed = entry.producers.pop(peer.id, None) is not None
+        if not entry.producers and is_ephemeral(topic):
+            entry.registered = False
+            self._forget_if_empty(topic)
+        return removed
+
+    def create_topic(self, topic: str) -> dict[str, Producer]:
+        """Lists the topic; returns its producers by peer id."""
+        entry = self._topics.setdefault(topic, _Topic())
+        entry.registered = True
+        return entry.producers
+
+    def create_channel(self, topic: str, channel: str) -> dict[str, Producer]:
+        """Lists the channel; returns its producers by peer id. The topic is not listed by it."""
+        entry = self._topics.setdefault(topic, _Topic())
+        return entry.channels.setdefault(channel, {})
+
+    def delete_topic(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+
+    def delete_channel(self, topic: str, channel: str) -> bool:
+        """False when there is no such channel."""
+        found = self._channels(topic).pop(channel, None) is not None
+        self._forget_if_empty(topic)
+        return found
+
+    def tombstone(self, topic: str, node: str, now: float) -> None:
+        """Hides the node (``broadcast_address:http_port``) as producer of the topic for a while."""
+        for producer in self.producers(topic):
+            if producer.peer.node == node:
+                producer.tombstoned_at = now
+
+    def has_topic(self, topic: str) -> bool:
+        entry = self._topics.get(topic)
+        return entry is not None and entry.registered
+
+    def topics(self) -> list[str]:
+        return [name for name, entry in self._topics.items() if entry.registered]
+
+    def channels(self, topic: str) -> list[str]:
+        return list(self._channels(topic))
+
+    def producers(self, topic: str) -> list[Producer]:
+        entry = self._topics.get(topic)
+        return list(entry.producers.values()) if entry is not None else []
+
+    def peers(self) -> list[Peer]:
+        return [producer.peer for producer in self._peers.values()]
+
+    def registrations(self) -> Iterable[tuple[str, Collection[Producer]]]:
+        """("category:key:subkey", producers) of everything, for /debug."""
+        yield "client::", self._peers.values()
+        for name, entry in self._topics.items():
+            if entry.registered:
+                yield f"topic:{name}:", entry.producers.values()
+            for channel, producers in entry.channels.items():
+                yield f"channel:{name}:{channel}", producers.values()
+
+    def _channels(self, topic: str) -> dict[str, dict[str, Producer]]:
+        entry = self._topics.get(topic)
+        return entry.channels if entry is not None else {}
+
+    def _forget_if_empty(self, topic: str) -> None:
+        entry = self._topics.get(topic)
+        if entry is not None and not entry.registered and not entry.channels:
+            del self._topics[topic]
