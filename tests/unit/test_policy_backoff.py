@@ -1,0 +1,306 @@
+"""The backoff of a reader and the delays of redials."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.policy.backoff import RETEST_DELAY, Backoff, Phase, ReconnectDelays
+
+
+def fail(backoff: Backoff, now: float) -> bool:
+    return backoff.note(0, 1, now)
+
+
+def succeed(backoff: Backoff, now: float) -> bool:
+    return backoff.note(1, 0, now)
+
+
+def pause_of(backoff: Backoff, now: float) -> float:
+    assert backoff.phase is Phase.BLOCKED
+    assert backoff.resume_at is not None
+    return backoff.resume_at - now
+
+
+def wait_out(backoff: Backoff) -> float:
+    """Let the pause end; returns the moment."""
+    assert backoff.resume_at is not None
+    now = backoff.resume_at
+    assert backoff.tick(now)
+    assert backoff.phase is Phase.TESTING
+    return now
+
+
+def climb(backoff: Backoff, failures: int) -> list[float]:
+    """So many failed tests in a row, from OPEN; the pauses."""
+    now = 0.0
+    pauses = []
+    for _ in range(failures):
+        assert fail(backoff, now)
+        pauses.append(pause_of(backoff, now))
+        now = wait_out(backoff)
+    return pauses
+
+
+def test_one_failure_one_pause_one_test_one_success() -> None:
+    backoff = Backoff()
+    assert backoff.phase is Phase.OPEN
+    assert not backoff.is_active
+    assert fail(backoff, 100.0)
+    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.BLOCKED, 1, 102.0)
+    assert backoff.is_active
+    assert not backoff.tick(101.9)
+    assert backoff.tick(102.0)
+    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.TESTING, 1, None)
+    assert succeed(backoff, 103.0)
+    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.OPEN, 0, None)
+
+
+def test_successes_while_open_change_nothing() -> None:
+    backoff = Backoff()
+    assert not succeed(backoff, 1.0)
+    assert not backoff.note(0, 0, 1.0)
+    assert not backoff.tick(1.0)
+    assert not backoff.test_lost(1.0)
+    assert backoff.phase is Phase.OPEN
+
+
+def test_the_pause_doubles_up_to_exactly_the_ceiling() -> None:
+    assert climb(Backoff(max_duration=120.0), 9) == [2, 4, 8, 16, 32, 64, 120, 120, 120]
+    assert climb(Backoff(max_duration=128.0), 9) == [2, 4, 8, 16, 32, 64, 128, 128, 128]
+    assert climb(Backoff(max_duration=1.5), 2) == [1.5, 1.5]
+    assert climb(Backoff(max_duration=5.0, multiplier=0.25), 6) == [0.5, 1, 2, 4, 5, 5]
+
+
+def test_failures_at_the_ceiling_do_not_make_the_way_back_longer() -> None:
+    backoff = Backoff(max_duration=128.0)
+    climb(backoff, 500)
+    assert backoff.level == 7
+    pauses = []
+    now = 0.0
+    for _ in range(7):
+        assert succeed(backoff, now)
+        if backoff.is_active:
+            pauses.append(pause_of(backoff, now))
+            now = wait_out(backoff)
+    assert pauses == [64, 32, 16, 8, 4, 2]
+    assert not backoff.is_active
+
+
+def test_a_burst_of_failures_counts_once() -> None:
+    backoff = Backoff()
+    assert backoff.note(0, 200, 10.0)
+    resume_at = backoff.resume_at
+    for i in range(50):
+        assert not backoff.note(i % 3, 4, 10.0 + i * 0.01)
+    assert (backoff.level, backoff.resume_at) == (1, resume_at)
+
+
+def test_verdicts_during_a_pause_are_ignored() -> None:
+    backoff = Backoff()
+    climb(backoff, 2)
+    fail(backoff, 50.0)
+    before = (backoff.phase, backoff.level, backoff.resume_at)
+    assert not succeed(backoff, 50.1)
+    assert not fail(backoff, 50.2)
+    assert not backoff.note(0, 0, 50.3)
+    assert not backoff.test_lost(50.4)
+    assert (backoff.phase, backoff.level, backoff.resume_at) == before
+
+
+def test_one_verdict_a_pause() -> None:
+    backoff = Backoff()
+    climb(backoff, 3)
+    assert backoff.phase is Phase.TESTING
+    assert succeed(backoff, 20.0)
+    assert not succeed(backoff, 20.0)
+    assert not fail(backoff, 20.0)
+    assert backoff.level == 2
+    assert pause_of(backoff, 20.0) == 4.0
+
+
+def test_a_failure_outweighs_successes() -> None:
+    backoff = Backoff()
+    climb(backoff, 1)
+    assert backoff.note(5, 1, 3.0)
+    assert backoff.level == 2
+
+
+def test_a_requeue_without_backoff_repeats_the_pause() -> None:
+    backoff = Backoff()
+    climb(backoff, 3)
+    assert backoff.note(0, 0, 20.0)
+    assert (backoff.phase, backoff.level) == (Phase.BLOCKED, 3)
+    assert pause_of(backoff, 20.0) == 8.0
+
+
+def test_a_lost_test_is_repeated_soon_at_the_same_level() -> None:
+    backoff = Backoff()
+    climb(backoff, 5)
+    assert backoff.test_lost(100.0)
+    assert (backoff.phase, backoff.level) == (Phase.BLOCKED, 5)
+    assert pause_of(backoff, 100.0) == RETEST_DELAY
+    wait_out(backoff)
+    assert succeed(backoff, 102.0)
+    assert pause_of(backoff, 102.0) == 16.0
+    short = Backoff(max_duration=0.25)
+    climb(short, 1)
+    assert short.test_lost(1.0)
+    assert pause_of(short, 1.0) == 0.25
+
+
+def test_a_lost_test_at_the_ceiling_keeps_the_ceiling() -> None:
+    backoff = Backoff(max_duration=10.0)
+    climb(backoff, 6)
+    backoff.test_lost(100.0)
+    wait_out(backoff)
+    fail(backoff, 200.0)
+    assert (backoff.level, pause_of(backoff, 200.0)) == (4, 10.0)
+
+
+def test_max_duration_0_switches_it_off() -> None:
+    def strategy(level: int) -> float:
+        raise AssertionError("not to be asked")
+
+    backoff = Backoff(max_duration=0, strategy=strategy)
+    for now in range(5):
+        assert not fail(backoff, now)
+        assert not succeed(backoff, now)
+        assert not backoff.tick(now)
+        assert not backoff.test_lost(now)
+    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.OPEN, 0, None)
+
+
+def test_full_jitter_spreads_over_the_whole_pause_and_knows_the_ceiling() -> None:
+    first = []
+    for seed in range(300):
+        backoff = Backoff(max_duration=10.0, strategy="full_jitter", rng=random.Random(seed))
+        pauses = climb(backoff, 6)
+        assert all(0 <= pause <= min(2.0**n, 10.0) + 1e-9 for n, pause in enumerate(pauses, 1))
+        assert backoff.level == 4
+        first.append(pauses[-1])
+    assert min(first) < 1 and max(first) > 9
+    assert 4 < sum(first) / len(first) < 6
+
+
+def test_a_callable_gives_the_pause_of_a_level() -> None:
+    asked = []
+
+    def strategy(level: int) -> float:
+        asked.append(level)
+        return 3.0 * level
+
+    backoff = Backoff(max_duration=10.0, strategy=strategy)
+    assert climb(backoff, 6) == [3, 6, 9, 10, 10, 10]
+    assert backoff.level == 4
+    assert set(asked) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(("value", "pause"), [(-5.0, 0.0), (math.inf, 8.0), (math.nan, 8.0)])
+def test_a_callable_cannot_leave_the_bounds(value: float, pause: float) -> None:
+    assert climb(Backoff(max_duration=8.0, strategy=lambda _: value), 1) == [pause]
+
+
+def test_a_callable_that_raises_leaves_the_state_alone() -> None:
+    def strategy(level: int) -> float:
+        if level == 2:
+            raise ZeroDivisionError
+        return 1.0
+
+    backoff = Backoff(strategy=strategy)
+    climb(backoff, 1)
+    with pytest.raises(ZeroDivisionError):
+        fail(backoff, 5.0)
+    assert (backoff.phase, backoff.level) == (Phase.TESTING, 1)
+
+
+def test_levels_are_bounded_when_the_ceiling_is_never_reached() -> None:
+    backoff = Backoff(strategy=lambda _: 5.0)
+    climb(backoff, 200)
+    assert backoff.level == 32
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="full_jitter"):
+        Backoff(strategy="jitter")
+
+
+ACTIONS: dict[str, Callable[[Backoff, float], bool]] = {
+    "fail": lambda backoff, now: backoff.note(1, 3, now),
+    "succeed": lambda backoff, now: backoff.note(2, 0, now),
+    "neither": lambda backoff, now: backoff.note(0, 0, now),
+    "lost": Backoff.test_lost,
+    "tick": Backoff.tick,
+}
+
+signals = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(ACTIONS)),
+        st.floats(0, 40, allow_nan=False),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    signals=signals,
+    max_duration=st.sampled_from([0.0, 0.7, 1.0, 2.0, 60.0, 120.0, 128.0]),
+    multiplier=st.sampled_from([0.1, 1.0, 3.0]),
+    jitter=st.booleans(),
+)
+def test_any_history(
+    signals: list[tuple[str, float]], max_duration: float, multiplier: float, jitter: bool
+) -> None:
+    backoff = Backoff(
+        max_duration, multiplier, "full_jitter" if jitter else "exponential", random.Random(1)
+    )
+    now = 0.0
+    for name, step in signals:
+        now += step
+        phase, level, resume_at = backoff.phase, backoff.level, backoff.resume_at
+        changed = ACTIONS[name](backoff, now)
+        # What the states mean.
+        assert changed == (backoff.phase is not phase)
+        assert (backoff.phase is Phase.OPEN) == (backoff.level == 0)
+        assert (backoff.phase is Phase.BLOCKED) == (backoff.resume_at is not None)
+        if not changed:
+            assert (backoff.level, backoff.resume_at) == (level, resume_at)
+        # Every pause has its length, and none is longer than the ceiling.
+        if changed and backoff.resume_at is not None:
+            pause = backoff.resume_at - now
+            full = min(multiplier * 2.0**backoff.level, max_duration)
+            expected = min(full, RETEST_DELAY) if name == "lost" else full
+            assert pause <= expected + 1e-6
+            if not jitter:
+                assert pause == pytest.approx(expected)
+        # Verdicts count while OPEN and TESTING only, one level at a time.
+        if phase is Phase.BLOCKED:
+            assert changed == (name == "tick" and now >= (resume_at or 0))
+        assert abs(backoff.level - level) <= 1
+        if changed and name in ("neither", "lost", "tick"):
+            assert backoff.level == level
+    if max_duration == 0:
+        assert not backoff.is_active
+
+
+def test_reconnect_delays_grow_with_jitter_and_start_again() -> None:
+    delays = ReconnectDelays(rng=random.Random(3))
+    for full in (0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60):
+        assert full / 2 <= delays.next() <= full
+    delays.reset()
+    assert 0.25 <= delays.next() <= 0.5
+    assert 0.5 <= delays.next() <= 1.0
+
+
+def test_reconnect_delays_never_exceed_the_maximum_nor_reach_0() -> None:
+    delays = ReconnectDelays(initial=5.0, maximum=2.0, rng=random.Random(3))
+    drawn = [delays.next() for _ in range(2000)]
+    assert all(1.0 <= delay <= 2.0 for delay in drawn)
+    assert len(set(drawn)) > 1900

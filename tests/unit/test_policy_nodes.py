@@ -1,0 +1,451 @@
+"""Which nsqd is dialled when, and which one gets the next publish."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gnsqsync.config import Address
+from gnsqsync.errors import ConfigError
+from gnsqsync.policy.nodes import (
+    STABLE_AFTER,
+    TRIAL,
+    UNLISTED_TRIES,
+    NodeState,
+    ReaderNodes,
+    WriterNodes,
+)
+
+A, B, C = (Address(name, 4150) for name in "abc")
+
+
+def reader(*direct: Address) -> ReaderNodes:
+    return ReaderNodes(direct, rng=random.Random(5))
+
+
+def connect(nodes: ReaderNodes, address: Address, now: float) -> None:
+    assert nodes.dialling(address)
+    assert nodes.connected(address, now)
+
+
+def dial_and_fail(nodes: ReaderNodes, address: Address) -> float | None:
+    """A dial when it is due, which fails at once; returns when the next one is."""
+    now = nodes.next_at()
+    assert now is not None
+    assert nodes.due(now) == [address]
+    assert nodes.dialling(address)
+    return nodes.failed(address, now)
+
+
+# ReaderNodes
+
+
+def test_direct_nodes_are_due_at_once_and_in_one_go() -> None:
+    nodes = reader(A, B)
+    assert nodes.next_at() == 0.0
+    assert nodes.due(0.0) == [A, B]
+    nodes.dialling(A)
+    assert nodes.due(0.0) == [B]
+    nodes.dialling(B)
+    assert nodes.due(1e9) == []
+    assert nodes.next_at() is None
+
+
+def test_a_direct_node_is_dialled_for_ever_with_growing_jittered_delays() -> None:
+    nodes = reader(A)
+    full = 0.5
+    for _ in range(100):
+        before = nodes.next_at()
+        assert before is not None
+        again = dial_and_fail(nodes, A)
+        assert again is not None
+        assert full / 2 <= again - before <= full
+        full = min(full * 2, 60.0)
+    assert nodes.states() == {A: NodeState.WAITING}
+
+
+def test_first_failure_takes_the_same_path_as_a_loss() -> None:
+    never, lost = reader(A), reader(A)
+    nodes_failed = dial_and_fail(never, A)
+    connect(lost, A, 0.0)
+    assert lost.lost(A, 0.0) == nodes_failed
+
+
+def test_delays_start_again_only_after_a_connection_that_lived() -> None:
+    nodes = reader(A)
+    now = 0.0
+    for _ in range(6):
+        connect(nodes, A, now)
+        again = nodes.lost(A, now + STABLE_AFTER - 0.1)
+        assert again is not None
+        now = again
+    # Six short lives: the delay has grown to 16 seconds.
+    connect(nodes, A, now)
+    again = nodes.lost(A, now)
+    assert again is not None and 16 <= again - now <= 32
+    connect(nodes, A, again)
+    end = again + STABLE_AFTER
+    again = nodes.lost(A, end)
+    assert again is not None and 0.25 <= again - end <= 0.5
+
+
+def test_a_discovered_node_is_dialled_while_it_is_listed() -> None:
+    nodes = reader()
+    assert nodes.next_at() is None
+    nodes.discovered("lookup1", {A}, 10.0)
+    assert nodes.due(10.0) == [A]
+    for _ in range(50):
+        assert dial_and_fail(nodes, A) is not None
+
+
+def test_a_vanished_node_gets_a_few_tries_and_is_forgotten() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A, B}, 10.0)
+    connect(nodes, B, 10.0)
+    nodes.discovered("lookup1", {B}, 20.0)
+    for _ in range(UNLISTED_TRIES - 1):
+        assert dial_and_fail(nodes, A) is not None
+    assert dial_and_fail(nodes, A) is None
+    assert nodes.states() == {B: NodeState.LIVE}
+    nodes.discovered("lookup1", {A}, 100.0)
+    assert nodes.due(100.0) == [A]
+
+
+def test_a_live_node_is_kept_when_it_vanishes_and_tried_again_when_it_ends() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    connect(nodes, A, 0.0)
+    nodes.discovered("lookup1", set(), 60.0)
+    nodes.discovered("lookup1", set(), 120.0)
+    assert nodes.states() == {A: NodeState.LIVE}
+    assert nodes.lost(A, 130.0) is not None
+    tries = 1
+    while dial_and_fail(nodes, A) is not None:
+        tries += 1
+    assert tries == UNLISTED_TRIES
+    assert nodes.states() == {}
+
+
+def test_an_unlisted_node_that_flaps_is_forgotten_too() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    connect(nodes, A, 0.0)
+    nodes.discovered("lookup1", set(), 1.0)
+    now: float | None = nodes.lost(A, 1.0)
+    lives = 0
+    while now is not None:
+        connect(nodes, A, now)
+        now = nodes.lost(A, now + 0.1)
+        lives += 1
+    assert lives == UNLISTED_TRIES - 1
+
+
+def test_listed_by_one_of_several_lookupds_is_listed() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    nodes.discovered("lookup2", {A}, 0.0)
+    nodes.discovered("lookup1", set(), 1.0)
+    for _ in range(20):
+        assert dial_and_fail(nodes, A) is not None
+    nodes.discovered("lookup2", set(), 1e6)
+    nodes.discovered("lookup1", {A}, 1e6)
+    for _ in range(20):
+        assert dial_and_fail(nodes, A) is not None
+
+
+def test_an_answer_of_lookupd_does_not_shorten_a_delay() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    for _ in range(6):
+        again = dial_and_fail(nodes, A)
+    assert again is not None
+    nodes.discovered("lookup1", {A}, again - 1)
+    assert nodes.due(again - 1) == []
+    assert nodes.next_at() == again
+
+
+def test_direct_nodes_do_not_care_about_lookupd() -> None:
+    nodes = reader(A)
+    nodes.discovered("lookup1", {A}, 0.0)
+    nodes.discovered("lookup1", set(), 1.0)
+    for _ in range(20):
+        assert dial_and_fail(nodes, A) is not None
+
+
+def test_remove_cancels_the_redial() -> None:
+    nodes = reader(A)
+    dial_and_fail(nodes, A)
+    nodes.remove(A)
+    assert nodes.next_at() is None
+    assert nodes.states() == {}
+    assert not nodes.dialling(A)
+    nodes.remove(A)
+
+
+def test_remove_during_a_dial_refuses_the_connection() -> None:
+    nodes = reader(A)
+    nodes.dialling(A)
+    nodes.remove(A)
+    assert not nodes.connected(A, 1.0)
+    # What the owner closes then reports its end; that schedules nothing.
+    assert nodes.lost(A, 1.0) is None
+    assert nodes.next_at() is None
+
+
+def test_remove_of_a_live_node_ends_with_its_connection() -> None:
+    nodes = reader(A)
+    connect(nodes, A, 0.0)
+    nodes.remove(A)
+    assert nodes.lost(A, 100.0) is None
+    assert nodes.states() == {}
+
+
+def test_removed_and_added_again_during_a_dial_is_one_dial() -> None:
+    nodes = reader(A)
+    nodes.dialling(A)
+    nodes.remove(A)
+    nodes.add_direct(A)
+    assert nodes.due(1e9) == []
+    assert nodes.connected(A, 1.0)
+
+
+def test_a_loss_reported_twice_counts_once() -> None:
+    nodes = reader(A)
+    connect(nodes, A, 0.0)
+    again = nodes.lost(A, 1.0)
+    assert nodes.lost(A, 1.0) == again
+    assert nodes.failed(A, 1.1) == again
+    assert nodes.next_at() == again
+
+
+class ReaderNodesMachine(RuleBasedStateMachine):
+    """Any order of events: one dial per address, nothing wanted is forgotten, nothing else kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes = reader()
+        self.now = 0.0
+        self.direct: set[Address] = set()
+        self.listed: dict[str, set[Address]] = {"lookup1": set(), "lookup2": set()}
+        self.dials: set[Address] = set()
+        self.live: set[Address] = set()
+
+    @rule(address=st.sampled_from([A, B, C]))
+    def add(self, address: Address) -> None:
+        self.direct.add(address)
+        self.nodes.add_direct(address)
+
+    @rule(address=st.sampled_from([A, B, C]))
+    def remove(self, address: Address) -> None:
+        self.direct.discard(address)
+        for addresses in self.listed.values():
+            addresses.discard(address)
+        self.nodes.remove(address)
+
+    @rule(
+        source=st.sampled_from(["lookup1", "lookup2"]),
+        addresses=st.sets(st.sampled_from([A, B, C])),
+    )
+    def discover(self, source: str, addresses: set[Address]) -> None:
+        self.listed[source] = set(addresses)
+        self.nodes.discovered(source, addresses, self.now)
+
+    @rule(step=st.sampled_from([0.0, 0.1, 1.0, 10.0, 60.0]))
+    def pass_time(self, step: float) -> None:
+        self.now += step
+
+    @rule()
+    def dial_all_due(self) -> None:
+        for address in self.nodes.due(self.now):
+            assert address not in self.dials | self.live
+            assert self.nodes.dialling(address)
+            assert not self.nodes.dialling(address)
+            self.dials.add(address)
+
+    @rule(address=st.sampled_from([A, B, C]), works=st.booleans())
+    def dial_ends(self, address: Address, works: bool) -> None:
+        if address not in self.dials:
+            return
+        self.dials.remove(address)
+        if works and self.nodes.connected(address, self.now):
+            self.live.add(address)
+        elif not works:
+            self.check_retry(address, self.nodes.failed(address, self.now))
+
+    @rule(address=st.sampled_from([A, B, C]))
+    def lose(self, address: Address) -> None:
+        if address in self.live:
+            self.live.remove(address)
+            self.check_retry(address, self.nodes.lost(address, self.now))
+
+    def check_retry(self, address: Address, again: float | None) -> None:
+        if address in self.wanted():
+            assert again is not None
+        assert again is None or self.now < again <= self.now + 60.0
+
+    def wanted(self) -> set[Address]:
+        return self.direct.union(*self.listed.values())
+
+    @invariant()
+    def nothing_wanted_is_forgotten(self) -> None:
+        states = self.nodes.states()
+        assert self.wanted() <= set(states)
+        assert {a for a, state in states.items() if state is NodeState.DIALLING} == self.dials
+        assert {a for a, state in states.items() if state is NodeState.LIVE} == self.live
+        due = self.nodes.due(1e9)
+        assert {a for a, state in states.items() if state is NodeState.WAITING} == set(due)
+        assert (self.nodes.next_at() is None) == (not due)
+
+
+TestReaderNodes = ReaderNodesMachine.TestCase
+TestReaderNodes.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+
+
+# WriterNodes
+
+
+def writer(*addresses: Address, policy: str = "round_robin") -> WriterNodes:
+    return WriterNodes(addresses, policy, random.Random(5))
+
+
+def test_round_robin_takes_turns_and_dials_the_ones_that_are_not_live() -> None:
+    nodes = writer(A, B, C)
+    live: set[Address] = set()
+    firsts = []
+    for i in range(9):
+        order = nodes.candidates(float(i), live)
+        assert sorted(order) == [A, B, C]
+        firsts.append(order[0])
+        live.add(order[0])
+        nodes.ok(order[0], float(i))
+    assert firsts[:3] == firsts[3:6] == firsts[6:]
+    assert set(firsts[:3]) == {A, B, C}
+
+
+def test_writers_do_not_all_begin_at_the_same_node() -> None:
+    firsts = {
+        WriterNodes([A, B, C], rng=random.Random(seed)).candidates(0.0, ())[0] for seed in range(40)
+    }
+    assert firsts == {A, B, C}
+
+
+def test_a_benched_node_comes_last_until_its_bench_ends() -> None:
+    nodes = writer(A, B, C)
+    until = nodes.failed(B, 100.0)
+    assert 100.25 <= until <= 100.5
+    assert nodes.benched_until(B, 100.0) == until
+    for _ in range(6):
+        assert nodes.candidates(100.0, {A, C})[-1] == B
+    assert nodes.benched_until(B, until) is None
+    assert B in {nodes.candidates(until, {A, C})[0] for _ in range(3)}
+
+
+def test_live_ones_come_before_the_ones_to_dial() -> None:
+    nodes = writer(A, B, C, policy="failover")
+    assert nodes.candidates(0.0, {C}) == [A, C, B]
+    nodes.failed(A, 10.0)
+    assert nodes.candidates(10.0, {C}) == [B, C, A]
+    nodes.failed(B, 10.0)
+    assert nodes.candidates(10.0, {C})[0] == C
+
+
+def test_all_benched_are_still_offered_the_earliest_end_first() -> None:
+    nodes = writer(A, B)
+    for now in (0.0, 1.0, 3.0, 7.0):
+        last = nodes.failed(A, now)
+    first = nodes.failed(B, 7.0)
+    assert first < last
+    assert nodes.candidates(7.0, ()) == [B, A]
+
+
+def test_benches_grow_once_a_bench_and_start_again_with_success() -> None:
+    nodes = writer(A, B)
+    now = 0.0
+    full = 0.5
+    for _ in range(10):
+        until = nodes.failed(A, now)
+        assert full / 2 <= until - now <= full
+        # Sixteen publishers were waiting on the connection that broke.
+        assert {nodes.failed(A, now + 0.01) for _ in range(16)} == {until}
+        now, full = until, min(full * 2, 60.0)
+    nodes.ok(A, now)
+    assert nodes.benched_until(A, now) is None
+    assert nodes.failed(A, now) - now <= 0.5
+
+
+def test_failover_sticks_to_the_first_and_fails_back_after_the_bench() -> None:
+    nodes = writer(A, B, policy="failover")
+    assert [nodes.candidates(0.0, {A, B})[0] for _ in range(5)] == [A] * 5
+    until = nodes.failed(A, 0.0)
+    assert [nodes.candidates(0.1, {B})[0] for _ in range(5)] == [B] * 5
+    assert nodes.candidates(until, {B}) == [A, B]
+    nodes.ok(A, until + 0.1)
+    assert nodes.candidates(until + 0.2, {A, B}) == [A, B]
+
+
+@pytest.mark.parametrize("policy", ["failover", "round_robin"])
+def test_one_publish_tries_a_node_that_comes_back_while_the_others_stay_away(policy: str) -> None:
+    nodes = writer(A, B, policy=policy)
+    until = nodes.failed(A, 0.0)
+    firsts = [nodes.candidates(until, {B})[0] for _ in range(10)]
+    assert firsts.count(A) == 1
+    assert A in [nodes.candidates(until + TRIAL, {B})[0] for _ in range(2)]
+    # The trial fails: that is a failure after the first bench, so the next one is longer.
+    now = until + TRIAL + 0.1
+    assert 0.5 <= nodes.failed(A, now) - now <= 1.0
+
+
+def test_without_a_live_alternative_nobody_is_kept_waiting() -> None:
+    nodes = writer(A, B, policy="failover")
+    assert [nodes.candidates(0.0, ()) for _ in range(4)] == [[A, B]] * 4
+
+
+def test_one_address_is_always_offered() -> None:
+    nodes = writer(A)
+    nodes.failed(A, 1.0)
+    assert nodes.candidates(1.0, ()) == [A]
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="failover"):
+        writer(A, policy="random")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    policy=st.sampled_from(["failover", "round_robin"]),
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["ok", "failed", "candidates"]),
+            st.sampled_from([A, B, C]),
+            st.sets(st.sampled_from([A, B, C])),
+            st.sampled_from([0.0, 0.1, 1.0, 30.0]),
+        ),
+        max_size=60,
+    ),
+)
+def test_every_address_is_a_candidate_once_and_benched_ones_come_last(
+    policy: str, events: list[tuple[str, Address, set[Address], float]]
+) -> None:
+    nodes = WriterNodes([A, B, C], policy, random.Random(0))
+    now = 0.0
+    for name, address, live, step in events:
+        now += step
+        if name == "ok":
+            nodes.ok(address, now)
+            assert nodes.benched_until(address, now) is None
+        elif name == "failed":
+            assert now < nodes.failed(address, now) <= now + 60.0
+        else:
+            ends = [nodes.benched_until(a, now) or 0.0 for a in (A, B, C)]
+            benched = dict(zip((A, B, C), ends, strict=True))
+            order = nodes.candidates(now, live)
+            assert sorted(order) == [A, B, C]
+            rank = [(benched[a] > 0, benched[a]) for a in order]
+            assert rank == sorted(rank)
+            able = [a for a in order if not benched[a]][1:]
+            assert able == sorted(able, key=lambda a: a not in live)
