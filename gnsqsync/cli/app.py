@@ -15,13 +15,14 @@ import click
 from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
 
-# name of the command -> module; in it the click command has the name of the module.
+# Name of a command -> its module, in which the click command has the same name, and what the
+# list of commands says of it: the list loads no module.
 COMMANDS = {
-    "demo": "gnsqsync.cli.demo",
-    "pub": "gnsqsync.cli.pub",
-    "tail": "gnsqsync.cli.tail",
-    "consume": "gnsqsync.cli.consume",
-    "stat": "gnsqsync.cli.stat",
+    "demo": ("gnsqsync.cli.demo", "See NSQ at work: two servers, publishers and a consumer."),
+    "pub": ("gnsqsync.cli.pub", "Publish each line of a file or of standard input."),
+    "tail": ("gnsqsync.cli.tail", "Print the messages of a topic."),
+    "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
+    "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
 }
 
 # Handled before click sees them (gnsqsync.cli.main); here for the list of commands.
@@ -37,12 +38,17 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *SERVERS]
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        texts = {name: text for name, (_, text) in COMMANDS.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(list({**texts, **SERVERS}.items()))
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in SERVERS:
             return click.Command(name, help=SERVERS[name])
         if name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[name]), name)
+        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -23,7 +23,7 @@ from gnsqsync.cli.common import (
 def load_handler(
     ctx: click.Context, param: click.Parameter, value: str
 ) -> Callable[[Message], object]:
-    """The callable that ``package.module:function`` names; the working directory is searched too."""
+    """What ``package.module:function`` names; the working directory is searched too."""
     module_name, colon, path = value.partition(":")
     if not colon or not module_name or not path:
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
@@ -57,11 +57,13 @@ def load_handler(
     default=1,
     show_default=True,
     type=click.IntRange(1),
+    metavar="N",
     help="How many threads run the handler.",
 )
 @click.option(
     "--max-in-flight",
     type=click.IntRange(1),
+    metavar="N",
     help="Messages that nsqd may send ahead. [default: as --concurrency]",
 )
 @click.option(
@@ -69,6 +71,7 @@ def load_handler(
     default=5,
     show_default=True,
     type=click.IntRange(0),
+    metavar="N",
     help="Give a message up after so many deliveries; 0: never.",
 )
 @click.option(
@@ -76,10 +79,14 @@ def load_handler(
     default=90.0,
     show_default=True,
     type=float,
+    metavar="SECONDS",
     help="Seconds until a failed message comes again, times its attempts.",
 )
 @click.option(
-    "--msg-timeout", type=float, help="Seconds a handler may take. [default: as nsqd says]"
+    "--msg-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds a handler may take. [default: as nsqd says]",
 )
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Publish there what is given up.")
 @connection_options

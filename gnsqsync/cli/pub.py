@@ -96,6 +96,7 @@ class Counts:
     default=200,
     show_default=True,
     type=click.IntRange(1),
+    metavar="N",
     help="Messages per command to nsqd (MPUB) at most.",
 )
 @click.option(
@@ -110,6 +111,7 @@ class Counts:
     default=5.0,
     show_default=True,
     type=float,
+    metavar="SECONDS",
     help="Seconds until nsqd must have accepted a batch.",
 )
 @click.option(
@@ -117,7 +119,8 @@ class Counts:
     default=1048576,
     show_default=True,
     type=click.IntRange(1),
-    help="Bytes; as nsqd's flag.",
+    metavar="BYTES",
+    help="As nsqd's own flag.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @connection_options

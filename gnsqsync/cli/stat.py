@@ -154,7 +154,7 @@ class Rates:
 
 
 @click.command(
-    epilog="Examples: gnsqsync stat -l 127.0.0.1:4161      gnsqsync stat orders --once --json",
+    epilog="Example: gnsqsync stat orders -l 127.0.0.1:4161 --once --json",
 )
 @click.argument("topic", required=False)
 @click.option("--channel", "-c", metavar="CHANNEL", help="Only this channel.")
@@ -172,6 +172,7 @@ class Rates:
     default=2.0,
     show_default=True,
     type=click.FloatRange(0.1),
+    metavar="SECONDS",
     help="Seconds between two measurements.",
 )
 @click.option("--once", is_flag=True, help="Measure once and end; there are no rates then.")

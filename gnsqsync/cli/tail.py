@@ -117,8 +117,9 @@ def tail(
 ) -> int:
     """Print the messages of TOPIC to standard output, each with a newline behind it.
 
-    It listens on a channel of its own, which nsqd deletes afterwards: nobody loses a message by
-    being watched, and only what is published from now on is shown. Ctrl-C ends it.
+    It listens on a channel of its own, which nsqd deletes afterwards, so other consumers get
+    everything as before, and only what is published from now on is shown. One exception: a topic
+    without any channel gives what waits in it to its first one, which would be this. Ctrl-C ends.
     """
     printer = Printer(topic, count, as_json)
     reader = Reader(

@@ -1,0 +1,305 @@
+"""``gnsqsync demo``: two embedded nsqds, several publishers, one consumer, and a count at the end.
+
+Knows what it shows and how it verifies. Knows nothing of drawing, which is demo_view's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import resources
+
+import click
+
+from gnsqsync import Message, NsqdHTTP, Observer, Reader, Requeue, Writer
+from gnsqsync.cli.common import Flag, Signals, rate_text, show_log
+from gnsqsync.cli.demo_view import View, make_view
+from gnsqsync.embedded import Nsqd, Nsqlookupd
+
+TOPIC = "demo"
+CHANNEL = "count"
+BATCH = 100
+MAX_IN_FLIGHT = 200
+WORKERS = 4
+# The text that comes with the package is published again and again until there are so many lines.
+AT_LEAST = 5000
+# At each of these places in the text some handlers fail, each line the first time only.
+FAILURES_AT = (0.3, 0.7)
+FAILURES_EACH = 5
+FAILED_AGAIN_AFTER = 0.5
+# Seconds without a new line, after everything was published, until the rest counts as missing.
+PATIENCE = 15.0
+SHOWN_MISSING = 10
+
+
+class Consumer(Observer):
+    """The handler and what it has seen. Called by several worker threads at a time.
+
+    list.append and set.add are atomic, so there is no lock.
+    """
+
+    def __init__(self, lines: Sequence[bytes], work: float) -> None:
+        self._lines = lines
+        self._work = work
+        self._failing = failing_numbers(len(lines))
+        self.seen: set[int] = set()
+        self.arrivals: list[int] = []
+        self.wrong: list[str] = []
+        self.failures: list[int] = []
+        self.backoffs: list[tuple[int, float]] = []
+
+    def handle(self, message: Message) -> None:
+        """Note the line; or fail, if it is one of those that fail and it came the first time."""
+        number_text, _, line = message.body.partition(b"\t")
+        number = int(number_text) if number_text.isdigit() else 0
+        if not 1 <= number <= len(self._lines) or self._lines[number - 1] != line:
+            self.wrong.append(message.id)
+            return
+        if self._work:
+            time.sleep(self._work)
+        if number in self._failing and message.attempts == 1:
+            self.failures.append(number)
+            raise Requeue(FAILED_AGAIN_AFTER)
+        self.arrivals.append(number)
+        self.seen.add(number)
+
+    def backoff(self, level: int, seconds: float) -> None:
+        self.backoffs.append((level, seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of the lines: numbers that never came, how many came more than once."""
+
+    missing: tuple[int, ...]
+    repeated: int
+    wrong: int
+
+    @property
+    def good(self) -> bool:
+        return not self.missing and not self.wrong
+
+
+def verify(total: int, arrivals: Sequence[int], wrong: int) -> Verdict:
+    """Compare the numbers that arrived with 1 to ``total``."""
+    counts = Counter(arrivals)
+    return Verdict(
+        missing=tuple(number for number in range(1, total + 1) if number not in counts),
+        repeated=sum(1 for count in counts.values() if count > 1),
+        wrong=wrong,
+    )
+
+
+def failing_numbers(total: int) -> frozenset[int]:
+    """The numbers of the lines whose handler fails the first time: a few in two places."""
+    failing: set[int] = set()
+    for place in FAILURES_AT:
+        first = int(total * place) + 1
+        failing.update(range(first, min(first + FAILURES_EACH, total + 1)))
+    return frozenset(failing)
+
+
+def read_lines(path: str | None) -> list[bytes]:
+    """The lines of the file without their newlines; without one, of the text of the package."""
+    if path is not None:
+        with open(path, "rb") as file:
+            return file.read().removesuffix(b"\n").split(b"\n")
+    text = resources.files("gnsqsync.cli").joinpath("demo.txt").read_bytes()
+    lines = text.removesuffix(b"\n").split(b"\n")
+    return lines * -(-AT_LEAST // len(lines))
+
+
+def batches(lines: Sequence[bytes], start: int, step: int) -> Iterator[list[bytes]]:
+    """Each ``step``-th batch from ``start`` on, as bodies: a line's number, a tab, the line."""
+    for first in range(start * BATCH, len(lines), step * BATCH):
+        numbered = enumerate(lines[first : first + BATCH], first + 1)
+        yield [b"%d\t%b" % pair for pair in numbered]
+
+
+class Publishers:
+    """Several threads, each with its own Writer to both nsqds, that publish all lines."""
+
+    def __init__(self, lines: Sequence[bytes], addresses: list[str], count: int) -> None:
+        self._lines = lines
+        self._addresses = addresses
+        self._count = count
+        self._stop = Flag()
+        self._pool = ThreadPoolExecutor(count)
+        self._futures: list[Future[None]] = []
+        # One entry for each batch; appended to by all threads, which is atomic.
+        self._published: list[int] = []
+        self._began = 0.0
+        self.seconds = 0.0
+
+    def start(self) -> None:
+        self._began = time.monotonic()
+        self._futures = [self._pool.submit(self._publish, n) for n in range(self._count)]
+
+    def _publish(self, number: int) -> None:
+        with Writer(self._addresses) as writer:
+            for bodies in batches(self._lines, number, self._count):
+                if self._stop.is_set():
+                    return
+                writer.publish_many(TOPIC, bodies)
+                self._published.append(len(bodies))
+
+    @property
+    def published(self) -> int:
+        return sum(self._published)
+
+    def is_done(self) -> bool:
+        """Whether all threads have ended; raises what made one of them fail."""
+        if not all(future.done() for future in self._futures):
+            return False
+        for future in self._futures:
+            future.result()
+        if not self.seconds:
+            self.seconds = time.monotonic() - self._began
+        return True
+
+    def close(self) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+
+
+@click.command(epilog="Example: gnsqsync demo /usr/share/dict/words")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--publishers",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Threads that publish.",
+)
+@click.option(
+    "--work",
+    type=click.FloatRange(0, 1000),
+    metavar="MS",
+    help="Milliseconds that a handler needs for a line."
+    " [default: 2 for the text that comes with gnsqsync, 0 for a file]",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+def demo(file: str | None, publishers: int, work: float | None, verbose: bool) -> int:
+    """See NSQ at work: no server and no set-up needed, done in a few seconds.
+
+    Starts an nsqlookupd and two nsqds on free ports of this machine, publishes the lines of FILE
+    from several threads, and consumes them again, while a table shows who does what. Without FILE
+    the lines are a text that explains NSQ. Some handlers fail on purpose. In the end every line is
+    compared with the original: exit code 0 if all of them arrived, 1 if not.
+    """
+    show_log(verbose)
+    lines = read_lines(file)
+    if work is None:
+        work = 2.0 if file is None else 0.0
+    stop = Flag()
+    servers: list[Nsqd | Nsqlookupd] = []
+    with ExitStack() as stack:
+        signals = stack.enter_context(Signals(stop.set, lambda: [s.kill() for s in servers]))
+        lookupd, nsqds = start_servers(stack, servers)
+        consumer = Consumer(lines, work / 1000)
+        reader = Reader(
+            TOPIC,
+            CHANNEL,
+            consumer.handle,
+            lookupd_http_addresses=[lookupd.http_address],
+            lookupd_poll_interval=0.5,
+            max_in_flight=MAX_IN_FLIGHT,
+            concurrency=WORKERS,
+            max_attempts=0,
+            backoff_multiplier=0.1,
+            max_backoff_duration=1.0,
+            observer=consumer,
+        )
+        sender = Publishers(lines, [nsqd.tcp_address for nsqd in nsqds], publishers)
+        stack.callback(sender.close)
+        view = stack.enter_context(make_view(len(lines), MAX_IN_FLIGHT, WORKERS))
+        began = time.monotonic()
+        with reader:
+            sender.start()
+            watch(reader, sender, consumer, view, len(lines), stop)
+            seconds = time.monotonic() - began
+            connections = reader.stats().connections
+        stats = reader.stats()
+    if signals.received is not None:
+        click.echo("stopped before the end")
+        return 128 + signals.received
+    verdict = verify(len(lines), consumer.arrivals, len(consumer.wrong))
+    total = len(lines)
+    click.echo(
+        f"published {sender.published:,} lines from {publishers} threads in {sender.seconds:.2f} s:"
+        f" {rate_text(sender.published, sender.seconds, 'lines')}"
+    )
+    click.echo(
+        f"consumed  {len(consumer.seen):,} lines in {seconds:.2f} s:"
+        f" {rate_text(len(consumer.seen), seconds, 'lines')}, by discovery from"
+        f" {', '.join(f'{c.address} ({c.received:,})' for c in connections)}"
+    )
+    pauses = [pause for level, pause in consumer.backoffs if level]
+    click.echo(
+        f"{len(consumer.failures)} handlers failed on purpose, {stats.requeued:,} lines were"
+        f" requeued, {len(pauses)} backoff pauses ({sum(pauses):.1f} s together)"
+    )
+    return report(verdict, total)
+
+
+def start_servers(
+    stack: ExitStack, servers: list[Nsqd | Nsqlookupd]
+) -> tuple[Nsqlookupd, list[Nsqd]]:
+    """One nsqlookupd and two nsqds that are registered with it and have the topic and channel."""
+    click.echo("starting an nsqlookupd and two nsqds, embedded, on free ports of this machine")
+    lookupd = stack.enter_context(Nsqlookupd())
+    servers.append(lookupd)
+    nsqds = []
+    for _ in range(2):
+        nsqd = stack.enter_context(Nsqd(lookupd_tcp_addresses=lookupd.tcp_address))
+        servers.append(nsqd)
+        nsqds.append(nsqd)
+        with NsqdHTTP(nsqd.http_address) as http:
+            http.create_topic(TOPIC)
+            http.create_channel(TOPIC, CHANNEL)
+    click.echo(
+        f"nsqlookupd at {lookupd.http_address}, nsqds at"
+        f" {' and '.join(nsqd.tcp_address for nsqd in nsqds)}"
+    )
+    return lookupd, nsqds
+
+
+def watch(
+    reader: Reader, sender: Publishers, consumer: Consumer, view: View, total: int, stop: Flag
+) -> None:
+    """Show progress until every line was seen, or somebody stops it, or nothing comes any more."""
+    last_seen, last_change = -1, time.monotonic()
+    while not stop.wait(0.1):
+        done = sender.is_done()
+        seen = len(consumer.seen)
+        now = time.monotonic()
+        if seen != last_seen or not done:
+            last_seen, last_change = seen, now
+        view.show(sender.published, seen, len(consumer.failures), reader.stats(), consumer.backoffs)
+        if (done and seen == total) or now - last_change > PATIENCE:
+            return
+
+
+def report(verdict: Verdict, total: int) -> int:
+    """Say whether every line arrived; returns the exit code."""
+    if verdict.repeated:
+        click.echo(f"{verdict.repeated:,} lines were delivered more than once, as NSQ may do")
+    if verdict.wrong:
+        click.echo(f"gnsqsync: {verdict.wrong} messages were not what was published", err=True)
+    if verdict.missing:
+        shown = ", ".join(map(str, verdict.missing[:SHOWN_MISSING]))
+        more = len(verdict.missing) - SHOWN_MISSING
+        click.echo(
+            f"gnsqsync: {len(verdict.missing):,} of {total:,} lines did not arrive: {shown}"
+            f"{f' and {more:,} more' if more > 0 else ''}",
+            err=True,
+        )
+    if not verdict.good:
+        return 1
+    click.echo(f"every one of the {total:,} lines arrived")
+    return 0
