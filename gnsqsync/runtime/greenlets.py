@@ -257,11 +257,9 @@ class _Socket:
             pass  # closed or reset before
 
     def close(self) -> None:
-        self._ended = True
         self._sock.close()
 
     def abandon(self) -> None:
-        self._ended = True
         descriptor = self._sock.fileno()
         if descriptor >= 0:
             # gevent closes later, when its hub runs, which in a fork's child may be never; and
