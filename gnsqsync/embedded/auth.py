@@ -1,0 +1,180 @@
+"""Asking auth servers what a client may do (nsq-reference 1.11).
+
+Knows their HTTP API and the rules of their answers; nothing of the TCP protocol.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlencode, urlsplit
+
+from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.options import NsqdOptions
+
+__all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
+
+AuthQuery: TypeAlias = "Callable[[str, bool, str, bytes], Authorization]"
+"""(peer IP, whether TLS is up, common name of the client certificate, secret) -> Authorization."""
+
+
+class AuthFailure(Exception):
+    """No auth server could be asked, or what it answered was rejected."""
+
+
+@dataclass(frozen=True)
+class _Permission:
+    topic: re.Pattern[str]
+    channels: tuple[re.Pattern[str], ...]
+    kinds: frozenset[str]
+
+    def allows(self, kind: str, topic: str, channel: str) -> bool:
+        # Searched, not anchored; a publish asks for the channel "".
+        return (
+            kind in self.kinds
+            and self.topic.search(topic) is not None
+            and any(pattern.search(channel) for pattern in self.channels)
+        )
+
+
+@dataclass(frozen=True)
+class Authorization:
+    """What an auth server said. ``expires_at`` is in seconds of the monotonic clock."""
+
+    identity: str
+    identity_url: str
+    permissions: tuple[_Permission, ...]
+    expires_at: float
+
+    @classmethod
+    def parse(cls, answer: Any, now: float) -> Authorization:
+        """Raises AuthFailure for anything that nsqd rejects as a whole."""
+        if not isinstance(answer, dict):
+            raise AuthFailure("the answer is not an object")
+        ttl = answer.get("ttl")
+        if type(ttl) is not int or ttl <= 0:
+            raise AuthFailure(f"invalid TTL {ttl!r} (must be >0)")
+        entries = _list(answer, "authorizations")
+        return cls(
+            _text(answer, "identity"),
+            _text(answer, "identity_url"),
+            tuple(_permission(entry) for entry in entries),
+            now + ttl,
+        )
+
+    def allows(self, topic: str, channel: str) -> bool:
+        """Whether publishing to ``topic`` (channel "") or subscribing is allowed."""
+        kind = "subscribe" if channel else "publish"
+        return any(entry.allows(kind, topic, channel) for entry in self.permissions)
+
+
+def _text(found: dict[str, Any], key: str) -> str:
+    value = found.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise AuthFailure(f"{key} is not a string")
+    return value
+
+
+def _list(found: dict[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise AuthFailure(f"{key} is not a list")
+    return value
+
+
+def _pattern(text: Any) -> re.Pattern[str]:
+    if not isinstance(text, str):
+        raise AuthFailure(f"{text!r} is not a regular expression")
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise AuthFailure(f"unable to compile {text!r}: {error}") from None
+
+
+def _permission(entry: Any) -> _Permission:
+    if not isinstance(entry, dict):
+        raise AuthFailure("an authorization is not an object")
+    kinds = _list(entry, "permissions")
+    for kind in kinds:
+        if kind not in ("subscribe", "publish"):
+            raise AuthFailure(f"unknown permission {kind!r}")
+    channels = tuple(_pattern(channel) for channel in _list(entry, "channels"))
+    return _Permission(_pattern(_text(entry, "topic")), channels, frozenset(kinds))
+
+
+class Authenticator:
+    """Asks the servers of --auth-http-address in turn, from a random one on.
+
+    ``run`` calls a function that blocks, and lets the rest of the process go on meanwhile.
+    """
+
+    def __init__(
+        self,
+        options: NsqdOptions,
+        log: Log,
+        now: Callable[[], float],
+        run: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        self._options = options
+        self._log = log
+        self._now = now
+        self._run = run
+
+    def query(self, ip: str, tls: bool, common_name: str, secret: bytes) -> Authorization:
+        """An ``AuthQuery``. AuthFailure when none of the servers gave an answer to go by."""
+        parameters = {
+            "common_name": common_name,
+            "remote_ip": ip,
+            "secret": secret,
+            "tls": "true" if tls else "false",
+        }
+        servers = list(self._options.auth_http_address)
+        first = random.randrange(len(servers))
+        for server in servers[first:] + servers[:first]:
+            endpoint = server if "://" in server else f"http://{server}/auth"
+            url = f"{endpoint}?{urlencode(parameters)}"
+            try:
+                answer = self._run(lambda url=url: self._get(url))  # type: ignore[misc]
+                return Authorization.parse(answer, self._now())
+            except AuthFailure as error:
+                # Not the URL with the secret in it.
+                self._log.error("error querying auth server %s - %s", endpoint, error)
+        raise AuthFailure("unable to access auth server")
+
+    def _get(self, url: str) -> Any:
+        import requests
+
+        options = self._options
+        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+        with requests.Session() as session:
+            # nsqd goes straight to its auth servers, whatever proxy the environment names.
+            session.trust_env = False
+            session.headers["Accept"] = "application/vnd.nsq; version=1.0"
+            session.headers["User-Agent"] = "nsqd/1.3.0 (gnsqsync embedded)"
+            session.verify = options.tls_root_ca_file or True
+            try:
+                answer = session.get(url, timeout=timeouts)
+                if answer.status_code == 403 and url.startswith("http://"):
+                    answer = session.get(_https_url(url, answer.json()), timeout=timeouts)
+                if answer.status_code != 200:
+                    raise AuthFailure(f"got response {answer.status_code}")
+                return answer.json()
+            except (OSError, ValueError) as error:
+                # requests' own errors are OSErrors, its JSON errors ValueErrors. Their texts name
+                # the URL, and in it the secret.
+                raise AuthFailure(type(error).__name__) from None
+
+
+def _https_url(url: str, answer: Any) -> str:
+    port = answer.get("https_port") if isinstance(answer, dict) else None
+    if type(port) is not int:
+        raise AuthFailure("got response 403")
+    parts = urlsplit(url)
+    return parts._replace(scheme="https", netloc=f"{parts.hostname}:{port}").geturl()

@@ -1,0 +1,73 @@
+"""Reading the body of MPUB piece by piece, for TCP and HTTP alike. No I/O (nsq-reference 1.18)."""
+
+from __future__ import annotations
+
+from gnsqsync.embedded.identify import Fatal
+
+__all__ = ["MpubBody", "signed_int"]
+
+
+def signed_int(data: bytes, offset: int) -> int:
+    """The int32 at ``offset``, big-endian."""
+    return int.from_bytes(data[offset : offset + 4], "big", signed=True)
+
+
+class MpubBody:
+    """``[count]{[size][bytes]}...``, fed from any position on.
+
+    ``bodies`` fills up; ``done`` says that the last one is read; ``missing`` is the error for an
+    input that ends now.
+    """
+
+    __slots__ = ("_count", "_max_count", "_max_msg_size", "bodies", "missing", "needs")
+
+    def __init__(self, max_msg_size: int, max_body_size: int) -> None:
+        self.bodies: list[bytes] = []
+        self.missing = Fatal(b"E_BAD_BODY", b"MPUB failed to read message count")
+        # How many bytes the next piece has.
+        self.needs = 4
+        self._count = -1
+        self._max_msg_size = max_msg_size
+        self._max_count = (max_body_size - 4) // 5
+
+    @property
+    def done(self) -> bool:
+        return len(self.bodies) == self._count
+
+    def read(self, data: bytes, offset: int) -> int:
+        """Take what is whole in ``data`` from ``offset`` on; returns where it stopped.
+
+        Raises Fatal for a bad count or size.
+        """
+        end = len(data)
+        bodies = self.bodies
+        if self._count < 0:
+            if end - offset < 4:
+                return offset
+            count = signed_int(data, offset)
+            if not 0 < count <= self._max_count:
+                raise Fatal(b"E_BAD_BODY", b"MPUB invalid message count %d" % count)
+            self._count = count
+            offset += 4
+        while len(bodies) < self._count:
+            index = len(bodies)
+            if end - offset < 4:
+                self.needs = 4
+                text = b"MPUB failed to read message(%d) body size" % index
+                self.missing = Fatal(b"E_BAD_MESSAGE", text)
+                break
+            size = signed_int(data, offset)
+            if size <= 0:
+                text = b"MPUB invalid message(%d) body size %d" % (index, size)
+                raise Fatal(b"E_BAD_MESSAGE", text)
+            if size > self._max_msg_size:
+                text = b"MPUB message too big %d > %d" % (size, self._max_msg_size)
+                raise Fatal(b"E_BAD_MESSAGE", text)
+            stop = offset + 4 + size
+            if stop > end:
+                self.needs = 4 + size
+                self.missing = Fatal(b"E_BAD_MESSAGE", b"MPUB failed to read message body")
+                break
+            bodies.append(data[offset + 4 : stop])
+            offset = stop
+        return offset

@@ -1,0 +1,348 @@
+"""A channel: its queue, what is in flight and deferred, and handing messages to consumers.
+
+No I/O; time comes from the broker's clock. Follows nsq-reference 1.13 to 1.16, 1.21 and 1.22.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from gnsqsync.embedded.latency import LatencyWindow
+from gnsqsync.embedded.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from gnsqsync.embedded.broker import Broker
+
+__all__ = ["NOT_IN_FLIGHT", "NOT_OWNER", "Channel", "Consumer", "QueuedMessage", "TooManyConsumers"]
+
+NOT_IN_FLIGHT = b"ID not in flight"
+NOT_OWNER = b"client does not own message"
+
+# A consumer gets at most this much at once, so that the limit of its outgoing buffer is looked at
+# again before more bodies are copied into frames.
+_BATCH_BYTES = 256 * 1024
+# Passes over the in-flight table of one channel are at least this far apart (seconds).
+_SCAN_SPACING = 0.01
+
+
+class QueuedMessage:
+    """One copy of a message: each channel has its own, and they share id and body."""
+
+    __slots__ = (
+        "attempts",
+        "body",
+        "deadline",
+        "delay",
+        "delivered_at",
+        "id",
+        "owner",
+        "timestamp",
+    )
+
+    def __init__(
+        self, id: bytes, timestamp: int, body: bytes, delay: float = 0.0, attempts: int = 0
+    ) -> None:
+        self.id = id
+        self.timestamp = timestamp
+        self.body = body
+        self.delay = delay
+        self.attempts = attempts
+        # Set while in flight.
+        self.owner: Consumer | None = None
+        self.deadline = 0.0
+        self.delivered_at = 0.0
+
+    def copy(self) -> QueuedMessage:
+        return QueuedMessage(self.id, self.timestamp, self.body, self.delay, self.attempts)
+
+
+class Consumer(Protocol):
+    """What a channel needs of a subscribed connection.
+
+    ``in_flight`` is counted by the channel. ``delivery_timeout`` is in seconds.
+    """
+
+    in_flight: int
+    delivery_timeout: float
+    sample_rate: int
+    requeue_count: int
+    finish_count: int
+
+    @property
+    def msg_timeout(self) -> float: ...
+
+    def room(self) -> int:
+        """How many messages it takes now: 0 when not ready, or when its buffer is full."""
+        ...
+
+    def deliver(self, messages: list[QueuedMessage]) -> None:
+        """Write them. Must not block and must not fail."""
+        ...
+
+    def channel_closed(self) -> None:
+        """The channel was deleted: close the connection."""
+        ...
+
+
+class TooManyConsumers(Exception):
+    """--max-channel-consumers is reached."""
+
+
+class Channel:
+    """One channel of a topic. Made by ``Topic.channel``."""
+
+    def __init__(self, broker: Broker, topic_name: str, name: str) -> None:
+        self._broker = broker
+        self.topic_name = topic_name
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.paused = False
+        self.deleted = False
+        self.queue: deque[QueuedMessage] = deque()
+        self.in_flight: dict[bytes, QueuedMessage] = {}
+        self.deferred: list[tuple[float, int, QueuedMessage]] = []
+        self.consumers: list[Consumer] = []
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.latency = LatencyWindow.for_options(broker.options)
+        # When the broker calls expire() next; math.inf when nothing is planned.
+        self.wake_at = math.inf
+        # No message in flight times out before this. It may be too early, as FIN does not move it.
+        self._next_timeout = math.inf
+        self._turn = 0
+        self._order = count()
+
+    # -- messages in ---------------------------------------------------------------------------
+
+    def put(self, message: QueuedMessage) -> None:
+        """A new message from the topic; with a delay it waits in the deferred set first."""
+        self.message_count += 1
+        if message.delay > 0:
+            self._defer(message, message.delay)
+        else:
+            self._enqueue(message)
+
+    def restore(self, messages: Iterable[QueuedMessage]) -> None:
+        """Messages kept over a restart. They do not count as new."""
+        self.queue.extend(messages)
+        self._broker.wake(self)
+
+    def _enqueue(self, message: QueuedMessage) -> None:
+        if self.ephemeral and len(self.queue) >= self._broker.options.mem_queue_size:
+            # nsqd drops what does not fit, unless a consumer takes a message this very moment.
+            self.pump()
+            if len(self.queue) >= max(1, self._broker.options.mem_queue_size):
+                return
+            self.queue.append(message)
+            if self._broker.options.mem_queue_size == 0:
+                self.pump()
+                self.queue.clear()
+                return
+        else:
+            self.queue.append(message)
+        self._broker.wake(self)
+
+    def _defer(self, message: QueuedMessage, delay: float) -> None:
+        due = self._broker.now() + delay
+        heapq.heappush(self.deferred, (due, next(self._order), message))
+        if due < self.wake_at:
+            self._broker.plan(self, due)
+
+    # -- messages out --------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Hand waiting messages to the consumers that have room, evenly and in turn."""
+        queue = self.queue
+        while queue and not self.paused:
+            ready = [(consumer, room) for consumer in self.consumers if (room := consumer.room())]
+            if not ready:
+                return
+            if len(ready) == 1:
+                self._hand_over(*ready[0])
+                continue
+            # Each gets an equal share of what waits; the turn decides who gets the odd ones.
+            share = -(-len(queue) // len(ready))
+            first = self._turn % len(ready)
+            for consumer, room in ready[first:] + ready[:first]:
+                if not queue:
+                    break
+                self._hand_over(consumer, min(room, share))
+                self._turn += 1
+
+    def _hand_over(self, consumer: Consumer, limit: int) -> None:
+        queue = self.queue
+        now = self._broker.now()
+        deadline = now + consumer.delivery_timeout
+        in_flight = self.in_flight
+        sample_rate = consumer.sample_rate
+        batch: list[QueuedMessage] = []
+        size = 0
+        while queue and len(batch) < limit and size < _BATCH_BYTES:
+            message = queue.popleft()
+            if sample_rate and self._broker.rng.randrange(100) > sample_rate:
+                continue  # gone for everybody, nsq-reference 1.16
+            message.attempts = (message.attempts + 1) & 0xFFFF
+            message.owner = consumer
+            message.deadline = deadline
+            message.delivered_at = now
+            in_flight[message.id] = message
+            size += len(message.body)
+            batch.append(message)
+        if not batch:
+            return
+        consumer.in_flight += len(batch)
+        if deadline < self._next_timeout:
+            self._next_timeout = deadline
+        if deadline < self.wake_at:
+            self._broker.plan(self, deadline)
+        consumer.deliver(batch)
+
+    # -- answers of consumers ------------------------------------------------------------------
+
+    def finish(self, id: bytes, consumer: Consumer) -> bytes | None:
+        """FIN. None when done, else the reason of the error (nsq-reference 1.14)."""
+        message = self.in_flight.get(id)
+        if message is None:
+            return NOT_IN_FLIGHT
+        if message.owner is not consumer:
+            return NOT_OWNER
+        del self.in_flight[id]
+        consumer.in_flight -= 1
+        consumer.finish_count += 1
+        if self.latency is not None:
+            self.latency.add(self._broker.now(), self._broker.wall_ns() - message.timestamp)
+        if self.queue:
+            self._broker.wake(self)
+        return None
+
+    def requeue(self, id: bytes, consumer: Consumer, delay: float) -> bytes | None:
+        """REQ with ``delay`` in seconds. Returns as ``finish``."""
+        message = self.in_flight.get(id)
+        if message is None:
+            return NOT_IN_FLIGHT
+        if message.owner is not consumer:
+            return NOT_OWNER
+        del self.in_flight[id]
+        message.owner = None
+        consumer.in_flight -= 1
+        consumer.requeue_count += 1
+        self.requeue_count += 1
+        if delay > 0:
+            self._defer(message, delay)
+        else:
+            self._enqueue(message)
+        if self.queue:
+            self._broker.wake(self)
+        return None
+
+    def touch(self, id: bytes, consumer: Consumer) -> bytes | None:
+        """TOUCH: a new deadline, capped at --max-msg-timeout after the delivery."""
+        message = self.in_flight.get(id)
+        if message is None:
+            return NOT_IN_FLIGHT
+        if message.owner is not consumer:
+            return NOT_OWNER
+        cap = message.delivered_at + self._broker.options.max_msg_timeout
+        message.deadline = min(self._broker.now() + consumer.msg_timeout, cap)
+        if message.deadline < self._next_timeout:
+            self._next_timeout = message.deadline
+            if message.deadline < self.wake_at:
+                self._broker.plan(self, message.deadline)
+        return None
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """Queue the deferred messages that are due and those in flight that timed out."""
+        deferred = self.deferred
+        while deferred and deferred[0][0] <= now:
+            self._enqueue(heapq.heappop(deferred)[2])
+        if now >= self._next_timeout:
+            self._time_out(now)
+        wake_at = self._next_timeout
+        if deferred:
+            wake_at = min(wake_at, deferred[0][0])
+        if wake_at < self.wake_at:
+            self._broker.plan(self, wake_at)
+
+    def _time_out(self, now: float) -> None:
+        overdue = []
+        earliest = math.inf
+        for message in self.in_flight.values():
+            if message.deadline <= now:
+                overdue.append(message)
+            elif message.deadline < earliest:
+                earliest = message.deadline
+        if overdue:
+            earliest = max(earliest, now + _SCAN_SPACING)
+        # Before the loop: an ephemeral queue may deliver at once and lower it again.
+        self._next_timeout = earliest if self.in_flight else math.inf
+        for message in overdue:
+            del self.in_flight[message.id]
+            owner, message.owner = message.owner, None
+            if owner is not None:
+                owner.in_flight -= 1
+            self.timeout_count += 1
+            self._enqueue(message)
+
+    # -- consumers, pause, empty, close ----------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Attach a consumer, or raise TooManyConsumers."""
+        limit = self._broker.options.max_channel_consumers
+        if 0 < limit <= len(self.consumers):
+            raise TooManyConsumers
+        self.consumers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach it. What it has in flight stays so until the timeout (nsq-reference 1.15)."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            if not self.consumers and self.ephemeral:
+                self._broker.delete_channel(self.topic_name, self.name)
+
+    def pause(self, paused: bool) -> None:
+        self.paused = paused
+        if not paused:
+            self._broker.wake(self)
+
+    def empty(self) -> None:
+        """Drop what waits, is deferred or in flight; counters stay."""
+        self.queue.clear()
+        self.deferred.clear()
+        self.in_flight.clear()
+        self._next_timeout = math.inf
+        for consumer in self.consumers:
+            consumer.in_flight = 0
+
+    def close(self) -> None:
+        """The channel was deleted, or the server stops: let the consumers go."""
+        self.deleted = True
+        consumers, self.consumers = self.consumers, []
+        for consumer in consumers:
+            consumer.channel_closed()
+
+    # -- figures -------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return len(self.queue)
+
+    @property
+    def backend_depth(self) -> int:
+        """What nsqd would hold on disk. Here everything is in memory; only the count is kept."""
+        if self.ephemeral:
+            return 0
+        return max(0, len(self.queue) - self._broker.options.mem_queue_size)
+
+    def everything(self) -> Iterator[QueuedMessage]:
+        """All messages for a clean stop: in flight, deferred (without delay), waiting."""
+        yield from self.in_flight.values()
+        yield from (message for _, _, message in sorted(self.deferred, key=lambda item: item[:2]))
+        yield from self.queue

@@ -1,0 +1,372 @@
+"""One client's socket: reads for its session, writes what the session has, upgrades, closes.
+
+Knows sockets, layers and deadlines; of the protocol only the magic.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Protocol
+
+import gevent
+from gevent import socket
+from gevent.event import Event
+
+from gnsqsync.embedded.auth import AuthQuery
+from gnsqsync.embedded.broker import Broker
+from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.session import Peer, Session
+from gnsqsync.errors import NegotiationFailed, ProtocolError
+from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
+from gnsqsync.wire.frames import encode_error
+from gnsqsync.wire.tls import TlsLayer
+
+__all__ = ["Connection"]
+
+_MAGIC = b"  V2"
+_RECV_SIZE = 65536
+_TLS_HANDSHAKE_TIMEOUT = 5.0
+# After a fatal error: how long what the client still sends is read and thrown away, so that the
+# kernel does not answer it with a reset before the error frame is read.
+_DRAIN_TIME = 0.5
+# How long a client that does not read may hold up the end of its connection.
+_LAST_WRITE_TIME = 5.0
+
+
+class _Nsqd(Protocol):
+    broker: Broker
+    log: Log
+    tls_context: ssl.SSLContext | None
+    query_auth: AuthQuery | None
+
+    def flush_soon(self, connection: Connection) -> None: ...
+    def joined(self, connection: Connection) -> None: ...
+    def left(self, connection: Connection) -> None: ...
+
+
+class _PeerGone(Exception):
+    """The client closed, or does not read what it is sent."""
+
+
+class Connection:
+    """A greenlet calls ``run``; ``flush`` may be called by anybody in the thread, and never blocks.
+
+    While the kernel takes what is written there is one greenlet, the reading one. When its buffer
+    is full a second one writes the rest.
+    """
+
+    def __init__(self, nsqd: _Nsqd, sock: Any, address: Any) -> None:
+        self._nsqd = nsqd
+        self._sock = sock
+        if sock.family == socket.AF_UNIX:
+            self._peer = Peer("", "@")
+        else:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            host, port = address[:2]
+            self._peer = Peer(host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        self.session = Session(
+            nsqd.broker,
+            self._peer,
+            has_tls=nsqd.tls_context is not None,
+            query_auth=nsqd.query_auth,
+            on_output=lambda: nsqd.flush_soon(self),
+            on_identified=self._restart_heartbeat,
+        )
+        self._layers: list[Layer] = []
+        self._unsent = memoryview(b"")
+        self._writer: gevent.Greenlet | None = None
+        self._written = Event()
+        self._broken = False
+        self._receiving = False
+        self._heartbeat: Any = None
+        self._heartbeat_period = 0.0
+
+    # -- the reading greenlet --------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve the client until it or the session ends; never raises."""
+        log, name = self._nsqd.log, self._peer.name
+        try:
+            rest = self._read_magic()
+            if rest is not None:
+                self._nsqd.joined(self)
+                self._restart_heartbeat()
+                self._serve(rest)
+        except (OSError, ProtocolError, _PeerGone) as error:
+            log.debug("client(%s) - %s", name, error)
+        finally:
+            self._stop_heartbeat()
+            self.session.close()
+            self._nsqd.left(self)
+            self._end()
+
+    def _read_magic(self) -> bytes | None:
+        """What came behind the magic; None when it was not nsqd's."""
+        data = b""
+        while len(data) < len(_MAGIC):
+            part = self._sock.recv(_RECV_SIZE)
+            if not part:
+                return None
+            data += part
+        if data[:4] == _MAGIC:
+            return data[4:]
+        self._nsqd.log.error("client(%s) bad protocol magic '%s'", self._peer.name, data[:4])
+        self._send(encode_error(b"E_BAD_PROTOCOL"))
+        return None
+
+    def _serve(self, data: bytes) -> None:
+        session = self.session
+        now = self._nsqd.broker.now
+        line_began = now()
+        commands = -1
+        while True:
+            if data:
+                session.receive(data)
+                if session.upgrades:
+                    data = self._upgrade()
+                    if data:
+                        continue
+                # Others have their turn, and what all of them wrote is flushed together.
+                gevent.sleep(0)
+            if session.closed:
+                return
+            if session.is_backlogged:
+                self._wait_until_written()
+            if session.commands != commands:
+                commands = session.commands
+                line_began = now()
+            interval = session.settings.heartbeat_interval
+            timeout = max(0.0, line_began + 2 * interval - now()) if interval else None
+            data = self._receive(timeout)
+
+    def _receive(self, timeout: float | None) -> bytes:
+        """Decoded bytes, perhaps none; tells the session when there will be no more."""
+        try:
+            data = self._recv(timeout)
+        except TimeoutError:
+            self.session.input_ended()
+            return b""
+        for layer in self._layers:
+            data = layer.decode(data)
+            if layer.eof and not data:
+                self.session.input_ended()
+                break
+        return data
+
+    def _recv(self, timeout: float | None) -> bytes:
+        """Raw bytes; at EOF the session is told and b"" returned. TimeoutError."""
+        if timeout is not None and timeout <= 0:
+            raise TimeoutError
+        self._sock.settimeout(timeout)
+        self._receiving = True
+        try:
+            data: bytes = self._sock.recv(_RECV_SIZE)
+        finally:
+            self._receiving = False
+        if not data:
+            self.session.input_ended()
+        return data
+
+    # -- upgrades --------------------------------------------------------------------------------
+
+    def _upgrade(self) -> bytes:
+        """Switch on the layers that IDENTIFY agreed on; returns what already came through them."""
+        session = self.session
+        surplus = b""
+        while session.upgrades:
+            self.flush()
+            self._wait_until_written()
+            kind, level = session.upgrades[0]
+            layer: Layer
+            if kind == "tls":
+                tls = self._tls_handshake()
+                if tls is None:
+                    return b""
+                layer = tls
+            elif kind == "snappy":
+                layer = SnappyLayer()
+            else:
+                layer = DeflateLayer(level)
+            self._layers.append(layer)
+            surplus = layer.decode(surplus)
+            session.layer_ready(kind)
+        return surplus
+
+    def _tls_handshake(self) -> TlsLayer | None:
+        context = self._nsqd.tls_context
+        assert context is not None
+        tls = TlsLayer(context, server_side=True, peer=self._peer.name)
+        now = self._nsqd.broker.now
+        deadline = now() + _TLS_HANDSHAKE_TIMEOUT
+        first = b""
+        try:
+            while not tls.done:
+                data = self._recv(deadline - now())
+                if not data:
+                    return None
+                if len(first) < 5:
+                    first += data
+                    if len(first) < 5:
+                        continue
+                    data = first
+                    if not _looks_like_tls(first):
+                        # Go's words, and no alert: the client would not understand it.
+                        raise _NotTls("tls: first record does not look like a TLS handshake")
+                self._send_all(tls.handshake(data))
+        except TimeoutError:
+            self.session.upgrade_failed(f"read tcp {self._peer.name}: i/o timeout")
+            return None
+        except _NotTls as error:
+            self.session.upgrade_failed(str(error))
+            return None
+        except NegotiationFailed as error:
+            self._send_all(tls.close())
+            self.session.upgrade_failed(f"tls: {error}")
+            return None
+        self._peer.common_name = tls.peer_common_name
+        self._peer.cipher = tls.cipher or ""
+        self._peer.tls_version = tls.version or ""
+        return tls
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what the session has; what the kernel does not take follows in the background."""
+        if self._broken:
+            self.session.take_output()
+            return
+        if self._writer is not None:
+            return
+        was_backlogged = self.session.is_backlogged
+        try:
+            self._unsent = memoryview(self._encoded_output())
+            self._send_some()
+        except (OSError, ProtocolError) as error:
+            self._break(error)
+            return
+        if self._unsent:
+            self._written.clear()
+            self._writer = gevent.spawn(self._write_rest)
+            return
+        if was_backlogged:
+            self.session.wake_channel()
+        self._wake_reader_at_end()
+
+    def _wake_reader_at_end(self) -> None:
+        if self.session.closed and self._receiving:
+            self._shutdown(socket.SHUT_RD)
+
+    def _encoded_output(self) -> bytes:
+        data = self.session.take_output()
+        if data:
+            for layer in reversed(self._layers):
+                data = layer.encode(data)
+        return data
+
+    def _send_some(self) -> None:
+        """Give the kernel what it takes of ``_unsent`` without waiting."""
+        while self._unsent:
+            try:
+                sent = self._sock.send(self._unsent, 0, 0.0)
+            except BlockingIOError:
+                break
+            self._unsent = self._unsent[sent:]
+        self.session.unsent = len(self._unsent)
+
+    def _write_rest(self) -> None:
+        session = self.session
+        try:
+            while self._unsent:
+                interval = session.settings.heartbeat_interval
+                # nsqd's write deadline (nsq-reference 1.12).
+                socket.wait_write(self._sock.fileno(), interval or None, _PeerGone("does not read"))
+                self._send_some()
+                if not self._unsent:
+                    self._unsent = memoryview(self._encoded_output())
+                    self._send_some()
+        except (OSError, ProtocolError, _PeerGone) as error:
+            self._break(error)
+        finally:
+            self._writer = None
+            self._written.set()
+        session.wake_channel()
+        self._wake_reader_at_end()
+
+    def _wait_until_written(self) -> None:
+        if self._writer is not None:
+            self._written.wait()
+        if self._broken:
+            raise _PeerGone("does not take what it is sent")
+
+    def _send(self, data: bytes) -> None:
+        """A few bytes outside a session; they fit into the kernel's empty buffer."""
+        self._sock.send(data, 0, 0.0)
+
+    def _send_all(self, data: bytes) -> None:
+        if data:
+            self._sock.settimeout(_TLS_HANDSHAKE_TIMEOUT)
+            self._sock.sendall(data)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def disconnect(self) -> None:
+        """Close without a frame, from outside."""
+        self.session.close()
+        self._shutdown(socket.SHUT_RDWR)
+
+    def _break(self, error: Exception) -> None:
+        self._nsqd.log.debug("client(%s) - %s", self._peer.name, error)
+        self._broken = True
+        self._unsent = memoryview(b"")
+        self.session.unsent = 0
+        self.session.close()
+        self._shutdown(socket.SHUT_RDWR)
+
+    def _shutdown(self, how: int) -> None:
+        try:
+            self._sock.shutdown(how)
+        except OSError:
+            # The peer was faster.
+            pass
+
+    def _end(self) -> None:
+        """Let the last frame arrive, then close."""
+        self.flush()
+        if self._writer is not None and not self._written.wait(_LAST_WRITE_TIME):
+            self._writer.kill()
+        self._shutdown(socket.SHUT_WR)
+        deadline = self._nsqd.broker.now() + _DRAIN_TIME
+        try:
+            while (left := deadline - self._nsqd.broker.now()) > 0:
+                self._sock.settimeout(left)
+                if not self._sock.recv(_RECV_SIZE):
+                    break
+        except OSError:
+            # A time-out, or a reset: nothing more is owed to the peer.
+            pass
+        self._sock.close()
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    def _restart_heartbeat(self) -> None:
+        period = self.session.heartbeat_period
+        if period == self._heartbeat_period:
+            return
+        self._stop_heartbeat()
+        self._heartbeat_period = period
+        if period:
+            self._heartbeat = gevent.get_hub().loop.timer(period, repeat=period)
+            self._heartbeat.start(self.session.heartbeat)
+
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+            self._heartbeat = None
+
+
+class _NotTls(Exception):
+    """The client sent something else in place of a TLS handshake."""
+
+
+def _looks_like_tls(data: bytes) -> bool:
+    return data[0] in (0x15, 0x16) and data[1] < 0x10

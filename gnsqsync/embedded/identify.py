@@ -1,0 +1,190 @@
+"""IDENTIFY: the JSON body by Go's rules, the ranges, and what nsqd answers.
+
+Knows nsq-reference 1.8 and 1.9. No I/O, and nothing of the other commands.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gnsqsync.embedded.options import NsqdOptions
+
+__all__ = ["Fatal", "Identification", "Settings", "negotiate"]
+
+NSQ_VERSION = "1.3.0"
+DEFAULT_HEARTBEAT = 30.0
+
+
+class Fatal(Exception):
+    """An error frame after which nsqd closes the connection; ``frame`` is its data."""
+
+    def __init__(self, code: bytes, text: bytes) -> None:
+        super().__init__(code, text)
+        self.frame = code + b" " + text
+
+
+_INT64 = (-(2**63), 2**63 - 1)
+_INT32 = (-(2**31), 2**31 - 1)
+_STRINGS = ("client_id", "hostname", "user_agent")
+_BOOLS = ("feature_negotiation", "tls_v1", "deflate", "snappy")
+_INTS = {
+    "heartbeat_interval": _INT64,
+    "output_buffer_size": _INT64,
+    "output_buffer_timeout": _INT64,
+    "sample_rate": _INT32,
+    "deflate_level": _INT64,
+    "msg_timeout": _INT64,
+}
+
+
+@dataclass(slots=True)
+class Identification:
+    """The fields of an IDENTIFY body as the client sent them; absent ones are Go's zero."""
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    feature_negotiation: bool = False
+    tls_v1: bool = False
+    deflate: bool = False
+    snappy: bool = False
+    heartbeat_interval: int = 0
+    output_buffer_size: int = 0
+    output_buffer_timeout: int = 0
+    sample_rate: int = 0
+    deflate_level: int = 0
+    msg_timeout: int = 0
+
+    @classmethod
+    def decode(cls, body: bytes) -> Identification:
+        """Raises Fatal when Go's decoder would refuse ``body``."""
+        found = cls()
+        try:
+            # A literal with a fraction or an exponent stays text, so it is no int; NaN is no JSON.
+            value = json.loads(
+                body.decode("utf-8", "replace"), parse_float=_Real, parse_constant=_refuse
+            )
+            if value is None:
+                return found
+            if not isinstance(value, dict):
+                raise ValueError("not an object")
+            for key, item in value.items():
+                found._set(key.lower(), item)
+        except (ValueError, RecursionError):
+            raise Fatal(b"E_BAD_BODY", b"IDENTIFY failed to decode JSON body") from None
+        return found
+
+    def _set(self, key: str, value: Any) -> None:
+        if value is None:
+            return
+        if key in _STRINGS:
+            wanted = isinstance(value, str)
+        elif key in _BOOLS:
+            wanted = isinstance(value, bool)
+        elif key in _INTS:
+            low, high = _INTS[key]
+            wanted = type(value) is int and low <= value <= high
+        else:
+            return
+        if not wanted:
+            raise ValueError(key)
+        setattr(self, key, value)
+
+
+class _Real:
+    """A JSON number that is not an integer literal."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(text)
+
+
+@dataclass(slots=True)
+class Settings:
+    """What applies to a connection: defaults, then what IDENTIFY asked for. Seconds and bytes."""
+
+    client_id: str
+    hostname: str
+    msg_timeout: float
+    output_buffer_timeout: float
+    user_agent: str = ""
+    heartbeat_interval: float = DEFAULT_HEARTBEAT  # 0: no heartbeats
+    output_buffer_size: int = 16384
+    sample_rate: int = 0
+
+    def apply(self, asked: Identification, options: NsqdOptions) -> None:
+        """Take over what is asked for; Fatal for the first value out of range."""
+        self.client_id = asked.client_id
+        self.hostname = asked.hostname
+        self.user_agent = asked.user_agent
+
+        interval = asked.heartbeat_interval
+        if interval == -1:
+            self.heartbeat_interval = 0.0
+        elif 1000 <= interval <= options.max_heartbeat_interval * 1000:
+            self.heartbeat_interval = interval / 1000
+        elif interval != 0:
+            raise _invalid(b"heartbeat interval", interval)
+
+        timeout = asked.output_buffer_timeout
+        low, high = options.min_output_buffer_timeout, options.max_output_buffer_timeout
+        if timeout == -1:
+            self.output_buffer_timeout = 0.0
+        elif timeout != 0:
+            if not low * 1000 <= timeout <= high * 1000:
+                raise _invalid(b"output buffer timeout", timeout)
+            self.output_buffer_timeout = timeout / 1000
+
+        size = asked.output_buffer_size
+        if size == -1:
+            self.output_buffer_size = 1
+            self.output_buffer_timeout = 0.0
+        elif 64 <= size <= options.max_output_buffer_size:
+            self.output_buffer_size = size
+        elif size != 0:
+            raise _invalid(b"output buffer size", size)
+
+        if not 0 <= asked.sample_rate <= 99:
+            raise _invalid(b"sample rate", asked.sample_rate)
+        self.sample_rate = asked.sample_rate
+
+        timeout = asked.msg_timeout
+        if 1000 <= timeout <= options.max_msg_timeout * 1000:
+            self.msg_timeout = timeout / 1000
+        elif timeout != 0:
+            raise _invalid(b"msg timeout", timeout)
+
+
+def _invalid(what: bytes, value: int) -> Fatal:
+    return Fatal(b"E_BAD_BODY", b"IDENTIFY %s (%d) is invalid" % (what, value))
+
+
+def negotiate(
+    asked: Identification, settings: Settings, options: NsqdOptions, *, has_tls: bool
+) -> dict[str, Any]:
+    """The answer with its 13 keys in nsqd's order; Fatal for deflate together with snappy."""
+    deflate = options.deflate and asked.deflate
+    snappy = options.snappy and asked.snappy
+    if deflate and snappy:
+        raise Fatal(b"E_IDENTIFY_FAILED", b"cannot enable both deflate and snappy compression")
+    level = asked.deflate_level if deflate and asked.deflate_level > 0 else 6
+    return {
+        "max_rdy_count": options.max_rdy_count,
+        "version": NSQ_VERSION,
+        "max_msg_timeout": round(options.max_msg_timeout * 1000),
+        "msg_timeout": round(settings.msg_timeout * 1000),
+        "tls_v1": has_tls and asked.tls_v1,
+        "deflate": deflate,
+        "deflate_level": min(level, options.max_deflate_level),
+        "max_deflate_level": options.max_deflate_level,
+        "snappy": snappy,
+        "sample_rate": settings.sample_rate,
+        "auth_required": bool(options.auth_http_address),
+        "output_buffer_size": settings.output_buffer_size,
+        "output_buffer_timeout": round(settings.output_buffer_timeout * 1000),
+    }

@@ -1,0 +1,302 @@
+"""nsqd's HTTP API (nsq-reference 2): publishing, topics and channels, /stats and /config.
+
+Knows requests and answers; what they do is done by the broker and the server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from gnsqsync.embedded.bodies import MpubBody
+from gnsqsync.embedded.broker import Broker
+from gnsqsync.embedded.channel import Channel
+from gnsqsync.embedded.flags import NSQ_VERSION, config_names, config_value
+from gnsqsync.embedded.golog import LEVELS, Log
+from gnsqsync.embedded.identify import Fatal
+from gnsqsync.embedded.names import valid_name
+from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.embedded.session import Session
+from gnsqsync.embedded.stats import gather, memory_figures, render_text
+from gnsqsync.embedded.topic import Topic, TopicGone
+from gnsqsync.embedded.web import Answer, HTTPFault, Request, Response, Route
+
+__all__ = ["Nsqd", "NsqdHandlers"]
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+_CHUNK = 65536
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class Nsqd(Protocol):
+    """What the API needs of the server."""
+
+    options: NsqdOptions
+    broker: Broker
+    log: Log
+    started_at: float
+    tcp_port: int
+    http_port: int
+
+    def sessions(self) -> Iterable[Session]:
+        """All connected clients."""
+        ...
+
+    def save_names(self) -> None:
+        """Topics, channels and paused flags are to be on disk when this returns."""
+        ...
+
+    def set_lookupd_addresses(self, addresses: tuple[str, ...]) -> None:
+        """Register with these nsqlookupds from now on."""
+        ...
+
+
+class NsqdHandlers:
+    """The handlers; ``routes`` goes into ``web.App``."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd = nsqd
+        self._broker = nsqd.broker
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            ("GET", "/ping", self._ping),
+            ("GET", "/info", self._info),
+            ("GET", "/stats", self._stats),
+            ("POST", "/pub", self._pub),
+            ("POST", "/mpub", self._mpub),
+            ("POST", "/topic/create", self._topic_create),
+            ("POST", "/topic/delete", self._topic_delete),
+            ("POST", "/topic/empty", self._topic_empty),
+            ("POST", "/topic/pause", lambda request: self._topic_pause(request, True)),
+            ("POST", "/topic/unpause", lambda request: self._topic_pause(request, False)),
+            ("POST", "/channel/create", self._channel_create),
+            ("POST", "/channel/delete", self._channel_delete),
+            ("POST", "/channel/empty", self._channel_empty),
+            ("POST", "/channel/pause", lambda request: self._channel_pause(request, True)),
+            ("POST", "/channel/unpause", lambda request: self._channel_pause(request, False)),
+            ("GET", "/config/:opt", self._get_config),
+            ("PUT", "/config/:opt", self._put_config),
+        ]
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _ping(self, request: Request) -> Answer:
+        return Response("OK", plain=True)
+
+    def _info(self, request: Request) -> Answer:
+        options = self._nsqd.options
+        return {
+            "version": NSQ_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self._nsqd.http_port,
+            "tcp_port": self._nsqd.tcp_port,
+            "start_time": int(self._nsqd.started_at),
+            "max_heartbeat_interval": round(options.max_heartbeat_interval * 1e9),
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": round(options.max_output_buffer_timeout * 1e9),
+            "max_deflate_level": options.max_deflate_level,
+        }
+
+    def _stats(self, request: Request) -> Answer:
+        figures = gather(
+            self._broker,
+            self._nsqd.sessions(),
+            topic=request.get("topic") or "",
+            channel=request.get("channel") or "",
+            include_clients=_BOOLS.get(request.get("include_clients") or "", True),
+        )
+        memory = None
+        if _BOOLS.get(request.get("include_mem") or "", True):
+            memory = memory_figures()
+        started_at = self._nsqd.started_at
+        if request.get("format") != "json":
+            return render_text(figures, memory, started_at, time.time())
+        answer: dict[str, Any] = {
+            "version": NSQ_VERSION,
+            "health": "OK",
+            "start_time": int(started_at),
+            "topics": figures["topics"],
+        }
+        if memory is not None:
+            answer["memory"] = memory
+        answer["producers"] = figures["producers"]
+        return answer
+
+    # -- publishing --------------------------------------------------------------------------------
+
+    def _pub(self, request: Request) -> Answer:
+        limit = self._nsqd.options.max_msg_size
+        if request.content_length > limit:
+            raise HTTPFault(413, "MSG_TOO_BIG")
+        body = request.read(limit + 1)
+        if len(body) > limit:
+            raise HTTPFault(413, "MSG_TOO_BIG")
+        if not body:
+            raise HTTPFault(400, "MSG_EMPTY")
+        topic = self._publish_topic(request)
+        delay = 0.0
+        text = request.get("defer")
+        if text is not None:
+            # The bound on the length keeps away from numbers that Python refuses to convert.
+            if len(text) > 20 or not _INTEGER.fullmatch(text):
+                raise HTTPFault(400, "INVALID_DEFER")
+            delay = int(text) / 1000
+            if not 0 <= delay <= self._nsqd.options.max_req_timeout:
+                raise HTTPFault(400, "INVALID_DEFER")
+        return self._publish(topic, [body], delay)
+
+    def _mpub(self, request: Request) -> Answer:
+        limit = self._nsqd.options.max_body_size
+        if request.content_length > limit:
+            raise HTTPFault(413, "BODY_TOO_BIG")
+        topic = self._publish_topic(request)
+        text = request.get("binary")
+        # Whatever is not known counts as true, even nothing.
+        if text is not None and _BOOLS.get(text, True):
+            return self._publish(topic, self._binary_bodies(request))
+        body = request.read(limit + 1)
+        if len(body) > limit:
+            raise HTTPFault(413, "BODY_TOO_BIG")
+        bodies = [line for line in body.split(b"\n") if line]
+        if any(len(line) > self._nsqd.options.max_msg_size for line in bodies):
+            raise HTTPFault(413, "MSG_TOO_BIG")
+        return self._publish(topic, bodies)
+
+    def _binary_bodies(self, request: Request) -> list[bytes]:
+        options = self._nsqd.options
+        reading = MpubBody(options.max_msg_size, options.max_body_size)
+        data = b""
+        try:
+            while not reading.done:
+                chunk = request.read(max(_CHUNK, reading.needs - len(data)))
+                if not chunk:
+                    raise reading.missing
+                data += chunk
+                data = data[reading.read(data, 0) :]
+        except Fatal as error:
+            code = error.frame.split(b" ")[0].removeprefix(b"E_").decode()
+            raise HTTPFault(413, code) from None
+        return reading.bodies
+
+    def _publish_topic(self, request: Request) -> Topic:
+        name = request.required("topic")
+        if not valid_name(name.encode()):
+            raise HTTPFault(400, "INVALID_TOPIC")
+        return self._broker.topic(name)
+
+    def _publish(self, topic: Topic, bodies: list[bytes], delay: float = 0.0) -> Answer:
+        try:
+            topic.publish(bodies, delay)
+        except TopicGone:
+            raise HTTPFault(503, "EXITING") from None
+        return "OK"
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def _existing_topic(self, name: str) -> Topic:
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise HTTPFault(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    def _topic_create(self, request: Request) -> Answer:
+        self._publish_topic(request)
+        return None
+
+    def _topic_delete(self, request: Request) -> Answer:
+        if not self._broker.delete_topic(request.required("topic")):
+            raise HTTPFault(404, "TOPIC_NOT_FOUND")
+        return None
+
+    def _topic_empty(self, request: Request) -> Answer:
+        name = request.required("topic")
+        if not valid_name(name.encode()):
+            raise HTTPFault(400, "INVALID_TOPIC")
+        self._existing_topic(name).empty()
+        return None
+
+    def _topic_pause(self, request: Request, paused: bool) -> Answer:
+        self._existing_topic(request.required("topic")).pause(paused)
+        self._nsqd.save_names()
+        return None
+
+    # -- channels ----------------------------------------------------------------------------------
+
+    def _topic_and_channel(self, request: Request) -> tuple[Topic, str]:
+        topic_name = request.name("topic")
+        channel_name = request.name("channel")
+        return self._existing_topic(topic_name), channel_name
+
+    def _existing_channel(self, request: Request) -> Channel:
+        topic, name = self._topic_and_channel(request)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise HTTPFault(404, "CHANNEL_NOT_FOUND")
+        return channel
+
+    def _channel_create(self, request: Request) -> Answer:
+        topic, name = self._topic_and_channel(request)
+        topic.channel(name)
+        return None
+
+    def _channel_delete(self, request: Request) -> Answer:
+        channel = self._existing_channel(request)
+        self._broker.delete_channel(channel.topic_name, channel.name)
+        return None
+
+    def _channel_empty(self, request: Request) -> Answer:
+        self._existing_channel(request).empty()
+        return None
+
+    def _channel_pause(self, request: Request, paused: bool) -> Answer:
+        self._existing_channel(request).pause(paused)
+        self._nsqd.save_names()
+        return None
+
+    # -- configuration -----------------------------------------------------------------------------
+
+    def _get_config(self, request: Request) -> Answer:
+        return self._config_answer(request.path_value)
+
+    def _config_answer(self, name: str) -> Answer:
+        if name not in config_names(NsqdOptions):
+            raise HTTPFault(400, "INVALID_OPTION")
+        if name == "log_level":
+            return LEVELS[self._nsqd.log.level]
+        value: Answer = config_value(self._nsqd.options, name)
+        return value
+
+    def _put_config(self, request: Request) -> Answer:
+        name = request.path_value
+        limit = self._nsqd.options.max_msg_size
+        body = request.read(limit + 1)
+        if not body or len(body) > limit:
+            raise HTTPFault(413, "INVALID_VALUE")
+        if name == "log_level":
+            level = body.decode("utf-8", "replace").lower()
+            if level not in LEVELS:
+                raise HTTPFault(400, "INVALID_VALUE")
+            self._nsqd.log.level = level
+        elif name == "nsqlookupd_tcp_addresses":
+            self._nsqd.set_lookupd_addresses(_addresses(body))
+        else:
+            raise HTTPFault(400, "INVALID_OPTION")
+        return self._config_answer(name)
+
+
+def _addresses(body: bytes) -> tuple[str, ...]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HTTPFault(400, "INVALID_VALUE") from None
+    found = [] if found is None else found
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise HTTPFault(400, "INVALID_VALUE")
+    return tuple(found)

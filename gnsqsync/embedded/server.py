@@ -1,0 +1,243 @@
+"""The embedded nsqd: listeners, the clock's alarm, and the parts put together.
+
+Knows how the parts hang together; the protocol, the queues and the HTTP answers are elsewhere.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import gevent
+from gevent import ssl as gevent_ssl
+from gevent.event import Event
+from gevent.server import StreamServer
+
+from gnsqsync.embedded.auth import Authenticator, AuthQuery
+from gnsqsync.embedded.broker import Broker
+from gnsqsync.embedded.connection import Connection
+from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.http_server import HTTPServer
+from gnsqsync.embedded.listeners import address_text, listen, port_of, remove_unix
+from gnsqsync.embedded.nsqd_http import NsqdHandlers
+from gnsqsync.embedded.options import NsqdOptions, OptionsError
+from gnsqsync.embedded.session import Session
+from gnsqsync.embedded.store import Store
+from gnsqsync.embedded.tls_context import make_context
+from gnsqsync.embedded.web import App
+
+__all__ = ["NsqdServer"]
+
+_T = TypeVar("_T")
+
+
+def in_thread(call: Callable[[], _T]) -> _T:
+    """``call()`` in a native thread of gevent's pool, while other greenlets go on."""
+    result: _T = gevent.get_hub().threadpool.apply(call)
+    return result
+
+
+class NsqdServer:
+    """One nsqd. ``start`` binds; then the addresses and ports are the real ones.
+
+    Everything runs in greenlets of the thread that calls ``start``. Raises OptionsError or
+    StartError when it cannot start, with nothing left open.
+    """
+
+    def __init__(self, options: NsqdOptions, log: Log | None = None) -> None:
+        self.options = options
+        self.log = log or Log(options.log_prefix, options.log_level)
+        self.broker = Broker(options, node_id=options.node_id)
+        self.broker.on_work = self._schedule
+        self.broker.on_plan = self._set_alarm
+        self.started_at = time.time()
+        self.tls_context: ssl.SSLContext | None = None
+        self.query_auth: AuthQuery | None = None
+        self.tcp_address = self.http_address = self.https_address = ""
+        self.tcp_port = self.http_port = self.https_port = 0
+        self._connections: dict[Connection, None] = {}
+        self._unflushed: deque[Connection] = deque()
+        self._scheduled = False
+        self._alarm: Any = None
+        self._store: Store | None = None
+        self._saving = False
+        self._tcp: StreamServer | None = None
+        self._http: list[HTTPServer] = []
+        self._lookup: Any = None
+        self._stopped = Event()
+
+    # -- start and stop --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load what was kept, listen, and log where; returns when clients can connect."""
+        try:
+            self._start()
+        except BaseException:
+            self._close_everything()
+            raise
+
+    def _start(self) -> None:
+        options = self.options
+        options.check()
+        if options.statsd_address:
+            raise OptionsError(
+                "--statsd-address is not implemented in the embedded nsqd: leave it out,"
+                " or read /stats?format=json"
+            )
+        self.tls_context = make_context(options, ssl.SSLContext)
+        if options.auth_http_address:
+            asker = Authenticator(options, self.log, self.broker.now, in_thread)
+            self.query_auth = asker.query
+        if options.data_path:
+            self._store = Store(options.data_path, self.log, options.max_bytes_per_file)
+            self._store.open()
+            self._store.load(self.broker)
+            self._store.save_names(self.broker)
+        self.broker.listeners.append(self._names_changed)
+        listener = listen(options.tcp_address)
+        self._tcp = StreamServer(listener, self._serve_client)
+        self.tcp_address, self.tcp_port = address_text(listener), port_of(listener)
+        self._listen_http()
+        self._tcp.start()
+        self.log.info("TCP: listening on %s", self.tcp_address)
+
+    def _listen_http(self) -> None:
+        options = self.options
+        routes = NsqdHandlers(self).routes
+        if self.tls_context is not None and options.https_address:
+            listener = listen(options.https_address)
+            self.https_address, self.https_port = address_text(listener), port_of(listener)
+            context = make_context(options, gevent_ssl.SSLContext)
+            self._start_http("HTTPS", listener, App(routes, self.log), context)
+        if options.http_address:
+            listener = listen(options.http_address)
+            self.http_address, self.http_port = address_text(listener), port_of(listener)
+            https_only = self.https_port if options.tls_required == "true" else None
+            app = App(routes, self.log, https_port=https_only)
+            self._start_http("HTTP", listener, app, None)
+
+    def _start_http(self, kind: str, listener: Any, app: App, context: Any) -> None:
+        server = HTTPServer(listener, app, context)
+        self._http.append(server)
+        server.start()
+        self.log.info("%s: listening on %s", kind, address_text(listener))
+
+    def serve_forever(self) -> None:
+        """Start if that is not done yet, and block until somebody calls ``stop``."""
+        if self._tcp is None:
+            self.start()
+        self._stopped.wait()
+
+    def stop(self) -> None:
+        """A clean stop: no new clients, connections closed without a frame, queues saved."""
+        if self._stopped.is_set():
+            return
+        self._close_everything()
+        self.log.info("bye")
+        self._stopped.set()
+
+    def _close_everything(self) -> None:
+        if self._lookup is not None:
+            self._lookup.stop()
+        self.broker.listeners.clear()
+        if self._tcp is not None:
+            self._tcp.close()
+            remove_unix(self.options.tcp_address)
+        for connection in list(self._connections):
+            connection.disconnect()
+        for server in self._http:
+            server.stop()
+        if self._http:
+            remove_unix(self.options.http_address)
+        if self._alarm is not None:
+            self._alarm.close()
+        if self._store is not None:
+            if self._tcp is not None:
+                self.log.info("NSQ: persisting topic/channel metadata")
+                self._store.save(self.broker)
+            self._store.close()
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def _serve_client(self, sock: Any, address: Any) -> None:
+        Connection(self, sock, address).run()
+
+    def joined(self, connection: Connection) -> None:
+        """Called by a connection that has shown the magic."""
+        self._connections[connection] = None
+
+    def left(self, connection: Connection) -> None:
+        """Called by a connection at its end."""
+        self._connections.pop(connection, None)
+
+    def sessions(self) -> Iterable[Session]:
+        """All connected clients, oldest first."""
+        return [connection.session for connection in self._connections]
+
+    # -- work: deliveries and flushes of one round of the loop are done together -----------------
+
+    def flush_soon(self, connection: Connection) -> None:
+        """``connection`` has output, or is over."""
+        self._unflushed.append(connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            gevent.get_hub().loop.run_callback(self._settle)
+
+    def _settle(self) -> None:
+        self._scheduled = False
+        try:
+            self.broker.settle()
+            while self._unflushed:
+                self._unflushed.popleft().flush()
+        finally:
+            # Should one of them fail, the others are not forgotten.
+            if self._unflushed:
+                self._schedule()
+
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.close()
+        delay = max(0.0, when - self.broker.now())
+        self._alarm = gevent.get_hub().loop.timer(delay)
+        self._alarm.start(self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self.broker.expire()
+        when = self.broker.next_at()
+        if when is not None:
+            # Also when the timer was a little early and nothing was due.
+            self._set_alarm(when)
+
+    # -- names and lookupds ------------------------------------------------------------------------
+
+    def _names_changed(self, event: str, topic: str, channel: str | None) -> None:
+        if self._store is None:
+            return
+        if event.endswith("deleted"):
+            self._store.forget(topic, channel)
+        if not self._saving:
+            # Once for all changes of this round.
+            self._saving = True
+            gevent.spawn(self._save_changed_names)
+
+    def _save_changed_names(self) -> None:
+        self._saving = False
+        self.save_names()
+
+    def save_names(self) -> None:
+        """Write nsqd.dat now."""
+        if self._store is not None:
+            self._store.save_names(self.broker)
+
+    def set_lookupd_addresses(self, addresses: tuple[str, ...]) -> None:
+        """PUT /config/nsqlookupd_tcp_addresses."""
+        self.options = replace(self.options, lookupd_tcp_address=addresses)
+        if self._lookup is not None:
+            self._lookup.set_addresses(addresses)

@@ -1,0 +1,121 @@
+"""A topic: what was published, and the copying of it to the channels.
+
+No I/O. Follows nsq-reference 1.18 to 1.23.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from gnsqsync.embedded.channel import Channel, QueuedMessage
+from gnsqsync.embedded.guid import GuidFactory
+from gnsqsync.embedded.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from gnsqsync.embedded.broker import Broker
+
+__all__ = ["Topic", "TopicGone"]
+
+
+class TopicGone(Exception):
+    """The topic was deleted while the caller waited for it; the text is nsqd's "exiting"."""
+
+
+class Topic:
+    """One topic. Made by ``Broker.topic``; it copies nothing to channels before ``start``."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self._broker = broker
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.channels: dict[str, Channel] = {}
+        self.queue: deque[QueuedMessage] = deque()
+        self.paused = False
+        self.deleted = False
+        self.message_count = 0
+        self.message_bytes = 0
+        self._started = False
+        self._guid = GuidFactory(broker.node_id)
+
+    def start(self) -> None:
+        """Messages may flow: the channels that have to exist before the first one do."""
+        self._started = True
+        self._flush()
+
+    def publish(self, bodies: Sequence[bytes], delay: float = 0.0) -> None:
+        """Store messages, in order. ``delay`` in seconds starts when a channel gets them.
+
+        Raises TopicGone when the topic was deleted meanwhile.
+        """
+        if self.deleted:
+            raise TopicGone("exiting")
+        wall_ns = self._broker.wall_ns()
+        new_id = self._guid.new_id
+        self.message_count += len(bodies)
+        flows = self._flows()
+        for body in bodies:
+            self.message_bytes += len(body)
+            message = QueuedMessage(new_id(wall_ns), wall_ns, body, delay)
+            if flows:
+                self._copy(message)
+            else:
+                self._enqueue(message)
+
+    def restore(self, messages: Iterable[QueuedMessage]) -> None:
+        """Messages kept over a restart. They do not count as published."""
+        self.queue.extend(messages)
+        self._flush()
+
+    def channel(self, name: str) -> Channel:
+        """The channel, made when it is missing. The first one gets what waits in the topic."""
+        channel = self.channels.get(name)
+        if channel is None:
+            channel = self.channels[name] = Channel(self._broker, self.name, name)
+            self._broker.channel_created(channel)
+            self._flush()
+        return channel
+
+    def pause(self, paused: bool) -> None:
+        self.paused = paused
+        self._flush()
+
+    def empty(self) -> None:
+        """Drop what waits in the topic itself; the channels keep theirs."""
+        self.queue.clear()
+
+    @property
+    def depth(self) -> int:
+        return len(self.queue)
+
+    @property
+    def backend_depth(self) -> int:
+        """What nsqd would hold on disk (as ``Channel.backend_depth``)."""
+        if self.ephemeral:
+            return 0
+        return max(0, len(self.queue) - self._broker.options.mem_queue_size)
+
+    def _flows(self) -> bool:
+        return self._started and not self.paused and bool(self.channels)
+
+    def _flush(self) -> None:
+        if self._flows():
+            queue = self.queue
+            while queue:
+                self._copy(queue.popleft())
+
+    def _copy(self, message: QueuedMessage) -> None:
+        channels = iter(self.channels.values())
+        first = next(channels)
+        for channel in channels:
+            channel.put(message.copy())
+        first.put(message)
+
+    def _enqueue(self, message: QueuedMessage) -> None:
+        if len(self.queue) >= self._broker.options.mem_queue_size:
+            if self.ephemeral:
+                return
+            # On nsqd's disk the delay is not kept (nsq-reference 1.21).
+            message.delay = 0.0
+        self.queue.append(message)
