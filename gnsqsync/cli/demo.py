@@ -213,6 +213,9 @@ def demo(file: str | None, publishers: int, work: float | None, verbose: bool) -
             max_attempts=0,
             backoff_multiplier=0.1,
             max_backoff_duration=1.0,
+            # The nsqd that is asked for the one test message may be the one that has none left.
+            low_rdy_idle_timeout=0.3,
+            rdy_redistribute_interval=0.3,
             observer=consumer,
         )
         sender = Publishers(lines, [nsqd.tcp_address for nsqd in nsqds], publishers)
