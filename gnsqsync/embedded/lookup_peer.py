@@ -1,0 +1,272 @@
+"""nsqd's side of nsqlookupd's protocol V1 (nsq-reference 3.3): one greenlet per nsqlookupd.
+
+Knows how to register names and to ask for channels; learns of topics only through the functions
+below. How nsqd uses it::
+
+    peers = LookupPeers(
+        options.lookupd_tcp_address,
+        identity=lookupd.identity(broadcast_address, hostname, tcp_port, http_port),
+        names=lambda: [(t.name, list(t.channels)) for t in broker.topics.values()],
+        log=log,
+    )
+    broker.listeners.append(peers.names_changed)      # queues commands, never blocks
+    broker.known_channels = peers.channels            # blocks the greenlet that creates a topic
+    peers.start(wait=1.0)                             # before the "listening on" lines
+    peers.set_addresses(addresses)                    # PUT /config/nsqlookupd_tcp_addresses
+    peers.stop()
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import gevent
+from gevent import socket
+from gevent.event import Event
+from gevent.queue import Empty, Queue
+
+from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.lookupd import MAGIC
+from gnsqsync.embedded.names import valid_name
+
+PING_INTERVAL = 15.0
+_DIAL_TIMEOUT = 1.0
+_IO_TIMEOUT = 1.0
+_SIZE = struct.Struct(">i")
+
+
+class Names(Protocol):
+    """A function that gives every topic with the names of its channels."""
+
+    def __call__(self) -> Iterable[tuple[str, Iterable[str]]]: ...
+
+
+class _Lost(Exception):
+    """The nsqlookupd cannot be reached, or broke the protocol; the connection is closed."""
+
+
+class _Peer:
+    """One nsqlookupd. All methods but ``put`` run in its own greenlet."""
+
+    def __init__(
+        self, address: str, identity: Mapping[str, Any], names: Names, log: Log, max_body_size: int
+    ) -> None:
+        self.address = address
+        # host:port of its HTTP API, known after the first IDENTIFY and kept from then on.
+        self.http_address: tuple[str, int] | None = None
+        self.settled = Event()
+        self._identity = json.dumps(identity, separators=(",", ":"), sort_keys=True).encode()
+        self._names = names
+        self._log = log
+        self._max_body_size = max_body_size
+        self._commands: Any = Queue()
+        self._socket: Any = None
+
+    def put(self, command: str) -> None:
+        """Queues a command line for sending; never blocks."""
+        self._commands.put(command)
+
+    def run(self) -> None:
+        """Connects, then sends what is queued and a PING every 15 s, until killed."""
+        try:
+            self._execute(None)
+            self.settled.set()
+            next_ping = time.monotonic() + PING_INTERVAL
+            while True:
+                try:
+                    command = self._commands.get(timeout=max(0.0, next_ping - time.monotonic()))
+                    self._log.info("LOOKUPD(%s): %s", self.address, command)
+                except Empty:
+                    command = "PING"
+                    next_ping += PING_INTERVAL
+                    self._log.debug("LOOKUPD(%s): sending heartbeat", self.address)
+                self._execute(command)
+        finally:
+            self._close()
+
+    def _execute(self, command: str | None) -> None:
+        """One command and its answer; connects before it when there is no connection."""
+        try:
+            if self._socket is None:
+                self._connect()
+            if command is not None:
+                self._call(f"{command}\n".encode())
+        except (OSError, _Lost) as error:
+            self._log.error("LOOKUPD(%s): %s - %s", self.address, command or "connect", error)
+            self._close()
+            # What waits is dropped: the next connection begins with all names.
+            while not self._commands.empty():
+                self._commands.get()
+
+    def _connect(self) -> None:
+        self._log.info("LOOKUP connecting to %s", self.address)
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit():
+            raise _Lost(f"dial tcp: address {self.address}: missing host or port")
+        where = (host.strip("[]"), int(port))
+        self._socket = socket.create_connection(where, timeout=_DIAL_TIMEOUT)
+        self._socket.settimeout(_IO_TIMEOUT)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        body = _SIZE.pack(len(self._identity)) + self._identity
+        self._learn(self._call(MAGIC + b"IDENTIFY\n" + body))
+        for topic, channels in list(self._names()):
+            for line in [f"{topic} {channel}" for channel in channels] or [topic]:
+                self._log.info("LOOKUPD(%s): REGISTER %s", self.address, line)
+                self._call(f"REGISTER {line}\n".encode())
+
+    def _learn(self, answer: bytes) -> None:
+        """Takes the HTTP address from the answer to IDENTIFY."""
+        try:
+            info = json.loads(answer)
+            host, port = info["broadcast_address"], info["http_port"]
+        except (ValueError, TypeError, KeyError):
+            raise _Lost(f"parsing response - {answer.decode('utf-8', 'replace')}") from None
+        if isinstance(host, str) and host and isinstance(port, int):
+            self.http_address = (host, port)
+        else:
+            self._log.error("LOOKUPD(%s): no broadcast address", self.address)
+
+    def _call(self, data: bytes) -> bytes:
+        self._socket.sendall(data)
+        (size,) = _SIZE.unpack(self._receive(_SIZE.size))
+        if not 0 <= size <= self._max_body_size:
+            limit = self._max_body_size
+            raise _Lost(f"response body size ({size}) is greater than limit ({limit})")
+        return self._receive(size)
+
+    def _receive(self, size: int) -> bytes:
+        parts = []
+        while size > 0:
+            part = self._socket.recv(size)
+            if not part:
+                raise _Lost("EOF")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class LookupPeers:
+    """Keeps the nsqlookupds at ``addresses`` (host:port) informed of what this nsqd has.
+
+    ``identity``: what IDENTIFY tells; ``names``: see Names; ``max_body_size``: the largest answer,
+    in bytes; the timeouts (seconds) are those of the /channels query. All methods are called in
+    the thread that runs nsqd; see the module's head for the order.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        *,
+        identity: Mapping[str, Any],
+        names: Names,
+        log: Log,
+        max_body_size: int = 5 * 1024 * 1024,
+        connect_timeout: float = 2.0,
+        request_timeout: float = 5.0,
+    ) -> None:
+        self._addresses = tuple(dict.fromkeys(addresses))
+        self._make: Callable[[str], _Peer] = lambda address: _Peer(
+            address, identity, names, log, max_body_size
+        )
+        self._log = log
+        self._connect_timeout = connect_timeout
+        self._request_timeout = request_timeout
+        self._peers: dict[str, tuple[_Peer, gevent.Greenlet]] = {}
+        self._started = False
+
+    def start(self, wait: float = 0.0) -> None:
+        """Connects to all; waits at most ``wait`` seconds until each has all names, or failed.
+
+        A client that publishes after that finds its channels (nsq-reference 1.20).
+        """
+        self._started = True
+        self.set_addresses(self._addresses)
+        gevent.wait([peer.settled for peer, _ in self._peers.values()], timeout=wait)
+
+    def stop(self) -> None:
+        """Closes the connections, without a word to the nsqlookupds, as nsqd does."""
+        self._started = False
+        gevent.killall([greenlet for _, greenlet in self._peers.values()])
+        self._peers.clear()
+        self._log.info("LOOKUP: closing")
+
+    def set_addresses(self, addresses: Iterable[str]) -> None:
+        """Connects to the new ones, leaves those that are not listed any more."""
+        self._addresses = tuple(dict.fromkeys(addresses))
+        if not self._started:
+            return
+        for address in [known for known in self._peers if known not in self._addresses]:
+            self._log.info("LOOKUP(%s): removing peer", address)
+            _, greenlet = self._peers.pop(address)
+            greenlet.kill()
+        for address in self._addresses:
+            if address not in self._peers:
+                self._log.info("LOOKUP(%s): adding peer", address)
+                peer = self._make(address)
+                self._peers[address] = (peer, gevent.spawn(peer.run))
+
+    def names_changed(self, event: str, topic: str, channel: str | None) -> None:
+        """A topic or channel came or went; ``event`` ends with "created" or "deleted"."""
+        command = "UNREGISTER" if event.endswith("deleted") else "REGISTER"
+        line = f"{command} {topic} {channel}" if channel else f"{command} {topic}"
+        for peer, _ in self._peers.values():
+            peer.put(line)
+
+    def channels(self, topic: str) -> list[str]:
+        """The channels that the nsqlookupds list for the topic, without doubles.
+
+        Blocks the calling greenlet, at most ``request_timeout`` seconds; those that do not answer
+        are left out.
+        """
+        asked = [
+            gevent.spawn(self._ask, peer.address, peer.http_address, topic)
+            for peer, _ in self._peers.values()
+            if peer.http_address is not None
+        ]
+        gevent.joinall(asked)
+        return list(dict.fromkeys(name for greenlet in asked for name in greenlet.value or ()))
+
+    def _ask(self, address: str, http_address: tuple[str, int], topic: str) -> list[str]:
+        try:
+            with gevent.Timeout(self._request_timeout, TimeoutError("timed out")):
+                return self._get_channels(http_address, topic)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            text = "LOOKUPD(%s): failed to query for channels to pre-create for topic %s - %s"
+            self._log.warning(text, address, topic, error)
+            return []
+
+    def _get_channels(self, http_address: tuple[str, int], topic: str) -> list[str]:
+        # The stdlib's HTTP over a socket of gevent: nothing is patched in this process.
+        connection = http.client.HTTPConnection(*http_address)
+        try:
+            connection.sock = socket.create_connection(http_address, timeout=self._connect_timeout)
+            connection.sock.settimeout(self._request_timeout)
+            path = f"/channels?topic={quote(topic, safe='')}"
+            connection.request("GET", path, headers={"Accept": "application/vnd.nsq; version=1.0"})
+            answer = connection.getresponse()
+            body = answer.read()
+            if answer.status != 200:
+                raise ValueError(f"got response {answer.status} {body[:200]!r}")
+            found = json.loads(body)
+            channels = found.get("channels") if isinstance(found, dict) else None
+            if not isinstance(channels, list):
+                raise ValueError(f"no list of channels in {body[:200]!r}")
+            return [name for name in channels if isinstance(name, str) and _is_valid(name)]
+        finally:
+            connection.close()
+
+
+def _is_valid(name: str) -> bool:
+    # A lone surrogate from a \u escape cannot be encoded; "?" is not valid either.
+    return valid_name(name.encode("utf-8", "replace"))
