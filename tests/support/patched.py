@@ -1,0 +1,17 @@
+"""Pytest in a process that gevent patched first: ``python -m tests.support.patched [pytest args]``.
+
+As in a gevent server, everything else is imported after the patch.
+"""
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import os  # noqa: E402
+import sys  # noqa: E402
+
+import pytest  # noqa: E402
+
+if __name__ == "__main__":
+    os.environ["GNSQSYNC_TEST_PATCHED"] = "1"
+    sys.exit(pytest.main(sys.argv[1:]))
