@@ -208,3 +208,21 @@ def test_snappy_is_imported_by_the_first_layer_only() -> None:
         "assert 'snappy' not in sys.modules; codec.SnappyLayer(); assert 'snappy' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_deflate_keeps_its_dictionary_over_a_flush() -> None:
+    layer = DeflateLayer(6)
+    block = os.urandom(500)
+    assert len(layer.encode(block)) > 500
+    assert len(layer.encode(block)) < 50
+
+
+def test_parts_of_a_snappy_chunk_are_kept_as_they_arrived() -> None:
+    data = os.urandom(60_000)
+    stream = SnappyLayer().encode(data)
+    chunks = [stream[at : at + 1000] for at in range(0, len(stream), 1000)]
+    layer = SnappyLayer()
+    assert decode_all(layer, chunks[:-1]) == b""
+    # Nothing was joined on the way: each part is the very object that was fed.
+    assert all(part is chunk for part, chunk in zip(layer._parts[1:], chunks[1:-1], strict=True))
+    assert layer.decode(chunks[-1]) == data
