@@ -211,7 +211,7 @@ def demo(file: str | None, publishers: int, work: float | None, verbose: bool) -
             max_in_flight=MAX_IN_FLIGHT,
             concurrency=WORKERS,
             max_attempts=0,
-            backoff_multiplier=0.1,
+            backoff_multiplier=0.25,
             max_backoff_duration=1.0,
             # The nsqd that is asked for the one test message may be the one that has none left.
             low_rdy_idle_timeout=0.3,

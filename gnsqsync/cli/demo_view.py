@@ -106,7 +106,7 @@ class LiveView(View):
         table.add_column("nsqd")
         for heading in ("RDY", "in flight", "received", "finished", "requeued"):
             table.add_column(heading, justify="right", min_width=9)
-        for connection in stats.connections:
+        for connection in sorted(stats.connections, key=lambda each: each.address):
             numbers = (
                 connection.rdy,
                 connection.in_flight,

@@ -1,0 +1,449 @@
+"""The command line as a user meets it: a process with arguments, pipes, signals and exit codes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsqsync import NsqdHTTP
+from gnsqsync.cli.demo import failing_numbers, read_lines, verify
+from tests.support.servers import Server, Site, unique
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 60.0
+
+# Runs the command line as if click and rich were not installed.
+WITHOUT_CLICK = """
+import importlib.util, sys
+from gnsqsync.cli import main
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("click", "rich"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in ("click", "rich") else find_spec(name)
+sys.meta_path.insert(0, Nothing())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "PYTHONWARNINGS": "error"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gnsqsync.cli", *arguments]
+
+
+def run(
+    *arguments: str, stdin: bytes | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command(*arguments),
+        input=stdin if stdin is not None else b"",
+        capture_output=True,
+        timeout=TIMEOUT,
+        env=environment(),
+        cwd=cwd,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def started(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command(*arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        **options,
+    )
+    try:
+        with process:
+            yield process
+            if process.poll() is None:
+                process.kill()
+    finally:
+        process.kill()
+
+
+def tcp(server: Server) -> str:
+    return "{}:{}".format(*server.tcp_address)
+
+
+def http(server: Server) -> str:
+    return "{}:{}".format(*server.http_address)
+
+
+def counts(server: Server, topic: str) -> dict[str, int]:
+    """Messages published to the topic, and the consumers of its channels by name."""
+    with NsqdHTTP(server.http_address) as nsqd:
+        found = {}
+        for each in nsqd.stats(topic).topics:
+            found["messages"] = each.message_count
+            found.update({c.channel_name: c.client_count for c in each.channels})
+        return found
+
+
+def sentence(result: subprocess.CompletedProcess[bytes]) -> str:
+    """The error text: it has no traceback."""
+    text = result.stderr.decode()
+    assert "Traceback" not in text
+    assert text.strip()
+    return text
+
+
+# The group
+
+
+def test_version_and_help() -> None:
+    assert re.fullmatch(rb"gnsqsync, version \S+\n", run("--version").stdout)
+    text = run("--help").stdout.decode()
+    for name in ("demo", "pub", "tail", "consume", "stat", "nsqd", "nsqlookupd"):
+        assert f"  {name} " in text
+
+
+@pytest.mark.parametrize("name", ["demo", "pub", "tail", "consume", "stat"])
+def test_each_help_has_an_example(name: str) -> None:
+    result = run(name, "--help")
+    assert result.returncode == 0
+    assert "Example: " in result.stdout.decode()
+    assert f"gnsqsync {name} " in result.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no-such-command",),
+        ("pub",),
+        ("pub", "t", "/no/such/file"),
+        ("pub", "t", "--batch", "0"),
+        ("pub", "t", "-n", "127.0.0.1:99999"),
+        ("pub", "no spaces"),
+        ("tail", "no spaces"),
+        ("tail", "t", "-n", "127.0.0.1:4150"),
+        ("tail", "t", "--snappy", "--deflate"),
+        ("consume", "t", "c", "no_colon"),
+        ("consume", "t", "c", "no_such_module:handle"),
+        ("consume", "t", "c", "os:no_such_function"),
+        ("consume", "t", "c", "os:sep"),
+        ("stat", "-n", "ftp://x"),
+        ("demo", "/no/such/file"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, stdin=b"a line\n")
+    assert result.returncode == 2
+    sentence(result)
+
+
+def test_without_click_and_rich() -> None:
+    def run_without(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_CLICK, *arguments],
+            capture_output=True,
+            timeout=TIMEOUT,
+            env=environment(),
+            check=False,
+        )
+
+    result = run_without("pub", "t")
+    assert result.returncode == 1
+    assert 'pip install "gnsqsync[cli]"' in sentence(result)
+    for name in ("nsqd", "nsqlookupd"):
+        result = run_without(name, "--version")
+        assert result.returncode == 0
+        assert name.encode() in result.stdout
+
+
+# pub
+
+
+def test_pub_from_stdin(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    result = run("pub", topic, "-n", tcp(nsqd), stdin=b"one\n\ntwo\r\nthree")
+    assert result.returncode == 0, result.stderr
+    assert f"published 3 messages (12 bytes) to {topic}, 1 empty lines" in result.stdout.decode()
+    client = site.client(nsqd)
+    client.command(f"SUB {topic} c")
+    client.ok()
+    client.command("RDY 10")
+    assert sorted(message.body for message in client.messages(3)) == [b"one", b"three", b"two\r"]
+
+
+def test_pub_from_a_file_as_json(site: Site, tmp_path: Path) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    file = tmp_path / "lines"
+    file.write_bytes(b"".join(b"line %d\n" % n for n in range(2500)))
+    result = run("pub", topic, str(file), "-n", tcp(nsqd), "--json", "--batch", "100")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert (answer["topic"], answer["published"], answer["error"]) == (topic, 2500, None)
+    assert counts(nsqd, topic)["messages"] == 2500
+
+
+def test_pub_sends_each_line_as_it_comes(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    with started(["pub", topic, "-n", tcp(nsqd)]) as process:
+        assert process.stdin is not None
+        for count in (1, 2):
+            process.stdin.write(b"a line\n")
+            process.stdin.flush()
+            site.eventually(lambda count=count: counts(nsqd, topic).get("messages") == count)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) == 128 + signal.SIGINT
+        assert process.stdout is not None
+        assert b"published 2 messages" in process.stdout.read()
+
+
+def test_pub_to_nobody() -> None:
+    result = run("pub", "t", "-n", "127.0.0.1:1", "--timeout", "1", stdin=b"a line\n")
+    assert result.returncode == 1
+    assert "127.0.0.1:1" in sentence(result)
+    assert b"published 0 messages" in result.stdout
+
+
+def test_pub_of_a_line_that_is_too_long(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    lines = b"one\n" + b"x" * 200 + b"\nthree\n"
+    result = run("pub", topic, "-n", tcp(nsqd), "--max-msg-size", "100", stdin=lines)
+    assert result.returncode == 1
+    assert "line 2 is longer" in sentence(result)
+    assert counts(nsqd, topic)["messages"] == 1
+
+
+# tail
+
+
+def test_tail_counts_and_leaves_no_channel(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.mpub(topic, [b"one", b"two", b"three"])
+        result = run("tail", topic, "--nsqd-tcp-address", tcp(nsqd), "-n", "2")
+        assert result.returncode == 0, result.stderr
+        assert len(result.stdout.splitlines()) == 2
+        site.eventually(lambda: client.stats(topic).topics[0].channels == ())
+
+
+def test_tail_as_json_by_discovery_until_a_signal(site: Site) -> None:
+    lookupd = site.own_nsqlookupd()
+    nsqd = site.own_nsqd(f"-lookupd-tcp-address={tcp(lookupd)}")
+    topic = unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.create_topic(topic)
+        with site_lookup(site, lookupd, topic):
+            pass
+        with started(["tail", topic, "-l", http(lookupd), "--json"]) as process:
+            assert process.stdout is not None
+            site.eventually(lambda: 1 in counts(nsqd, topic).values(), 30)
+            client.mpub(topic, ["zwölf", b"\xff\x00"])
+            entries = [json.loads(process.stdout.readline()) for _ in range(2)]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT) == 0
+    bodies = {e.get("body") or base64.b64decode(e["body_base64"]) for e in entries}
+    assert bodies == {"zwölf", b"\xff\x00"}
+    assert entries[0]["topic"] == topic
+    assert entries[0]["nsqd_address"] == tcp(nsqd)
+    assert entries[0]["attempts"] == 1
+
+
+@contextlib.contextmanager
+def site_lookup(site: Site, lookupd: Server, topic: str) -> Iterator[None]:
+    """Entered when the nsqlookupd knows who has the topic."""
+    from gnsqsync import LookupdHTTP
+    from gnsqsync.errors import HTTPError
+
+    def is_known() -> bool:
+        try:
+            return bool(client.lookup(topic).producers)
+        except HTTPError:
+            return False
+
+    with LookupdHTTP(lookupd.http_address) as client:
+        site.eventually(is_known)
+        yield
+
+
+def test_tail_into_a_pipe_that_closes(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.pub(topic, b"one")
+        with started(["tail", topic, "--nsqd-tcp-address", tcp(nsqd)]) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"one\n"
+            process.stdout.close()
+            client.pub(topic, b"two")
+            assert process.wait(TIMEOUT) == 0
+            assert process.stderr.read() == b""
+
+
+# consume
+
+HANDLERS = """
+import sys
+
+def handle(message):
+    with open("seen", "a") as file:
+        file.write(message.body.decode() + "\\n")
+    if message.body == b"stuck":
+        import time
+        time.sleep(600)
+"""
+
+
+def test_consume_a_handler_of_the_working_directory(site: Site, tmp_path: Path) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.mpub(topic, [b"one", b"two", b"three"])
+        arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--concurrency", "2"]
+        with started(arguments, cwd=tmp_path) as process:
+            assert process.stderr is not None
+            seen = tmp_path / "seen"
+            site.eventually(lambda: seen.exists() and len(seen.read_text().split()) == 3, 30)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT) == 0
+            assert b"3 finished, 0 requeued, 0 given up" in process.stderr.read()
+        (channel,) = client.stats(topic).topics[0].channels
+        assert (channel.depth, channel.in_flight_count) == (0, 0)
+
+
+def test_the_second_signal_ends_a_stuck_handler(site: Site, tmp_path: Path) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.pub(topic, b"stuck")
+    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd)]
+    with started(arguments, cwd=tmp_path) as process:
+        site.eventually(lambda: (tmp_path / "seen").exists(), 30)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) == 128 + signal.SIGINT
+
+
+# stat
+
+
+def test_stat_once(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.create_topic(topic)
+        client.create_channel(topic, "c")
+        client.mpub(topic, [b"one", b"two"])
+        client.pause_channel(topic, "c")
+        site.eventually(lambda: client.stats(topic).topics[0].channels[0].depth == 2)
+    result = run("stat", topic, "-n", http(nsqd), "--once", "--json")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    (found,) = answer["topics"]
+    assert (found["topic"], found["messages"], found["depth"]) == (topic, 2, 0)
+    (channel,) = found["channels"]
+    assert channel["channel"] == "c"
+    assert (channel["depth"], channel["paused"], channel["clients"]) == (2, True, 0)
+    assert channel["messages_per_second"] is None
+    plain = run("stat", topic, "-n", http(nsqd), "--once").stdout.decode()
+    assert f"topic={topic} channel=c depth=2 in_flight=0 deferred=0" in plain
+
+
+def test_stat_adds_up_nsqds_and_shows_those_that_fail(site: Site) -> None:
+    servers, topic = [site.nsqd(), site.own_nsqd()], unique()
+    for server in servers:
+        with NsqdHTTP(server.http_address) as client:
+            client.pub(topic, b"x")
+    addresses = ["-n", http(servers[0]), "-n", http(servers[1])]
+    result = run("stat", topic, *addresses, "-n", "127.0.0.1:1", "--once", "--json")
+    assert result.returncode == 0
+    answer = json.loads(result.stdout)
+    assert answer["topics"][0]["messages"] == 2
+    errors = [server["error"] for server in answer["servers"]]
+    assert errors[:2] == [None, None]
+    assert "refused" in errors[2]
+
+
+def test_stat_of_nobody() -> None:
+    result = run("stat", "-n", "127.0.0.1:1", "--once")
+    assert result.returncode == 1
+    assert b"error: " in result.stdout
+
+
+def test_stat_rates(site: Site) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.create_topic(topic)
+        arguments = ["stat", topic, "-n", http(nsqd), "--json", "--interval", "0.2"]
+        with started(arguments) as process:
+            assert process.stdout is not None
+            first = json.loads(process.stdout.readline())
+            assert first["topics"][0]["messages_per_second"] is None
+            client.pub(topic, b"x")
+            rates = (json.loads(line)["topics"][0] for line in process.stdout)
+            assert any(rate["messages_per_second"] > 0 for rate in rates)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT) == 0
+
+
+# demo
+
+
+def test_demo_with_the_text_of_the_package() -> None:
+    result = run("demo", "--work", "0")
+    assert result.returncode == 0, (result.stdout, result.stderr)
+    text = result.stdout.decode()
+    total = len(read_lines(None))
+    assert f"every one of the {total:,} lines arrived" in text
+    assert f"published {total:,} lines from 4 threads" in text
+    assert "10 handlers failed on purpose, 10 lines were requeued" in text
+    assert "backoff level 1" in text
+
+
+@pytest.mark.parametrize("content", [b"only one", b"\n\n\n", b"a\r\n\xff\x00\tb\n\n" * 300])
+def test_demo_with_a_file(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(content)
+    result = run("demo", str(file))
+    assert result.returncode == 0, (result.stdout, result.stderr)
+    total = len(content.removesuffix(b"\n").split(b"\n"))
+    assert f"every one of the {total:,} lines arrived" in result.stdout.decode()
+
+
+def test_demo_stopped_by_a_signal() -> None:
+    with started(["demo", "--work", "100"]) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(b"nsqlookupd at"):
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) == 128 + signal.SIGINT
+        assert process.stdout.read() == b"stopped before the end\n"
+
+
+def test_the_verdict_of_the_demo() -> None:
+    assert verify(3, [3, 1, 2], 0).good
+    assert verify(3, [3, 1, 2, 3], 0).repeated == 1
+    assert verify(3, [3, 1, 2, 3], 0).good
+    assert verify(5, [2, 2, 4], 0).missing == (1, 3, 5)
+    assert not verify(5, [2, 2, 4], 0).good
+    assert not verify(1, [1], 1).good
+
+
+def test_which_lines_of_the_demo_fail() -> None:
+    assert failing_numbers(1000) == {*range(301, 306), *range(701, 706)}
+    assert failing_numbers(1) == {1}
+    assert max(failing_numbers(3)) <= 3
