@@ -5,6 +5,7 @@ Knows how the parts hang together; the protocol, the queues and the HTTP answers
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from gnsqsync.embedded.connection import Connection
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import address_text, listen, port_of, remove_unix
+from gnsqsync.embedded.lookup_peer import LookupPeers
+from gnsqsync.embedded.lookupd import identity
 from gnsqsync.embedded.nsqd_http import NsqdHandlers
 from gnsqsync.embedded.options import NsqdOptions, OptionsError
 from gnsqsync.embedded.session import Session
@@ -32,6 +35,8 @@ from gnsqsync.embedded.web import App
 
 __all__ = ["NsqdServer"]
 
+# How long the start may take until every nsqlookupd is connected (seconds).
+_LOOKUP_WAIT = 1.0
 _T = TypeVar("_T")
 
 
@@ -66,8 +71,8 @@ class NsqdServer:
         self._store: Store | None = None
         self._saving = False
         self._tcp: StreamServer | None = None
-        self._http: list[HTTPServer] = []
-        self._lookup: Any = None
+        self._http: list[tuple[str, str, HTTPServer]] = []
+        self._lookup: LookupPeers | None = None
         self._stopped = Event()
 
     # -- start and stop --------------------------------------------------------------------------
@@ -102,8 +107,33 @@ class NsqdServer:
         self._tcp = StreamServer(listener, self._serve_client)
         self.tcp_address, self.tcp_port = address_text(listener), port_of(listener)
         self._listen_http()
+        # Before clients come, so that the first publish finds the channels that are known.
+        self._start_lookup()
         self._tcp.start()
         self.log.info("TCP: listening on %s", self.tcp_address)
+        for kind, address, server in self._http:
+            server.start()
+            self.log.info("%s: listening on %s", kind, address)
+
+    def _start_lookup(self) -> None:
+        options, broker = self.options, self.broker
+        lookup = self._lookup = LookupPeers(
+            options.lookupd_tcp_address,
+            identity=identity(
+                options.broadcast_address,
+                socket.gethostname(),
+                options.broadcast_tcp_port or self.tcp_port,
+                options.broadcast_http_port or self.http_port,
+            ),
+            names=lambda: [(topic.name, list(topic.channels)) for topic in broker.topics.values()],
+            log=self.log,
+            max_body_size=options.max_body_size,
+            connect_timeout=options.http_client_connect_timeout,
+            request_timeout=options.http_client_request_timeout,
+        )
+        broker.listeners.append(lookup.names_changed)
+        broker.known_channels = lookup.channels
+        lookup.start(_LOOKUP_WAIT)
 
     def _listen_http(self) -> None:
         options = self.options
@@ -112,19 +142,14 @@ class NsqdServer:
             listener = listen(options.https_address)
             self.https_address, self.https_port = address_text(listener), port_of(listener)
             context = make_context(options, gevent_ssl.SSLContext)
-            self._start_http("HTTPS", listener, App(routes, self.log), context)
+            server = HTTPServer(listener, App(routes, self.log), context)
+            self._http.append(("HTTPS", self.https_address, server))
         if options.http_address:
             listener = listen(options.http_address)
             self.http_address, self.http_port = address_text(listener), port_of(listener)
             https_only = self.https_port if options.tls_required == "true" else None
             app = App(routes, self.log, https_port=https_only)
-            self._start_http("HTTP", listener, app, None)
-
-    def _start_http(self, kind: str, listener: Any, app: App, context: Any) -> None:
-        server = HTTPServer(listener, app, context)
-        self._http.append(server)
-        server.start()
-        self.log.info("%s: listening on %s", kind, address_text(listener))
+            self._http.append(("HTTP", self.http_address, HTTPServer(listener, app)))
 
     def serve_forever(self) -> None:
         """Start if that is not done yet, and block until somebody calls ``stop``."""
@@ -149,7 +174,7 @@ class NsqdServer:
             remove_unix(self.options.tcp_address)
         for connection in list(self._connections):
             connection.disconnect()
-        for server in self._http:
+        for _, _, server in self._http:
             server.stop()
         if self._http:
             remove_unix(self.options.http_address)
