@@ -218,6 +218,10 @@ class App:
 
     def _route(self, environ: Mapping[str, Any]) -> Response:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        scheme, absolute, rest = path.partition("://")
+        if absolute and "/" not in scheme:
+            # The whole URL, as a client sends it that takes this server for a proxy.
+            path = "/" + rest.partition("/")[2]
         allowed = set()
         for its_method, pattern, handler in self._routes:
             value = pattern.match(path)

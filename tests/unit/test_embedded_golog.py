@@ -12,9 +12,9 @@ from gnsqsync.embedded.golog import Log
 
 def test_form_of_a_line() -> None:
     stream = io.StringIO()
-    Log("[nsqd] ", stream=stream).info("TCP: listening on %s", "127.0.0.1:4150")
+    Log("[nsqd] ", stream=stream).info("TCP: listening on %s:%d", "host", 4150)
     assert re.fullmatch(
-        r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: TCP: listening on 127\.0\.0\.1:4150\n",
+        r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: TCP: listening on host:4150\n",
         stream.getvalue(),
     )
 

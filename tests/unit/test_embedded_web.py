@@ -109,6 +109,11 @@ def test_redirects(path: str) -> None:
     assert body == b'<a href="/ping">Moved Permanently</a>.\n\n'
 
 
+def test_the_whole_url_in_the_request_line() -> None:
+    assert ask("GET", "http://host:4151/ping")[2] == b"OK"
+    assert ask("GET", "http://host:4151")[0] == 404
+
+
 def test_redirects_keep_query_value_and_method() -> None:
     assert ask("GET", "/Config/Opt/?a=1")[1]["Location"] == "/config/Opt?a=1"
     status, headers, body = ask("POST", "/pub/?topic=t")
