@@ -141,7 +141,7 @@ def test_tls(connect, certificates: Certificates):
 
 
 def test_failure_is_raised(connect):
-    with pytest.raises(AssertionError, match="TOUCH.* in place of FIN"):
+    with pytest.raises(AssertionError, match=r"TOUCH.* in place of FIN"):
         with ScriptedNsqd([expect("FIN")]) as nsqd:
             client = connect(nsqd)
             client.command("TOUCH 0123456789abcdef")

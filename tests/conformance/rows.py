@@ -37,6 +37,7 @@ def waiting(body: Body) -> Callable[..., None]:
         waiting_rows.collect(body, server_kind)
 
     test.__name__ = body.__name__
+    test.__module__ = body.__module__
     test.__doc__ = body.__doc__
     test.waiting_body = body  # type: ignore[attr-defined]
     return test

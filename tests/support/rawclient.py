@@ -284,7 +284,7 @@ class Client(_Stream):
         self.command("PUB alive", b"x")
         self.ok()
 
-    def identify(self, *, clear: bool = False, **fields: Any) -> dict[str, Any]:
+    def identify(self, **fields: Any) -> dict[str, Any]:
         """IDENTIFY with feature negotiation; the answer. Layers are not switched on."""
         body = {"feature_negotiation": True, **fields}
         self.command("IDENTIFY", json.dumps(body).encode())

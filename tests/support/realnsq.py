@@ -12,12 +12,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 VERSION = "1.3.0"
 PROGRAMS = ("nsqd", "nsqlookupd")
 PACKAGES = tuple(f"github.com/nsqio/nsq/apps/{program}" for program in PROGRAMS)
 GO_MODULE = Path(__file__).parent / "gonsq"
+
+
+_lock = threading.Lock()
+_outcome: Path | Exception | None = None
 
 
 class Unavailable(Exception):
@@ -41,9 +46,23 @@ def folder() -> Path | None:
 def find_or_build() -> Path:
     """The folder with nsqd and nsqlookupd; Unavailable says why there is none.
 
+    Looks once in a process; the outcome, good or bad, is the answer to all later calls.
     The order: NSQ_BIN, a version 1.3.0 on PATH, the cache, a build. NSQ_BIN is taken at its word,
     so that the suite can be pointed at another version; FileNotFoundError when it is wrong.
     """
+    global _outcome
+    with _lock:
+        if _outcome is None:
+            try:
+                _outcome = _find_or_build()
+            except (Unavailable, FileNotFoundError) as error:
+                _outcome = error
+    if isinstance(_outcome, Exception):
+        raise _outcome
+    return _outcome
+
+
+def _find_or_build() -> Path:
     named = os.environ.get("NSQ_BIN")
     if named:
         if not _is_complete(Path(named)):

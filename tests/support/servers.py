@@ -85,14 +85,14 @@ class Server:
         if any(flag.lstrip("-").startswith("tls-cert") for flag in self.flags):
             wanted.add("HTTPS")
         seen = self.log_path.stat().st_size if self.log_path.exists() else 0
-        self._spawn()
+        process = self._spawn()
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             text = self.log_path.read_bytes()[seen:].decode(errors="replace")
             found = {name: (host, int(port)) for name, host, port in _LISTENING.findall(text)}
             if wanted <= found.keys():
                 break
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.kind} {self.program} did not start:\n{self.log}")
             # A file has no event to wait for.
@@ -206,22 +206,6 @@ class Pool:
         self._lock = threading.Lock()
         self._certificates: Certificates | None = None
         self._servers: dict[tuple[str, ...], Server] = {}
-        self._real: Path | Exception | None = None
-
-    def require(self, kind: str) -> None:
-        """Skip the calling test when the real servers are not to be had; in CI fail instead."""
-        if kind != "real":
-            return
-        with self._lock:
-            if self._real is None:
-                try:
-                    self._real = realnsq.find_or_build()
-                except realnsq.Unavailable as error:
-                    self._real = error
-        if isinstance(self._real, Exception):
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(self._real), pytrace=False)
-            pytest.skip(str(self._real))
 
     @property
     def certificates(self) -> Certificates:
@@ -271,12 +255,10 @@ class Site:
 
     def nsqd(self, *flags: str, share: str = "") -> Server:
         """A running nsqd, shared with the tests that ask for the same flags and `share`."""
-        self._pool.require(self.kind)
         return self._pool.get(self.kind, "nsqd", flags, share)
 
     def nsqlookupd(self, *flags: str, share: str = "") -> Server:
         """A running nsqlookupd, shared like nsqd()."""
-        self._pool.require(self.kind)
         return self._pool.get(self.kind, "nsqlookupd", flags, share)
 
     def own_nsqd(self, *flags: str) -> Server:
@@ -288,7 +270,6 @@ class Site:
         return self._own("nsqlookupd", flags)
 
     def _own(self, program: str, flags: Sequence[str]) -> Server:
-        self._pool.require(self.kind)
         server = Server(self.kind, program, flags)
         self._servers.append(server)
         return server.start()
@@ -344,6 +325,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_kind" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--servers")
         metafunc.parametrize("server_kind", KINDS if chosen == "all" else [chosen])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Here and not in a fixture, so that all these skips have one place and are reported as one.
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or callspec.params.get("server_kind") != "real":
+        return
+    try:
+        realnsq.find_or_build()
+    except realnsq.Unavailable as error:
+        reason = str(error)
+    else:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
