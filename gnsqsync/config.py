@@ -419,7 +419,7 @@ _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))
 
 
 def split_connection_options(
-    options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: str
+    options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: type
 ) -> ConnectionOptions:
     """The ConnectionOptions of a Reader or Writer: an object, or keywords, not both.
 
@@ -428,10 +428,12 @@ def split_connection_options(
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
         import difflib
+        import inspect
 
-        close = difflib.get_close_matches(unknown[0], sorted(_OPTION_NAMES), 1)
+        names = _OPTION_NAMES | set(inspect.signature(owner).parameters)
+        close = difflib.get_close_matches(unknown[0], sorted(names), 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"{owner} has no option {unknown[0]!r}{hint}")
+        raise ConfigError(f"{owner.__name__} has no option {unknown[0]!r}{hint}")
     if options is None:
         return ConnectionOptions(**keywords)
     if not isinstance(options, ConnectionOptions):

@@ -173,7 +173,8 @@ class Dispatch:
                     failed += 1
                 else:
                     neutral += 1
-            except Exception:  # noqa: BLE001 - whatever a handler raises is a requeue
+            except (Exception, SystemExit):
+                # SystemExit too: on greenlets it would end the process, on threads only a worker.
                 failed += 1
                 self._log_failure(message)
                 connection.requeue_quietly(message, None)

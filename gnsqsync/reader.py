@@ -135,7 +135,7 @@ class Reader:
             on_giving_up=on_giving_up,
             dead_letter_topic=dead_letter_topic,
         )
-        self._options = split_connection_options(options, connection_options, "Reader")
+        self._options = split_connection_options(options, connection_options, Reader)
         if self._options.uses_tls:
             self._options.ssl_context()
         self._observer = observer if observer is not None else Observer()

@@ -70,7 +70,7 @@ class Writer:
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
         self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
         self._max_defer = check_duration("max_defer", max_defer)
-        self._options = split_connection_options(options, connection_options, "Writer")
+        self._options = split_connection_options(options, connection_options, Writer)
         if self._options.uses_tls:
             self._options.ssl_context()
         self._runtime_choice = runtime

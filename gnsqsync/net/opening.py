@@ -131,6 +131,7 @@ class Opening:
                 self.options.ssl_context(),
                 server_hostname=self.options.tls_server_hostname or self.address.host or None,
                 lock=self.runtime.lock(),
+                peer=str(self.address),
             )
             self._tls_handshake(stream, layer, surplus)
             stream.push(layer)

@@ -49,16 +49,15 @@ class Stream:
         recv = self._sock.recv
         if not self._layers:
             return recv(RECV_SIZE)
-        while True:
+        # A compressed flush may decode to nothing; the end is said by the socket or by a layer.
+        while not any(layer.eof for layer in self._layers):
             data = recv(RECV_SIZE)
             if not data:
-                return b""
+                break
             data = self.decode(data)
-            # A compressed flush may decode to nothing; only the socket's end is the end.
             if data:
                 return data
-            if self._tls is not None and self._tls.eof:
-                return b""
+        return b""
 
     def recv_raw(self) -> bytes:
         """The next bytes as they are on the socket, for a layer's own handshake."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import NsqdHTTP
+from gnsqsync.cli.common import OnceAMinute
 from gnsqsync.cli.demo import failing_numbers, read_lines, verify
 from tests.support.servers import Server, Site, unique
 
@@ -226,6 +228,16 @@ def test_pub_of_a_line_that_is_too_long(site: Site) -> None:
     assert counts(nsqd, topic)["messages"] == 1
 
 
+def test_what_nsqd_does_not_offer_is_one_sentence(site: Site) -> None:
+    nsqd = site.nsqd()
+    result = run("pub", unique(), "-n", tcp(nsqd), "--tls", stdin=b"a line\n")
+    assert result.returncode == 1
+    assert "TLS" in sentence(result)
+    result = run("tail", unique(), "--nsqd-tcp-address", tcp(nsqd), "--tls")
+    assert result.returncode == 1
+    assert "TLS" in sentence(result)
+
+
 # tail
 
 
@@ -300,6 +312,8 @@ import sys
 def handle(message):
     with open("seen", "a") as file:
         file.write(message.body.decode() + "\\n")
+    if message.body == b"broken":
+        raise ValueError("this one is broken")
     if message.body == b"stuck":
         import time
         time.sleep(600)
@@ -321,6 +335,46 @@ def test_consume_a_handler_of_the_working_directory(site: Site, tmp_path: Path) 
             assert b"3 finished, 0 requeued, 0 given up" in process.stderr.read()
         (channel,) = client.stats(topic).topics[0].channels
         assert (channel.depth, channel.in_flight_count) == (0, 0)
+
+
+def test_consume_gives_a_failing_message_up(site: Site, tmp_path: Path) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.pub(topic, b"broken")
+        arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd)]
+        arguments += ["--max-attempts", "1", "--requeue-delay", "0"]
+        with started(arguments, cwd=tmp_path) as process:
+            assert process.stderr is not None
+            text = b""
+            while b"this one is broken" not in text:
+                text += process.stderr.readline()
+            site.eventually(
+                lambda: client.stats(topic).topics[0].channels[0].requeue_count == 1, 30
+            )
+            site.eventually(
+                lambda: (
+                    (channel := client.stats(topic).topics[0].channels[0])
+                    and channel.depth + channel.in_flight_count + channel.deferred_count == 0
+                ),
+                30,
+            )
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT) == 0
+            assert b"1 given up" in process.stderr.read()
+    assert (tmp_path / "seen").read_text() == "broken\n"
+
+
+def test_consume_says_so_when_a_handler_does_not_end(site: Site, tmp_path: Path) -> None:
+    nsqd, topic = site.nsqd(), unique()
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.pub(topic, b"stuck")
+    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--stop-timeout", "0.2"]
+    with started(arguments, cwd=tmp_path) as process:
+        site.eventually(lambda: (tmp_path / "seen").exists(), 30)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) == 1
 
 
 def test_the_second_signal_ends_a_stuck_handler(site: Site, tmp_path: Path) -> None:
@@ -447,3 +501,18 @@ def test_which_lines_of_the_demo_fail() -> None:
     assert failing_numbers(1000) == {*range(301, 306), *range(701, 706)}
     assert failing_numbers(1) == {1}
     assert max(failing_numbers(3)) <= 3
+
+
+def test_a_warning_is_shown_once_a_minute() -> None:
+    once = OnceAMinute()
+
+    def is_shown(text: str, at: float) -> bool:
+        record = logging.LogRecord("n", logging.WARNING, "p", 1, text, (), None)
+        record.created = at
+        return bool(once.filter(record))
+
+    assert is_shown("a", 0)
+    assert not is_shown("a", 59)
+    assert is_shown("b", 59)
+    assert is_shown("a", 60)
+    assert not is_shown("a", 61)

@@ -262,9 +262,7 @@ def test_discovery_finds_nsqds_and_new_ones(
     assert sum(c.rdy for c in reader.stats().connections) <= 4
 
 
-def test_handlers_run_side_by_side(
-    client: Client, nsqd: Server, world: World, topic: str
-) -> None:
+def test_handlers_run_side_by_side(client: Client, nsqd: Server, world: World, topic: str) -> None:
     running = [0]
     most = [0]
 
@@ -388,9 +386,7 @@ def test_a_group_of_readers_shares_a_limit(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     got: list[bytes] = []
-    readers = [
-        client.reader(f"{topic}_{n}", lambda m: got.append(m.body), nsqd) for n in range(3)
-    ]
+    readers = [client.reader(f"{topic}_{n}", lambda m: got.append(m.body), nsqd) for n in range(3)]
     writer = client.writer(nsqd)
     for n in range(3):
         writer.publish_many(f"{topic}_{n}", [b"%d" % n] * 10)

@@ -1,0 +1,442 @@
+"""README, docs and examples against the code: every program runs, every name and option exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import requests
+
+import gnsqsync
+import gnsqsync.errors
+from gnsqsync import ConnectionOptions, LookupdHTTP, Message, NsqdHTTP, Reader, Writer
+from gnsqsync.cli.app import COMMANDS, SERVERS
+from gnsqsync.cli.app import gnsqsync as command_group
+from gnsqsync.embedded import Nsqd
+from gnsqsync.embedded.options import NO_EFFECT
+from tests.support import readme
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = DOCS / "examples"
+PAGES = sorted([ROOT / "README.rst", ROOT / "CHANGES.rst", *DOCS.rglob("*.rst")])
+# What the programs in the texts call an nsqd; here it is the one of the test.
+USUAL_ADDRESS = "127.0.0.1:4150"
+
+SETTINGS = """
+SECRET_KEY = "for this test"
+INSTALLED_APPS = ["shop"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "orders.sqlite"}}
+DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
+USE_TZ = True
+"""
+MODELS = """
+from django.db import models
+
+
+class Order(models.Model):
+    number = models.IntegerField(unique=True)
+"""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    """The ``.. code-block::`` of one language, without their indentation and options."""
+    blocks: list[list[str]] = []
+    indent: int | None = None
+    for line in page.read_text(encoding="utf-8").splitlines():
+        depth = len(line) - len(line.lstrip())
+        if indent is not None and line.strip() and depth <= indent:
+            indent = None
+        if indent is not None:
+            blocks[-1].append(line)
+        elif line.strip() == f".. code-block:: {language}":
+            indent = depth
+            blocks.append([])
+    return [
+        textwrap.dedent("\n".join(line for line in block if not line.lstrip().startswith(":")))
+        for block in blocks
+    ]
+
+
+def python_texts() -> Iterator[tuple[str, str]]:
+    """Every piece of Python in the texts and the examples, with its place."""
+    for page in PAGES:
+        for number, block in enumerate(code_blocks(page, "python"), 1):
+            yield f"{name_of(page)}, block {number}", block
+    for path in sorted(EXAMPLES.glob("*.py")):
+        yield name_of(path), path.read_text(encoding="utf-8")
+
+
+# -- the programs run ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Nsqd]:
+    with Nsqd() as server:
+        yield server
+
+
+class Program:
+    """A running program of the texts; its output, and its end within a bounded time."""
+
+    def __init__(self, arguments: Iterable[str], folder: Path, **environment: str) -> None:
+        self._path = folder / "output"
+        paths = os.pathsep.join([str(folder), str(ROOT)])
+        with open(self._path, "wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONPATH": paths, **environment},
+            )
+
+    @property
+    def output(self) -> str:
+        return self._path.read_text(encoding="utf-8")
+
+    def wait_for(self, pattern: str, timeout: float = 30.0) -> re.Match[str]:
+        """Until its output has a match."""
+        deadline = time.monotonic() + timeout
+        while (found := re.search(pattern, self.output)) is None:
+            assert self._process.poll() is None, f"it ended without {pattern!r}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{self.output}"
+            # A file has no event to wait for.
+            time.sleep(0.02)
+        return found
+
+    def end(self, number: int | None = None, timeout: float = 30.0) -> str:
+        """Its whole output after exit code 0, which signal ``number`` may have caused."""
+        if number is not None:
+            self._process.send_signal(number)
+        code = self._process.wait(timeout)
+        assert code == 0, f"exit code {code}:\n{self.output}"
+        return self.output
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+Run = Callable[..., Program]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Start a program in the test's own folder; what still runs at the end is killed."""
+    programs: list[Program] = []
+
+    def start(*arguments: str, **environment: str) -> Program:
+        programs.append(Program(arguments, tmp_path, **environment))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+
+
+@pytest.fixture
+def example(tmp_path: Path, nsqd: Nsqd) -> Callable[..., Path]:
+    """Put an example where it can run, with the address of this test's nsqd in it."""
+
+    def put(name: str, target: str = "") -> Path:
+        text = (EXAMPLES / name).read_text(encoding="utf-8")
+        assert USUAL_ADDRESS in text
+        path = tmp_path / (target or name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace(USUAL_ADDRESS, nsqd.tcp_address), encoding="utf-8")
+        return path
+
+    return put
+
+
+def publish_orders(nsqd: Nsqd, count: int, topic: str = "orders") -> None:
+    with Writer(nsqd.tcp_address) as writer:
+        writer.publish_many(topic, [f'{{"number": {n}}}' for n in range(1, count + 1)])
+
+
+def test_publish(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    assert "5 published" in run(str(example("publish.py"))).end()
+    (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
+    assert (topic.topic_name, topic.message_count) == ("orders", 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_consume(run: Run, example: Callable[..., Path], nsqd: Nsqd, number: int) -> None:
+    publish_orders(nsqd, 4)
+    program = run(str(example("consume.py")))
+    for order in ("1, attempt 1", "2, attempt 1", "3, attempt 2", "4, attempt 1"):
+        program.wait_for(f"order {order}")
+    output = program.end(number)
+    assert "stopped; unanswered: 0, workers running: 0" in output
+    assert "Traceback" not in output
+
+
+def test_gevent_consumer(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    publish_orders(nsqd, 10)
+    program = run(str(example("gevent_consumer.py")))
+    for n in range(1, 11):
+        program.wait_for(f'"number": {n}}}')
+    program.end(signal.SIGTERM)
+
+
+def test_batches(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    publish_orders(nsqd, 5)
+    program = run(str(example("batches.py")))
+    program.wait_for(r"storing \[.*\b5\b.*\]")
+    program.end(signal.SIGTERM)
+    (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
+    assert (topic.channels[0].depth, topic.channels[0].in_flight_count) == (0, 0)
+
+
+def test_long_job(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    publish_orders(nsqd, 3)
+    program = run(str(example("long_job.py")))
+    for n in range(1, 4):
+        program.wait_for(f"rendered {n}")
+    program.end(signal.SIGTERM)
+
+
+def test_several_topics(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    publish_orders(nsqd, 2)
+    publish_orders(nsqd, 3, "refunds")
+    program = run(str(example("several_topics.py")))
+    program.wait_for('"number": 3}')
+    program.wait_for('(?s)(?:"number": 2}.*){2}')
+    assert "connected 2 times, finished 5" in program.end(signal.SIGTERM)
+
+
+def test_embedded_in_tests(run: Run, tmp_path: Path) -> None:
+    arguments = ["-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
+    arguments += ["-p", "no:cacheprovider", str(EXAMPLES / "embedded_in_tests.py")]
+    output = run(*arguments).end(timeout=90)
+    assert re.search(r"\b4 passed\b", output)
+    assert "skipped" not in output
+
+
+def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    example("flask_app.py")
+    program = run("-m", "flask", "--app", "flask_app", "run", "--port", "0")
+    url = program.wait_for(r"Running on (http://127\.0\.0\.1:\d+)")[1]
+    answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=10)
+    assert (answer.status_code, answer.json()) == (202, {"queued": True})
+    (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
+    assert (topic.topic_name, topic.message_count) == ("orders", 1)
+    nsqd.stop()
+    answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=20)
+    assert answer.status_code == 503
+
+
+def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_path: Path) -> None:
+    example("consume_django_command.py", "shop/management/commands/consume_orders.py")
+    for package in ("shop", "shop/management", "shop/management/commands"):
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "shop" / "models.py").write_text(MODELS)
+    (tmp_path / "shop_settings.py").write_text(SETTINGS)
+    settings = {"DJANGO_SETTINGS_MODULE": "shop_settings"}
+    run("-m", "django", "migrate", "--run-syncdb", **settings).end()
+    publish_orders(nsqd, 3)
+    count = "from shop.models import Order; print('stored', Order.objects.count())"
+    command = run("-m", "django", "consume_orders", **settings)
+    with NsqdHTTP(nsqd.http_address) as http:
+        deadline = time.monotonic() + 30
+        while not (channels := http.stats("orders").topics[0].channels) or (
+            channels[0].depth or channels[0].in_flight_count
+        ):
+            assert time.monotonic() < deadline, command.output
+            time.sleep(0.05)
+    assert command.end(signal.SIGTERM) == ""
+    assert "stored 3" in run("-m", "django", "shell", "-c", count, **settings).end()
+
+
+def test_every_example_has_a_test() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert names == {name for name in names if f'"{name}"' in text}
+
+
+def test_every_example_is_shown() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.rst"))
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert names == set(re.findall(r"\.\. literalinclude:: /examples/(\S+)", text))
+
+
+# -- the README ----------------------------------------------------------------------------------
+
+
+def test_the_first_block_of_the_readme_is_two_commands() -> None:
+    demo, tests = readme.commands()
+    fresh = "python3 -m venv .venv && .venv/bin/pip install -q "
+    assert demo.startswith(fresh) and demo.endswith("&& .venv/bin/gnsqsync demo")
+    assert tests.startswith(fresh) and tests.endswith("&& .venv/bin/pytest")
+
+
+def test_programs_of_the_readme_are_examples_that_run() -> None:
+    blocks = code_blocks(ROOT / "README.rst", "python")
+    texts = [path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")]
+    assert len(blocks) >= 2
+    for block in blocks:
+        assert any(block.strip() in text for text in texts), block
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    links = re.findall(r"<([\w./-]+)>`_", readme.README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.rst", "CHANGES.rst"])
+def test_pages_outside_of_docs_are_plain_docutils(page: str) -> None:
+    # As the package index renders them: without Sphinx's directives and roles.
+    command = [sys.executable, "-m", "docutils", "--report=1", "--halt=2", "--strict"]
+    done = subprocess.run([*command, page], cwd=ROOT, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+
+
+def test_the_changes_know_the_version() -> None:
+    text = (ROOT / "CHANGES.rst").read_text(encoding="utf-8")
+    first = re.search(r"^(\d+\.\d+\.\d+)\b", text, re.MULTILINE)
+    assert first is not None
+    assert first[1] == gnsqsync.__version__
+
+
+# -- the pages -----------------------------------------------------------------------------------
+
+
+def test_sphinx_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command += ["-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "html")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=110)
+    assert done.returncode == 0, done.stderr.decode()
+    assert (tmp_path / "html" / "index.html").exists()
+
+
+@pytest.mark.parametrize(("place", "text"), [pytest.param(*t, id=t[0]) for t in python_texts()])
+def test_python_in_the_texts_is_true(place: str, text: str) -> None:
+    """It compiles; what it imports from gnsqsync, its keywords and its attributes exist."""
+    tree = ast.parse(text, place)
+    objects: dict[str, Any] = {"reader": Reader, "writer": Writer, "message": Message}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnsqsync"):
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            owner = {"Reader": Reader, "Writer": Writer}.get(node.func.id)
+            if owner is not None:
+                given = {keyword.arg for keyword in node.keywords if keyword.arg}
+                assert given <= set(options_of(owner)) | set(options_of(ConnectionOptions))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = objects.get(node.value.id)
+            assert owner is None or hasattr(owner, node.attr), f"{node.value.id}.{node.attr}"
+
+
+def options_of(owner: type[Any]) -> dict[str, Any]:
+    """Each option with its default; ``inspect.Parameter.empty`` for what must be given."""
+    if owner is ConnectionOptions:
+        signature = inspect.signature(owner)
+        factories = {f.name for f in fields(owner) if callable(f.default_factory)}
+        return {
+            name: "from the host" if name in factories else parameter.default
+            for name, parameter in signature.parameters.items()
+        }
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(owner).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+
+
+def option_table(title: str) -> dict[str, str]:
+    """Option -> default, of the list-table under the section ``title`` of the options page."""
+    page = (DOCS / "reference" / "options.rst").read_text(encoding="utf-8")
+    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", page, re.M | re.S)
+    assert section is not None, f"no section {title!r}"
+    rows = re.findall(r"^   \* - ``(\w+)``\n     - (.*)$", section[1], re.M)
+    assert len(rows) == len(dict(rows)), "an option is listed twice"
+    return dict(rows)
+
+
+def http_options(owner: type[Any]) -> dict[str, Any]:
+    shared = options_of(owner.__mro__[1])
+    own = options_of(owner)
+    own.pop("options", None)
+    return {**shared, **own}
+
+
+@pytest.mark.parametrize(
+    ("title", "options"),
+    [
+        ("Reader", options_of(Reader)),
+        ("Writer", options_of(Writer)),
+        ("Connection options", options_of(ConnectionOptions)),
+        ("NsqdHTTP", http_options(NsqdHTTP)),
+        ("LookupdHTTP", http_options(LookupdHTTP)),
+    ],
+)
+def test_the_options_page_lists_every_option_with_its_default(
+    title: str, options: dict[str, Any]
+) -> None:
+    def shown(default: Any) -> str:
+        if default is inspect.Parameter.empty:
+            return "required"
+        return default if default == "from the host" else f"``{default!r}``"
+
+    version = f"gnsqsync/{gnsqsync.__version__}"
+    expected = {name: shown(default) for name, default in options.items()}
+    if "user_agent" in expected:
+        assert expected["user_agent"] == f"``{version!r}``"
+        expected["user_agent"] = "``'gnsqsync/<version>'``"
+    assert option_table(title) == expected
+
+
+def documented(module: str) -> set[str]:
+    """The names right below ``module`` that the reference has a directive for."""
+    text = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.rst"))
+    pattern = rf"^\.\. auto(?:class|exception|data|function):: {re.escape(module)}\.(\w+)$"
+    return set(re.findall(pattern, text, re.M))
+
+
+@pytest.mark.parametrize("module", ["gnsqsync", "gnsqsync.errors", "gnsqsync.embedded"])
+def test_the_reference_lists_exactly_the_public_names(module: str) -> None:
+    assert documented(module) == set(importlib.import_module(module).__all__)
+
+
+def test_the_command_line_page_knows_every_command_and_no_other_option() -> None:
+    text = (DOCS / "guides" / "cli.rst").read_text(encoding="utf-8")
+    sections = dict(
+        re.findall(r"^gnsqsync (\w+)\n-+\n(.*?)(?=^gnsqsync \w+\n-+\n|\Z)", text, re.M | re.S)
+    )
+    assert set(sections) == {*COMMANDS, *SERVERS}
+    context = click.Context(command_group)
+    for name in COMMANDS:
+        command = command_group.get_command(context, name)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        told = set(re.findall(r"``(--[\w-]+)", sections[name]))
+        assert told <= known | {"--help"}, f"{name} has no {told - known}"
+
+
+def test_the_guide_names_the_flags_without_effect() -> None:
+    text = (DOCS / "guides" / "embedded.rst").read_text(encoding="utf-8")
+    told = {flag.replace("-", "_") for flag in re.findall(r"``--([\w-]+)``", text)}
+    assert told >= NO_EFFECT

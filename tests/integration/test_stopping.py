@@ -1,0 +1,197 @@
+"""How a Reader ends, and what is left behind: nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from gnsqsync import Message
+from gnsqsync.errors import ClosedError
+from gnsqsync.stats import StopResult
+from tests.integration.conftest import Client
+from tests.support.servers import Server
+from tests.support.worlds import PATCHED, World
+
+
+def stats_of(server: Server, topic: str) -> Any:
+    from gnsqsync import NsqdHTTP
+
+    with NsqdHTTP("%s:%d" % server.http_address) as http:
+        return http.stats(topic=topic).topics[0].channels[0]
+
+
+def test_stop_lets_handlers_finish_and_gives_back_what_was_not_begun(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    begun: list[Message] = []
+    finished: list[Message] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        world.sleep(0.5)
+        finished.append(message)
+
+    client.writer(nsqd).publish_many(topic, [b"%d" % n for n in range(6)])
+    reader = client.consume(topic, handler, nsqd, concurrency=2, max_in_flight=6)
+    world.eventually(lambda: len(begun) == 2 and reader.stats().in_flight == 6)
+    reader.stop()
+    result = reader.join()
+    assert result == StopResult(unanswered=0, workers_running=0)
+    assert result.clean
+    assert len(finished) == 2
+    # At once and not after a timeout, and without a delay: another consumer gets the other four.
+    again: list[Message] = []
+    client.consume(topic, again.append, nsqd, max_in_flight=6)
+    world.eventually(lambda: len(again) == 4)
+    assert {m.body for m in again}.isdisjoint(m.body for m in finished)
+    assert stats_of(nsqd, topic).timeout_count == 0
+
+
+def test_stop_from_inside_a_handler_and_twice(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    def handler(message: Message) -> None:
+        reader.stop()
+        reader.stop()
+
+    client.writer(nsqd).publish(topic, b"x")
+    reader = client.consume(topic, handler, nsqd)
+    result = reader.join(10)
+    assert result is not None
+    assert result.clean
+    assert stats_of(nsqd, topic).depth == 0
+    reader.stop()
+    assert reader.join() == result
+
+
+def test_a_blocking_start_returns_the_result(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    reader = client.reader(topic, lambda m: reader.stop(), nsqd)
+    client.writer(nsqd).publish(topic, b"x")
+    task = world.spawn(reader.start)
+    assert task.join() == StopResult(0, 0)
+
+
+def test_a_handler_that_hangs_is_named_in_the_result(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    begun: list[Message] = []
+    release: list[bool] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        while not release:
+            world.sleep(0.02)
+
+    client.writer(nsqd).publish(topic, b"x")
+    reader = client.consume(topic, handler, nsqd)
+    world.eventually(lambda: begun)
+    reader.stop(timeout=30)
+    # A second stop can only shorten the time.
+    reader.stop(timeout=0.2)
+    result = reader.join(10)
+    assert result == StopResult(unanswered=1, workers_running=1)
+    assert not result.clean
+    # The connection is gone: an answer is too late, and says so.
+    assert not begun[0].is_alive
+    assert begun[0].finish() is False
+    release.append(True)
+    world.eventually(lambda: reader._run.dispatch.working == 0)
+
+
+def test_stop_waits_for_a_detached_message(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    kept: list[Message] = []
+
+    def handler(message: Message) -> None:
+        message.detach()
+        kept.append(message)
+
+    client.writer(nsqd).publish(topic, b"x")
+    reader = client.consume(topic, handler, nsqd)
+    world.eventually(lambda: kept)
+    reader.stop(timeout=20)
+    world.sleep(0.2)
+    assert kept[0].is_alive
+    assert kept[0].finish()
+    assert reader.join(10) == StopResult(0, 0)
+    assert stats_of(nsqd, topic).in_flight_count == 0
+
+
+def test_stop_before_anything_is_connected(client: Client, world: World, topic: str) -> None:
+    reader = client.reader(
+        topic,
+        lambda m: None,
+        nsqd_tcp_addresses="127.0.0.1:1",
+        lookupd_http_addresses="127.0.0.1:1",
+    )
+    reader.start(block=False)
+    world.sleep(0.05)
+    reader.stop()
+    assert reader.join(10) == StopResult(0, 0)
+
+
+def test_a_handler_that_calls_sys_exit_has_failed(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    bodies: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        if message.attempts == 1:
+            sys.exit(3)
+        bodies.append(message.body)
+
+    client.writer(nsqd).publish_many(topic, [b"a", b"b"])
+    client.consume(topic, handler, nsqd, requeue_delay=0, max_backoff_duration=0)
+    world.eventually(lambda: sorted(bodies) == [b"a", b"b"])
+
+
+def test_a_worker_that_is_killed_is_replaced(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    class Killed(BaseException):
+        """As GreenletExit, which only greenlets know."""
+
+    bodies: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        if message.attempts == 1:
+            raise Killed
+        bodies.append(message.body)
+
+    client.writer(nsqd).publish_many(topic, [b"a", b"b"])
+    client.consume(topic, handler, nsqd, requeue_delay=0, max_backoff_duration=0)
+    world.eventually(lambda: sorted(bodies) == [b"a", b"b"])
+
+
+def test_every_thread_has_a_name_and_ends(nsqd: Server, topic: str) -> None:
+    world = World("patched" if os.environ.get(PATCHED) else "threads")
+    client = Client(world)
+    before = set(threading.enumerate())
+    writer = client.writer(nsqd)
+    writer.publish(topic, b"x")
+    reader = client.consume(topic, lambda m: None, nsqd, concurrency=2)
+    world.eventually(lambda: reader.stats().finished == 1)
+    names = {t.name.split(" ")[0] for t in set(threading.enumerate()) - before}
+    assert names == {"nsq-read", "nsq-work", "nsq-timer", "nsq-reader"}
+    reader.stop()
+    reader.join()
+    writer.close()
+    assert set(threading.enumerate()) - before == set()
+
+
+def test_close_waits_for_publishes_under_way(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    writer = client.writer(nsqd)
+    futures = [writer.publish_async(topic, b"x" * 1000) for _ in range(500)]
+    writer.close()
+    assert [future.exception(0) for future in futures] == [None] * 500
+    with pytest.raises(ClosedError):
+        writer.publish_async(topic, b"x")
