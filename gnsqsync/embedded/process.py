@@ -223,9 +223,9 @@ class _Server:
         if found is None:
             program = self.options.program
             raise ServerFailed(f"{program} has no {label} address: not started, or switched off")
-        host, _, port = found.rpartition(":")
+        host, colon, port = found.rpartition(":")
         # A server that listens everywhere is reached on loopback.
-        return f"127.0.0.1:{port}" if port and host in ("", "0.0.0.0", "[::]") else found
+        return f"127.0.0.1:{port}" if colon and host in ("", "0.0.0.0", "[::]") else found
 
     @property
     def _log_path(self) -> str:

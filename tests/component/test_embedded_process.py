@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.embedded.process import ServerFailed
@@ -345,3 +347,55 @@ def test_http_keep_alive_and_request_bodies() -> None:
                 while stream.readline() != b"\r\n":
                     pass
         assert json.loads(get(f"{lookupd.http_address}/topics")) == {"topics": ["t#ephemeral"]}
+
+
+def test_nsqd_keeps_messages_over_restart_but_not_over_kill() -> None:
+    with Nsqd() as nsqd:
+        url = f"http://{nsqd.http_address}/pub?topic=t"
+        urllib.request.urlopen(url, data=b"kept", timeout=TIMEOUT).close()
+        nsqd.restart()
+        (topic,) = json.loads(get(f"{nsqd.http_address}/stats?format=json"))["topics"]
+        assert (topic["topic_name"], topic["depth"]) == ("t", 1)
+        urllib.request.urlopen(url, data=b"lost", timeout=TIMEOUT).close()
+        nsqd.kill()
+        nsqd.restart()
+        (topic,) = json.loads(get(f"{nsqd.http_address}/stats?format=json"))["topics"]
+        assert topic["topic_name"] == "t"
+        # The second message was in memory only.
+        assert topic["depth"] < 2
+
+
+def test_nsqd_without_http() -> None:
+    with Nsqd(http_address="") as nsqd:
+        assert nsqd.tcp_address
+        with pytest.raises(ServerFailed, match="no HTTP address"):
+            _ = nsqd.http_address
+        with pytest.raises(ServerFailed, match="no HTTPS address"):
+            _ = nsqd.https_address
+        nsqd.restart()
+
+
+def test_nsqd_on_a_unix_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "nsqd.sock")
+    with Nsqd(tcp_address=path) as nsqd:
+        assert nsqd.tcp_address == path
+        nsqd.restart()
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(path)
+
+
+def test_nsqd_with_https(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with Nsqd(tls_cert=certificate, tls_key=key) as nsqd:
+        address = nsqd.https_address
+        nsqd.restart()
+        assert nsqd.https_address == address
+        url = f"https://{address}/ping"
+        with urllib.request.urlopen(url, context=context, timeout=TIMEOUT) as answer:
+            assert answer.read() == b"OK"
