@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Nsqd", "Nsqlookupd", "ServerFailed"]
 
-_LISTENING = re.compile(r" INFO: (TCP|HTTP|HTTPS): listening on (\S+)\s*$", re.MULTILINE)
+_LISTENING = re.compile(r" INFO: (TCP|HTTP|HTTPS): listening on (\S+)\s*\n")
 _LOG_TAIL = 64 * 1024
 _POLL_INTERVAL = 0.01
 # The real binary does not watch its parent, so a shell does: `read` ends when the pipe does.
