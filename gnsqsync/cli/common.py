@@ -95,13 +95,34 @@ def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 def show_log(verbose: bool) -> None:
     """The library's log on stderr: warnings, or with ``verbose`` everything."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    if not verbose:
+        handler.addFilter(OnceAMinute())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[handler])
     # urllib3 tells each connection and request, and retries of its own, at DEBUG.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
+
+
+class OnceAMinute(logging.Filter):
+    """Drops a text that was shown less than a minute ago: redials of a dead nsqd all say the same.
+
+    Called under the lock of its handler.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        last = self._shown.get(text)
+        if last is not None and record.created - last < 60:
+            return False
+        if len(self._shown) >= 100:
+            self._shown.clear()
+        self._shown[text] = record.created
+        return True
 
 
 def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:

@@ -89,6 +89,14 @@ def load_handler(
     help="Seconds a handler may take. [default: as nsqd says]",
 )
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Publish there what is given up.")
+@click.option(
+    "--stop-timeout",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long running handlers may go on after the first signal.",
+)
 @connection_options
 def consume(
     topic: str,
@@ -96,6 +104,7 @@ def consume(
     handler: Callable[[Message], object],
     nsqd_tcp_addresses: tuple[str, ...],
     lookupd_http_addresses: tuple[str, ...],
+    stop_timeout: float,
     **options: Any,
 ) -> int:
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
@@ -112,12 +121,12 @@ def consume(
         **connection,
         **options,
     )
-    with Signals(reader.stop):
-        reader.start()
+    with Signals(lambda: reader.stop(stop_timeout)):
+        result = reader.start()
     stats = reader.stats()
     click.echo(
         f"{topic}/{channel}: {stats.finished:,} finished, {stats.requeued:,} requeued,"
         f" {stats.gave_up:,} given up",
         err=True,
     )
-    return 0
+    return 0 if result is None or result.clean else 1

@@ -153,6 +153,8 @@ def pub(
     )
     descriptor = sys.stdin.fileno() if file == "-" else os.open(file, os.O_RDONLY)
     source = Input(descriptor, max_msg_size)
+    if os.isatty(descriptor):
+        click.echo("type messages, one per line; Ctrl-D ends", err=True)
     with writer, Signals(source.stop) as signals:
         with Counting("published", source.size, "lines", quiet=as_json) as counting:
             try:

@@ -8,6 +8,8 @@ import logging
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,7 @@ import requests
 
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP, Producer
+from gnsqsync.runtime.threads import ThreadRuntime
 
 PRODUCER = {
     "remote_address": "10.0.0.7:51234",
@@ -563,6 +566,54 @@ def test_a_session_of_the_caller_is_used_and_left_open(fake: FakeServer) -> None
         assert session.get(f"http://{fake.address}/").status_code == 200
     assert fake.requests[0]["headers"]["X-Mine"] == "yes"
     assert fake.connections == 1
+
+
+def test_requests_run_where_the_runtime_says(fake: FakeServer) -> None:
+    class Elsewhere(ThreadRuntime):
+        def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
+            with ThreadPoolExecutor(1) as pool:
+                threads.append(pool.submit(threading.get_ident).result())
+                return pool.submit(fn, *args).result()
+
+    threads: list[int] = []
+    fake.answer({"topics": ["t"]})
+    with LookupdHTTP(fake.address, runtime=Elsewhere()) as lookupd:
+        assert lookupd.topics() == ("t",)
+    assert len(threads) == 1
+    with LookupdHTTP(fake.address, runtime="threads") as lookupd:
+        assert lookupd.topics() == ("t",)
+    with pytest.raises(ConfigError, match="runtime"):
+        LookupdHTTP(fake.address, runtime="fibers").topics()
+
+
+UNPATCHED = """
+import sys, time
+import gevent
+from gnsqsync import LookupdHTTP
+from gnsqsync.errors import ConnectionLost
+
+ticks = 0
+
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        gevent.sleep(0.01)
+
+gevent.spawn(tick)
+try:
+    LookupdHTTP(sys.argv[1], runtime="gevent", timeout=0.5).topics()
+except ConnectionLost:
+    sys.exit(0 if ticks > 5 else 3)
+"""
+
+
+def test_other_greenlets_run_while_an_unpatched_one_waits() -> None:
+    done = threading.Event()
+    with raw_server(lambda _: done.wait(30) and None) as address:
+        result = subprocess.run([sys.executable, "-c", UNPATCHED, address], timeout=60, check=False)
+        done.set()
+    assert result.returncode == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -477,6 +477,38 @@ def test_demo_with_a_file(tmp_path: Path, content: bytes) -> None:
     assert f"every one of the {total:,} lines arrived" in result.stdout.decode()
 
 
+# Runs the demo with a publisher that leaves line 17 out and sends line 3 twice.
+LOSSY = """
+import sys
+from gnsqsync.cli import demo, main
+
+numbered = demo.batches
+
+def lossy(lines, start, step):
+    for bodies in numbered(lines, start, step):
+        yield [b for b in bodies if not b.startswith(b"17\\t")] + bodies[2:3] * (start == 0)
+
+demo.batches = lossy
+demo.PATIENCE = 1.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_demo_names_a_line_that_did_not_arrive(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a line\n" * 50)
+    result = subprocess.run(
+        [sys.executable, "-c", LOSSY, "demo", str(file)],
+        capture_output=True,
+        timeout=TIMEOUT,
+        env=environment(),
+        check=False,
+    )
+    assert result.returncode == 1, result.stdout
+    assert "1 of 50 lines did not arrive: 17" in sentence(result)
+    assert b"1 lines were delivered more than once" in result.stdout
+
+
 def test_demo_stopped_by_a_signal() -> None:
     with started(["demo", "--work", "100"]) as process:
         assert process.stdout is not None
