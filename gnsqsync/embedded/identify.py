@@ -71,7 +71,7 @@ class Identification:
             if not isinstance(value, dict):
                 raise ValueError("not an object")
             for key, item in value.items():
-                found._set(key.lower(), item)
+                found._set(key.casefold(), item)
         except (ValueError, RecursionError):
             raise Fatal(b"E_BAD_BODY", b"IDENTIFY failed to decode JSON body") from None
         return found

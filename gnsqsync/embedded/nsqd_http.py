@@ -145,7 +145,7 @@ class NsqdHandlers:
         text = request.get("defer")
         if text is not None:
             # The bound on the length keeps away from numbers that Python refuses to convert.
-            if len(text) > 20 or not _INTEGER.fullmatch(text):
+            if len(text) > 4000 or not _INTEGER.fullmatch(text):
                 raise HTTPFault(400, "INVALID_DEFER")
             delay = int(text) / 1000
             if not 0 <= delay <= self._nsqd.options.max_req_timeout:

@@ -136,7 +136,8 @@ class Session:
         self._need = 0
         self._missing: Fatal | None = None
         self._mpub: tuple[Topic, MpubBody] | None = None
-        self._last_topic: tuple[bytes, Topic | None] = (b"", None)
+        # The last topic published to; its name needs no second check. A line holds no \n.
+        self._last_topic: tuple[bytes, Topic | None] = (b"\n", None)
         self._commands: dict[bytes, Callable[[list[bytes], bytes, int], int]] = {
             b"FIN": self._fin,
             b"PUB": self._pub,

@@ -174,8 +174,9 @@ def render_text(
         lines += [f"   {name:<25}\t{value}" for name, value in memory.items()]
     lines.append("")
     lines.append("Topics:" if figures["topics"] else "Topics: None")
-    for topic in figures["topics"] or ():
-        lines.append("")
+    for number, topic in enumerate(figures["topics"] or ()):
+        if number:
+            lines.append("")
         lines.append(
             f"{_mark(topic)}[{topic['topic_name']:<15}] depth: {topic['depth']:<5}"
             f" be-depth: {topic['backend_depth']:<5} msgs: {topic['message_count']:<8}"
