@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -106,7 +107,7 @@ class Store:
                 self._load_topic(broker, found)
         except OSError as error:
             raise StartError(f"failed to load metadata: {error}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StartError(f"failed to load metadata: failed to parse {path} - {error}") from None
 
     def _load_topic(self, broker: Broker, found: dict[str, Any]) -> None:
@@ -151,9 +152,11 @@ class Store:
         return self._folder / f"{queue}.diskqueue.meta.dat"
 
     def _remove_files(self, queue: str) -> None:
-        # A name has no character that means something to glob.
+        # Not by the glob alone: the topic "t.diskqueue.x" has files that begin like those of "t".
+        own = re.compile(re.escape(queue) + r"\.diskqueue\.([0-9]+|meta)\.dat")
         for path in self._folder.glob(f"{queue}.diskqueue.*.dat"):
-            path.unlink()
+            if own.fullmatch(path.name):
+                path.unlink()
 
     def _write_queue(self, queue: str, messages: Iterable[QueuedMessage]) -> None:
         try:
