@@ -55,13 +55,13 @@ class _Node:
         "idle",
         "in_flight",
         "key",
+        "queued",
         "rdy",
         "target",
         "turn_at",
-        "waiting_since",
     )
 
-    def __init__(self, key: Hashable, cap: int, now: float, draw: float) -> None:
+    def __init__(self, key: Hashable, cap: int, now: float, queued: int, draw: float) -> None:
         self.key = key
         self.cap = cap  # the server's max_rdy_count
         self.draw = draw  # breaks ties, differently in each process
@@ -69,7 +69,7 @@ class _Node:
         self.target = 0
         self.in_flight = 0
         self.turn_at = now  # since when RDY is above 0
-        self.waiting_since = now  # since when RDY is 0
+        self.queued = queued  # in which update it came to RDY 0
         self.busy_at = now  # when it last gave a sign of having messages
         self.idle = False
         self.held = 0  # the RDY that nsqd may still be acting on ...
@@ -151,12 +151,15 @@ class RdyAllocator:
         self._phase = Phase.OPEN
         self._test: _Node | None = None
         self._next_at: float | None = None
+        # Waiting is ordered by this and not by time: who joined before an update waits longer
+        # than who lost its turn in it, even at the same moment.
+        self._updates = 0
 
     # What happened. Each of these is followed by an update().
 
     def add(self, node: Hashable, max_rdy_count: int, now: float) -> None:
         """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
-        self._nodes[node] = _Node(node, max_rdy_count, now, self._rng.random())
+        self._nodes[node] = _Node(node, max_rdy_count, now, self._updates, self._rng.random())
 
     def remove(self, node: Hashable, now: float) -> bool:
         """A connection is gone; so are its messages, and its slots are free.
@@ -224,19 +227,22 @@ class RdyAllocator:
         A node without a load counts as one with nothing in flight. Leave out of ``in_flight``
         what no answer can be expected for, since it blocks a slot.
         """
+        self._updates += 1
         for node in self._nodes.values():
             node.observe(now, loads.get(node.key), self._idle_timeout)
-            node.target = 0
         regime = self.regime
         if regime is not Regime.TEST:
             self._test = None
+        if regime is not Regime.SHARE:
+            for node in self._nodes.values():
+                node.target = 0
         if regime is Regime.TEST:
             self._target_test(now)
         elif regime is Regime.SHARE:
             self._target_share()
         elif regime is Regime.ROTATE:
             self._target_rotate(now)
-        changes = self._grant(now)
+        changes = self._grant(regime, now)
         self.waiting = any(node.rdy < node.target for node in self._nodes.values())
         self._next_at = self._find_next(regime, now)
         return changes
@@ -249,29 +255,29 @@ class RdyAllocator:
 
     def _target_test(self, now: float) -> None:
         """One node, and the same one until it proves to have no messages."""
-        test = self._test
-        if test is not None and test.rdy and not test.idle:
-            test.target = 1
-            return
-        if test is not None and test.rdy:
-            test.waiting_since = now
         nodes = self._eligible()
-        if nodes:
-            # While older messages use up the limit, only a node that has one of them can be
-            # at RDY 1; its answer is the verdict then.
-            if sum(node.in_flight for node in nodes) >= self.max_in_flight:
-                nodes = [node for node in nodes if node.in_flight] or nodes
+        # While older messages use up the limit, only a node that has one of them can be at
+        # RDY 1; its answer is the verdict then.
+        if sum(node.in_flight for node in nodes) >= self.max_in_flight:
+            nodes = [node for node in nodes if node.in_flight] or nodes
+        test = self._test
+        if test is None or not test.rdy or test.idle or test not in nodes:
+            if test is not None and test.rdy:
+                test.queued = self._updates
             # Nodes that were found without messages come last, or each test would begin with
             # a tour of all of them.
-            self._test = min(nodes, key=lambda node: (node.idle, node.waiting_since, node.draw))
+            self._test = min(
+                nodes, key=lambda node: (node.idle, node.queued, node.draw), default=None
+            )
+            if self._test is not None and self._test.rdy:
+                self._test.restart(now)
+        if self._test is not None:
             self._test.target = 1
-            if self._test is test and test.rdy:
-                test.restart(now)
 
     def _target_share(self) -> None:
         """At least 1 for each, the rest evenly to the busy ones, to all when none is busy."""
-        # Who has more keeps the remainder, so that nothing moves without a cause.
-        nodes = sorted(self._eligible(), key=lambda node: (-node.rdy, node.draw))
+        # Who was to have more keeps the remainder, so that nothing moves without a cause.
+        nodes = sorted(self._eligible(), key=lambda node: (-node.target, node.draw))
         for node in nodes:
             node.target = 1
         busy = [node for node in nodes if not node.idle]
@@ -299,7 +305,7 @@ class RdyAllocator:
         # Where not all can stay, the longest turn ends first, that of an idle node before all.
         staying.sort(key=lambda node: (-node.turn_at, node.draw))
         leaving.sort(key=lambda node: (node.idle, -node.turn_at, node.draw))
-        queue.sort(key=lambda node: (node.waiting_since, node.draw))
+        queue.sort(key=lambda node: (node.queued, node.draw))
         for node in (staying + queue + leaving)[: self.max_in_flight]:
             node.target = 1
         for node in leaving:
@@ -310,44 +316,72 @@ class RdyAllocator:
 
     # Second step: the grants.
 
-    def _grant(self, now: float) -> list[tuple[Hashable, int]]:
+    def _grant(self, regime: Regime, now: float) -> list[tuple[Hashable, int]]:
         """Bring RDY as near to the targets as the slots in use allow."""
         nodes = sorted(
-            self._nodes.values(), key=lambda node: (node.rdy > 0, node.waiting_since, node.draw)
+            self._nodes.values(), key=lambda node: (node.rdy > 0, node.queued, node.draw)
         )
         used = [max(node.in_flight, node.held) for node in nodes]
         if self._transit > 0:
             for i, node in enumerate(nodes):
                 if node.target < node.rdy:
                     used[i] = max(used[i], node.rdy)
-        targets = [node.target for node in nodes]
         free = max(0, self.max_in_flight - sum(used))
-        # RDY up to what a node uses anyhow costs no slot. From there, free slots go first to
-        # what nodes have already, and what is left then raises the poorest.
-        base = [min(target, use) for target, use in zip(targets, used, strict=True)]
-        keep = [max(low, min(node.rdy, node.target)) for low, node in zip(base, nodes, strict=True)]
+        # Free slots go first to what nodes have already; RDY up to what a node uses anyhow
+        # costs none.
+        keep = [min(node.rdy, node.target) for node in nodes]
+        base = [min(level, use) for level, use in zip(keep, used, strict=True)]
         kept = _fill(base, keep, free)
         free -= sum(kept) - sum(base)
+        if regime is Regime.ROTATE:
+            levels = self._hand_on(nodes, kept, used, free)
+        else:
+            targets = [node.target for node in nodes]
+            base = [
+                max(level, min(target, use))
+                for level, target, use in zip(kept, targets, used, strict=True)
+            ]
+            levels = _fill(base, targets, free)
         lowered: list[tuple[Hashable, int]] = []
         raised: list[tuple[Hashable, int]] = []
-        for node, rdy in zip(nodes, _fill(kept, targets, free), strict=True):
+        for node, rdy in zip(nodes, levels, strict=True):
             if rdy < node.rdy:
                 lowered.append((node.key, rdy))
                 self._lower(node, rdy, now)
             elif rdy > node.rdy:
                 raised.append((node.key, rdy))
-                if not node.rdy:
+                # A share may be lent from the start: what was idle before a pause is so after it.
+                # A turn or a test is a new chance.
+                if not node.rdy and not (node.idle and regime is Regime.SHARE):
                     node.restart(now)
                 node.rdy = rdy
         return lowered + raised
+
+    @staticmethod
+    def _hand_on(nodes: list[_Node], levels: list[int], used: list[int], free: int) -> list[int]:
+        """Raise to RDY 1 in the order of waiting, and nobody past one that cannot be raised.
+
+        A node that still has a message in flight could be raised at no cost, but then its slot
+        would never come to those that wait longer.
+        """
+        levels = list(levels)
+        for i, node in enumerate(nodes):
+            if levels[i] < node.target:
+                if not used[i]:
+                    if not free:
+                        break
+                    free -= 1
+                levels[i] = 1
+        return levels
 
     def _lower(self, node: _Node, rdy: int, now: float) -> None:
         if self._transit > 0:
             node.held = max(node.held, node.rdy)
             node.held_until = now + self._transit
         node.rdy = rdy
-        if not rdy:
-            node.waiting_since = now
+        # Whose slot is only used up elsewhere keeps its place in front.
+        if not node.target:
+            node.queued = self._updates
 
     def _find_next(self, regime: Regime, now: float) -> float | None:
         moments: list[float] = []

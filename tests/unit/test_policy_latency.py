@@ -1,0 +1,197 @@
+"""RdyLevel: tight in a trickle, open in a stream, and steady at a steady rate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsqsync.policy.latency import STREAM_BELOW, STREAM_FROM, RdyLevel
+
+SETTLE_EVERY = 0.1
+
+
+def adaptive(share: int = 100) -> RdyLevel:
+    level = RdyLevel(adaptive=True)
+    level.share = share
+    return level
+
+
+def steady(rate: float, start: float, seconds: float) -> Iterator[float]:
+    for i in range(int(rate * seconds)):
+        yield start + i / rate
+
+
+def by_chance(rate: float, start: float, seconds: float, rng: random.Random) -> Iterator[float]:
+    now = start
+    while (now := now + rng.expovariate(rate)) < start + seconds:
+        yield now
+
+
+def run(level: RdyLevel, arrivals: Iterator[float], until: float, chunk: int = 1) -> int:
+    """Messages as they arrive, settle() every 100 ms; returns how often the level changed."""
+    changes = 0
+    settle_at = 0.0
+    last = level.streaming
+    waiting = 0
+    for moment in [*arrivals, until]:
+        while settle_at <= moment:
+            before = level.streaming
+            assert level.settle(settle_at) == (before and not level.streaming)
+            settle_at += SETTLE_EVERY
+            changes += level.streaming != last
+            last = level.streaming
+        waiting += 1
+        if moment < until and waiting == chunk:
+            level.note(moment, chunk)
+            waiting = 0
+            changes += level.streaming != last
+            last = level.streaming
+    return changes
+
+
+def test_tight_is_one_more_than_in_flight_up_to_the_share() -> None:
+    level = adaptive(share=5)
+    assert [level.wanted(n) for n in (0, 1, 3, 4, 5, 9)] == [1, 2, 4, 5, 5, 5]
+    level.share = 0
+    assert [level.wanted(n) for n in (0, 3)] == [0, 0]
+
+
+def test_streaming_wants_the_share() -> None:
+    level = adaptive(share=50)
+    run(level, steady(5000, 0.0, 1.0), 1.0)
+    assert level.streaming
+    assert [level.wanted(n) for n in (0, 20, 80)] == [50, 50, 50]
+    level.share = 7
+    assert level.wanted(0) == 7
+
+
+def test_not_adaptive_wants_the_share_always() -> None:
+    level = RdyLevel(adaptive=False)
+    level.share = 50
+    assert level.wanted(0) == 50
+    level.note(1.0, 1)
+    level.note(60.0, 1)
+    assert not level.settle(61.0)
+    assert level.wanted(0) == 50
+
+
+@pytest.mark.parametrize("rate", [0.2, 10, 100, 400])
+def test_a_trickle_stays_tight(rate: float) -> None:
+    level = adaptive()
+    assert run(level, by_chance(rate, 0.0, 60.0, random.Random(1)), 60.0) == 0
+    assert not level.streaming
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 200])
+def test_a_stream_opens_within_a_fraction_of_a_second(chunk: int) -> None:
+    level = adaptive()
+    level.note(0.0, 1)
+    assert run(level, steady(5000, 10.0, 0.2), 10.2, chunk) == 1
+    assert level.streaming
+
+
+def test_a_stream_that_ends_goes_back_without_another_message() -> None:
+    level = adaptive()
+    run(level, steady(20_000, 0.0, 1.0), 1.0)
+    assert level.streaming
+    moments = [1.0 + i * SETTLE_EVERY for i in range(10)]
+    flips = [moment for moment in moments if level.settle(moment)]
+    assert len(flips) == 1 and flips[0] <= 1.6
+    assert level.wanted(0) == 1
+
+
+def test_a_stream_that_ends_goes_back_with_the_next_message_if_nobody_settles() -> None:
+    level = adaptive()
+    for moment in steady(5000, 0.0, 1.0):
+        level.note(moment, 1)
+    assert level.streaming
+    level.note(30.0, 1)
+    assert not level.streaming
+
+
+def test_a_stream_that_thins_out_goes_back() -> None:
+    level = adaptive()
+    run(level, steady(5000, 0.0, 1.0), 1.0)
+    for moment in steady(100, 1.0, 1.0):
+        level.note(moment, 1)
+    assert not level.streaming
+
+
+def test_a_second_stream_after_a_long_silence_is_not_closed_by_the_silence() -> None:
+    level = adaptive()
+    run(level, steady(5000, 0.0, 1.0), 2.0)
+    assert not level.streaming
+    for moment in steady(5000, 100.0, 0.1):
+        level.note(moment, 1)
+    assert level.streaming
+    assert not level.settle(100.1)
+    assert not level.settle(100.2)
+
+
+@pytest.mark.parametrize("rate", [300, 450, 500, 550, 750, 1000, 1100, 1500])
+@pytest.mark.parametrize("open_first", [False, True])
+def test_one_steady_rate_does_not_flap(rate: float, open_first: bool) -> None:
+    level = adaptive()
+    start = 0.0
+    if open_first:
+        run(level, steady(10_000, 0.0, 0.5), 0.5)
+        assert level.streaming
+        start = 0.5
+    arrivals = by_chance(rate, start, 20.0, random.Random(7))
+    # At most the one change that the rate asks for; near a limit it may need a while to come.
+    assert run(level, arrivals, start + 20.0) <= 1
+    if rate >= 1.1 * STREAM_FROM:
+        assert level.streaming
+    if rate <= 0.9 * STREAM_BELOW:
+        assert not level.streaming
+
+
+def test_a_slow_network_opens_at_half_of_what_it_can_do_tight() -> None:
+    """At a round trip of 5 ms tight nsqd sends 200 messages a second and never 1000."""
+    level = adaptive()
+    run(level, steady(200, 0.0, 5.0), 5.0)
+    assert not level.streaming
+    level = adaptive()
+    level.set_round_trip(0.005)
+    run(level, steady(190, 0.0, 5.0), 5.0)
+    assert level.streaming
+    level = adaptive()
+    level.set_round_trip(0.005)
+    assert run(level, by_chance(50, 0.0, 60.0, random.Random(2)), 60.0) == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0001, 0.0005])
+def test_a_fast_network_changes_nothing(seconds: float) -> None:
+    level = adaptive()
+    level.set_round_trip(seconds)
+    run(level, steady(900, 0.0, 2.0), 2.0)
+    assert not level.streaming
+    run(level, steady(1200, 2.0, 2.0), 4.0)
+    assert level.streaming
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    share=st.integers(0, 50),
+    events=st.lists(st.tuples(st.integers(0, 300), st.floats(0, 1), st.booleans()), max_size=60),
+    in_flight=st.integers(0, 60),
+)
+def test_wanted_is_within_the_share_and_leaves_room_for_one(
+    share: int, events: list[tuple[int, float, bool]], in_flight: int
+) -> None:
+    level = adaptive(share)
+    now = 0.0
+    for count, step, settle in events:
+        now += step
+        if settle:
+            level.settle(now)
+        elif count:
+            level.note(now, count)
+        wanted = level.wanted(in_flight)
+        assert 0 <= wanted <= share
+        assert wanted >= min(share, in_flight + 1)
+        assert wanted == (share if level.streaming else min(share, in_flight + 1))

@@ -1,0 +1,596 @@
+"""RdyAllocator case by case; test_policy_rdy_histories.py drives it through random histories."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.rdy import Load, RdyAllocator, Regime, _fill
+
+MAX_RDY = 2500
+
+
+class Cluster:
+    """Some nodes whose loads the test sets by hand."""
+
+    def __init__(
+        self, max_in_flight: int, nodes: str = "", transit: float = 0.0, seed: int = 1
+    ) -> None:
+        self.now = 0.0
+        self.rdy = RdyAllocator(max_in_flight, transit=transit, rng=random.Random(seed))
+        self.in_flight: dict[str, int] = {}
+        self.last: dict[str, float] = {}
+        for node in nodes:
+            self.join(node)
+        if nodes:
+            self.update()
+
+    def join(self, node: str, cap: int = MAX_RDY) -> None:
+        self.rdy.add(node, cap, self.now)
+        self.in_flight[node] = 0
+        self.last[node] = 0.0
+
+    def leave(self, node: str) -> bool:
+        del self.in_flight[node], self.last[node]
+        return self.rdy.remove(node, self.now)
+
+    def deliver(self, nodes: str, in_flight: int = 0) -> None:
+        """Messages came from these nodes just now; so many of them are not answered."""
+        for node in nodes:
+            self.last[node] = self.now
+            self.in_flight[node] = in_flight
+
+    def update(self, step: float = 0.0) -> list[tuple[str, int]]:
+        self.now += step
+        loads = {node: Load(self.in_flight[node], self.last[node]) for node in self.in_flight}
+        before = self.levels
+        changes = self.rdy.update(self.now, loads)
+        assert {**before, **dict(changes)} == self.levels
+        assert all(before[node] != rdy for node, rdy in changes)
+        directions = [rdy > before[node] for node, rdy in changes]
+        assert directions == sorted(directions), "a raise stands before a lowering"
+        return changes  # type: ignore[return-value]
+
+    def update_busy(self, nodes: str, seconds: float) -> None:
+        """Time passes in rounds of 5 seconds, in which only these nodes deliver."""
+        for _ in range(int(seconds / 5)):
+            self.now += 5.0
+            self.deliver(nodes)
+            self.update()
+
+    @property
+    def levels(self) -> dict[str, int]:
+        return {node: self.rdy.rdy_of(node) for node in self.in_flight}
+
+
+# SHARE: enough slots for all
+
+
+def test_one_node_gets_the_whole_limit() -> None:
+    cluster = Cluster(10, "a")
+    assert cluster.levels == {"a": 10}
+    assert cluster.rdy.regime is Regime.SHARE
+    assert not cluster.rdy.waiting
+    assert cluster.rdy.next_at() is None
+
+
+@pytest.mark.parametrize(("limit", "nodes"), [(10, 3), (9, 6), (8, 4), (200, 7), (5, 5)])
+def test_the_remainder_is_used(limit: int, nodes: int) -> None:
+    levels = sorted(Cluster(limit, "abcdefg"[:nodes]).levels.values())
+    assert sum(levels) == limit
+    assert levels[-1] - levels[0] <= 1
+
+
+def test_an_update_without_a_cause_changes_nothing() -> None:
+    cluster = Cluster(10, "abc")
+    for _ in range(10):
+        cluster.deliver("abc")
+        assert cluster.update(step=1.0) == []
+
+
+def test_idle_nodes_keep_1_and_lend_the_rest() -> None:
+    cluster = Cluster(8, "abcd")
+    assert set(cluster.levels.values()) == {2}
+    cluster.update_busy("b", 10)
+    assert cluster.levels == {"a": 1, "b": 5, "c": 1, "d": 1}
+    assert cluster.rdy.is_idle("a")
+    assert not cluster.rdy.is_idle("b")
+    cluster.update_busy("bd", 5)
+    assert sorted(cluster.levels.values()) == [1, 1, 3, 3]
+    assert cluster.levels["a"] == cluster.levels["c"] == 1
+
+
+def test_next_at_says_when_an_idle_node_can_lend() -> None:
+    cluster = Cluster(8, "ab")
+    cluster.now = 4.0
+    cluster.deliver("a")
+    assert cluster.update() == []
+    assert cluster.rdy.next_at() == 10.0
+    assert cluster.update(step=6.0) == [("b", 1), ("a", 7)]
+    assert cluster.rdy.next_at() == 14.0
+
+
+def test_when_all_are_idle_all_have_their_share() -> None:
+    cluster = Cluster(9, "abc")
+    cluster.update_busy("a", 15)
+    assert cluster.levels == {"a": 7, "b": 1, "c": 1}
+    cluster.update_busy("", 10)
+    assert cluster.levels == {"a": 3, "b": 3, "c": 3}
+    assert cluster.rdy.next_at() is None
+
+
+def test_a_node_whose_rdy_is_full_is_not_idle() -> None:
+    """Handlers that take a minute: nsqd cannot deliver, so its silence says nothing."""
+    cluster = Cluster(4, "ab")
+    cluster.deliver("ab", in_flight=2)
+    for _ in range(12):
+        assert cluster.update(step=5.0) == []
+    cluster.in_flight["a"] = 1
+    assert cluster.update(step=1.0) == []
+
+
+def test_a_long_message_at_an_idle_node_leaves_room_for_its_next_one() -> None:
+    cluster = Cluster(8, "ab")
+    cluster.deliver("b", in_flight=1)
+    cluster.update_busy("a", 60)
+    assert cluster.levels == {"a": 6, "b": 2}
+    cluster.in_flight["b"] = 0
+    cluster.update_busy("a", 5)
+    assert cluster.levels == {"a": 7, "b": 1}
+
+
+def test_the_servers_max_rdy_count_caps_and_the_others_take_the_rest() -> None:
+    cluster = Cluster(100)
+    cluster.join("a", cap=10)
+    cluster.join("b", cap=1)
+    cluster.join("c")
+    cluster.update()
+    assert cluster.levels == {"a": 10, "b": 1, "c": 89}
+    cluster.update_busy("a", 10)
+    assert cluster.levels == {"a": 10, "b": 1, "c": 89}
+
+
+def test_a_server_that_allows_no_rdy_gets_none() -> None:
+    cluster = Cluster(1)
+    cluster.join("a", cap=0)
+    cluster.join("b")
+    cluster.update()
+    assert cluster.levels == {"a": 0, "b": 1}
+    assert cluster.rdy.regime is Regime.SHARE
+    assert not cluster.rdy.waiting
+
+
+# Joins, losses, limits
+
+
+def test_a_join_lowers_the_others_first() -> None:
+    cluster = Cluster(10, "a")
+    cluster.join("b")
+    assert cluster.update() == [("a", 5), ("b", 5)]
+
+
+def test_a_join_gets_what_is_not_in_flight_and_the_rest_as_it_drains() -> None:
+    cluster = Cluster(10, "a")
+    cluster.deliver("a", in_flight=8)
+    cluster.join("b")
+    assert cluster.update() == [("a", 5), ("b", 2)]
+    assert cluster.rdy.waiting
+    cluster.in_flight["a"] = 6
+    assert cluster.update() == [("b", 4)]
+    cluster.in_flight["a"] = 5
+    assert cluster.update() == [("b", 5)]
+    assert not cluster.rdy.waiting
+
+
+def test_the_survivor_gets_the_whole_limit() -> None:
+    cluster = Cluster(10, "ab")
+    assert cluster.levels == {"a": 5, "b": 5}
+    cluster.deliver("b", in_flight=5)
+    cluster.leave("b")
+    assert cluster.update() == [("a", 10)]
+
+
+def test_a_node_that_comes_back_starts_at_0() -> None:
+    cluster = Cluster(10, "ab")
+    cluster.leave("b")
+    cluster.update()
+    cluster.join("b")
+    assert cluster.rdy.rdy_of("b") == 0
+    assert cluster.update() == [("a", 5), ("b", 5)]
+
+
+def test_removing_twice_or_asking_for_a_stranger_is_harmless() -> None:
+    rdy = RdyAllocator(5)
+    assert not rdy.remove("a", 0.0)
+    assert rdy.rdy_of("a") == 0
+    assert not rdy.is_idle("a")
+    assert rdy.update(0.0, {"a": Load(3, 0.0)}) == []
+
+
+def test_a_raised_limit_is_used_at_once() -> None:
+    cluster = Cluster(4, "ab")
+    cluster.rdy.set_max_in_flight(9)
+    cluster.update()
+    assert sorted(cluster.levels.values()) == [4, 5]
+
+
+def test_a_lowered_limit_holds_although_more_is_in_flight() -> None:
+    """a uses up the limit alone, so b may get nothing before a has drained."""
+    cluster = Cluster(10, "ab")
+    cluster.deliver("a", in_flight=5)
+    cluster.rdy.set_max_in_flight(4)
+    assert sorted(cluster.update()) == [("a", 2), ("b", 0)]
+    assert cluster.rdy.waiting
+    cluster.in_flight["a"] = 3
+    assert cluster.update() == [("b", 1)]
+    cluster.in_flight["a"] = 1
+    assert cluster.update() == [("b", 2)]
+
+
+def test_redeliveries_above_rdy_use_slots_of_the_others() -> None:
+    """nsqd timed messages out and sent them again while handlers still have the old ones."""
+    cluster = Cluster(10, "ab")
+    cluster.deliver("a", in_flight=8)
+    assert cluster.update() == [("b", 2)]
+    assert cluster.rdy.waiting
+    cluster.in_flight["a"] = 5
+    assert cluster.update() == [("b", 5)]
+
+
+@pytest.mark.parametrize("how", ["pause", "limit"])
+def test_pause_lowers_all_to_0_and_lasts_over_joins(how: str) -> None:
+    cluster = Cluster(10, "ab")
+    cluster.deliver("a", in_flight=5)
+    if how == "pause":
+        cluster.rdy.pause()
+    else:
+        cluster.rdy.set_max_in_flight(0)
+    assert sorted(cluster.update()) == [("a", 0), ("b", 0)]
+    assert cluster.rdy.regime is Regime.SILENT
+    assert not cluster.rdy.waiting
+    assert cluster.rdy.next_at() is None
+    cluster.join("c")
+    cluster.leave("b")
+    assert cluster.update(step=100.0) == []
+    if how == "pause":
+        cluster.rdy.set_max_in_flight(12)
+        assert cluster.update() == []
+        cluster.rdy.resume()
+    else:
+        cluster.rdy.set_max_in_flight(12)
+    cluster.in_flight["a"] = 0
+    assert sorted(cluster.update()) == [("a", 6), ("c", 6)]
+
+
+def test_after_a_pause_nobody_is_idle_because_of_it() -> None:
+    cluster = Cluster(10, "ab")
+    cluster.rdy.pause()
+    cluster.update()
+    cluster.update(step=60.0)
+    cluster.rdy.resume()
+    cluster.update()
+    cluster.now += 1
+    cluster.deliver("a")
+    assert cluster.update() == []
+    assert cluster.levels == {"a": 5, "b": 5}
+
+
+# ROTATE: more nodes than slots
+
+
+def test_the_first_that_connect_get_1_and_the_others_wait() -> None:
+    cluster = Cluster(2)
+    for node in "abcd":
+        cluster.join(node)
+        cluster.update(step=0.1)
+    assert cluster.levels == {"a": 1, "b": 1, "c": 0, "d": 0}
+    assert cluster.rdy.regime is Regime.ROTATE
+
+
+def test_an_idle_turn_goes_to_who_waited_longest() -> None:
+    cluster = Cluster(1)
+    for node in "abc":
+        cluster.join(node)
+        cluster.update(step=1.0)
+    assert cluster.levels == {"a": 1, "b": 0, "c": 0}
+    order = ["a"]
+    for _ in range(7):
+        due = cluster.rdy.next_at()
+        assert due is not None
+        cluster.now = due
+        changes = cluster.update()
+        assert changes == [(order[-1], 0), (changes[1][0], 1)]
+        order.append(changes[1][0])
+    assert order == list("abcabcab")
+    assert cluster.now == 71.0
+
+
+def test_a_busy_turn_ends_after_low_rdy_timeout() -> None:
+    cluster = Cluster(1, "ab")
+    first = next(node for node, rdy in cluster.levels.items() if rdy)
+    other = "b" if first == "a" else "a"
+    for second in range(1, 30):
+        cluster.now = float(second)
+        cluster.deliver(first)
+        assert cluster.update() == []
+    assert cluster.rdy.next_at() == 30.0
+    cluster.now = 30.0
+    assert cluster.update() == [(first, 0), (other, 1)]
+
+
+def test_a_slot_in_use_is_passed_on_when_it_is_answered() -> None:
+    cluster = Cluster(1, "ab")
+    first = next(node for node, rdy in cluster.levels.items() if rdy)
+    other = "b" if first == "a" else "a"
+    cluster.deliver(first, in_flight=1)
+    assert cluster.update(step=30.0) == [(first, 0)]
+    assert cluster.rdy.waiting
+    assert cluster.update(step=5.0) == []
+    cluster.in_flight[first] = 0
+    assert cluster.update(step=1.0) == [(other, 1)]
+    assert not cluster.rdy.waiting
+
+
+def test_only_as_many_turns_end_as_there_are_nodes_that_wait() -> None:
+    cluster = Cluster(3, "abcd")
+    moved = 0
+    for _ in range(300):
+        cluster.now += 0.1
+        cluster.deliver("abcd")
+        moved += len(cluster.update())
+    # All three turns end together at 30 seconds; one node was waiting.
+    assert moved == 2
+    for _ in range(299):
+        cluster.now += 0.1
+        cluster.deliver("abcd")
+        assert cluster.update() == []
+
+
+def test_a_new_node_takes_the_turn_of_one_that_had_it_for_long() -> None:
+    cluster = Cluster(2, "ab")
+    for _ in range(100):
+        cluster.now += 1.0
+        cluster.deliver("ab")
+        cluster.update()
+    cluster.join("c")
+    cluster.update()
+    assert cluster.levels["c"] == 1
+
+
+def test_losing_a_node_passes_its_turn_on() -> None:
+    cluster = Cluster(1, "ab")
+    first = next(node for node, rdy in cluster.levels.items() if rdy)
+    cluster.leave(first)
+    (change,) = cluster.update()
+    assert change[1] == 1
+
+
+def test_many_readers_do_not_all_begin_at_the_same_node() -> None:
+    firsts = set()
+    for seed in range(40):
+        cluster = Cluster(1, "abc", seed=seed)
+        firsts |= {node for node, rdy in cluster.levels.items() if rdy}
+    assert firsts == {"a", "b", "c"}
+
+
+def test_lowering_the_limit_below_the_number_of_nodes() -> None:
+    cluster = Cluster(12, "abc")
+    cluster.rdy.set_max_in_flight(2)
+    cluster.update()
+    assert sorted(cluster.levels.values()) == [0, 1, 1]
+    cluster.rdy.set_max_in_flight(12)
+    cluster.update()
+    assert cluster.levels == {"a": 4, "b": 4, "c": 4}
+
+
+# Backoff
+
+
+def test_blocked_is_0_for_all_and_testing_is_1_for_one() -> None:
+    cluster = Cluster(10, "abc")
+    cluster.rdy.set_phase(Phase.BLOCKED)
+    assert sorted(cluster.update()) == [("a", 0), ("b", 0), ("c", 0)]
+    assert cluster.rdy.test_node is None
+    cluster.rdy.set_phase(Phase.TESTING)
+    ((node, rdy),) = cluster.update()
+    assert rdy == 1
+    assert cluster.rdy.test_node == node
+    cluster.join("d")
+    assert cluster.update() == []
+    cluster.rdy.set_phase(Phase.OPEN)
+    cluster.update()
+    assert sorted(cluster.levels.values()) == [2, 2, 3, 3]
+    assert cluster.rdy.test_node is None
+
+
+def test_a_test_stays_at_its_node_while_the_message_is_handled() -> None:
+    cluster = Cluster(10, "abc")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    node = cluster.rdy.test_node
+    assert isinstance(node, str)
+    cluster.deliver(node, in_flight=1)
+    for _ in range(20):
+        assert cluster.update(step=5.0) == []
+    assert cluster.rdy.test_node == node
+
+
+def test_a_test_moves_on_from_a_node_without_messages() -> None:
+    cluster = Cluster(1, "abc")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    seen = [cluster.rdy.test_node]
+    for _ in range(5):
+        due = cluster.rdy.next_at()
+        assert due is not None and due > cluster.now
+        cluster.now = due
+        cluster.update()
+        assert sum(cluster.levels.values()) == 1
+        seen.append(cluster.rdy.test_node)
+    assert set(seen[:3]) == {"a", "b", "c"}
+    assert seen[3:] == seen[:3]
+
+
+def test_a_test_begins_at_a_node_that_had_messages() -> None:
+    for seed in range(10):
+        cluster = Cluster(20, "abcdefgh", seed=seed)
+        cluster.update_busy("e", 20)
+        for _ in range(4):
+            cluster.rdy.set_phase(Phase.BLOCKED)
+            cluster.update(step=2.0)
+            cluster.rdy.set_phase(Phase.TESTING)
+            cluster.update(step=2.0)
+            assert cluster.rdy.test_node == "e"
+            cluster.deliver("e", in_flight=1)
+            cluster.update()
+            cluster.in_flight["e"] = 0
+
+
+def test_tests_take_turns_among_the_nodes_that_have_messages() -> None:
+    cluster = Cluster(20, "abc")
+    cluster.deliver("abc")
+    seen = []
+    for _ in range(6):
+        cluster.rdy.set_phase(Phase.BLOCKED)
+        cluster.update(step=1.0)
+        cluster.rdy.set_phase(Phase.TESTING)
+        cluster.update(step=1.0)
+        seen.append(cluster.rdy.test_node)
+    assert set(seen[:3]) == {"a", "b", "c"}
+    assert seen[3:] == seen[:3]
+
+
+def test_old_messages_count_against_the_test() -> None:
+    """max_in_flight 1 and a message from before the pause: its own node is the test."""
+    cluster = Cluster(1, "ab")
+    first = next(node for node, rdy in cluster.levels.items() if rdy)
+    cluster.deliver(first, in_flight=1)
+    cluster.rdy.set_phase(Phase.BLOCKED)
+    cluster.update()
+    cluster.rdy.set_phase(Phase.TESTING)
+    assert cluster.update() == [(first, 1)]
+
+
+def test_pause_during_a_test_sends_no_test() -> None:
+    cluster = Cluster(10, "ab")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    cluster.rdy.pause()
+    cluster.update()
+    assert cluster.levels == {"a": 0, "b": 0}
+    assert cluster.rdy.test_node is None
+    cluster.rdy.resume()
+    cluster.update()
+    assert sum(cluster.levels.values()) == 1
+    assert cluster.rdy.test_node is not None
+
+
+def test_a_lost_test_is_made_again_elsewhere() -> None:
+    cluster = Cluster(10, "ab")
+    backoff = Backoff()
+    backoff.note(0, 1, cluster.now)
+    cluster.rdy.set_phase(backoff.phase)
+    cluster.update()
+    assert backoff.tick(2.0)
+    cluster.rdy.set_phase(backoff.phase)
+    cluster.update(step=2.0)
+    node = cluster.rdy.test_node
+    assert isinstance(node, str)
+    other = "b" if node == "a" else "a"
+    assert cluster.leave(node)
+    assert backoff.test_lost(cluster.now)
+    cluster.rdy.set_phase(backoff.phase)
+    assert cluster.update() == []
+    assert backoff.tick(3.0)
+    cluster.rdy.set_phase(backoff.phase)
+    assert cluster.update(step=1.0) == [(other, 1)]
+
+
+def test_a_test_with_nobody_there_waits_for_the_first_to_come() -> None:
+    cluster = Cluster(10)
+    cluster.rdy.set_phase(Phase.TESTING)
+    assert cluster.update() == []
+    assert cluster.rdy.test_node is None
+    cluster.join("a")
+    assert cluster.update(step=60.0) == [("a", 1)]
+    assert cluster.rdy.test_node == "a"
+
+
+def test_losing_a_node_that_is_not_under_test_is_no_lost_test() -> None:
+    cluster = Cluster(10, "ab")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    assert not cluster.leave("a" if cluster.rdy.test_node == "b" else "b")
+
+
+# transit: what may be on the wire
+
+
+def test_lowered_rdy_counts_until_it_can_have_arrived() -> None:
+    cluster = Cluster(10, "a", transit=0.5)
+    cluster.join("b")
+    assert cluster.update() == [("a", 5)]
+    assert cluster.rdy.waiting
+    assert cluster.rdy.next_at() == 0.5
+    assert cluster.update(step=0.4) == []
+    assert cluster.update(step=0.1) == [("b", 5)]
+    assert not cluster.rdy.waiting
+
+
+def test_what_was_on_the_wire_is_found_in_flight_then() -> None:
+    cluster = Cluster(10, "a", transit=0.5)
+    cluster.join("b")
+    cluster.update()
+    cluster.deliver("a", in_flight=9)
+    assert cluster.update(step=0.5) == [("b", 1)]
+
+
+def test_a_turn_is_passed_on_after_the_transit() -> None:
+    cluster = Cluster(1, "ab", transit=0.5)
+    first = next(node for node, rdy in cluster.levels.items() if rdy)
+    other = "b" if first == "a" else "a"
+    assert cluster.update(step=10.0) == [(first, 0)]
+    assert cluster.rdy.next_at() == 10.5
+    assert cluster.update(step=0.5) == [(other, 1)]
+
+
+def test_a_test_moves_on_after_the_transit() -> None:
+    cluster = Cluster(1, "ab", transit=0.5)
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    first = cluster.rdy.test_node
+    assert cluster.update(step=10.0) == [(first, 0)]
+    assert cluster.rdy.test_node is None
+    assert cluster.update(step=0.2) == []
+    (change,) = cluster.update(step=0.3)
+    assert change[1] == 1 and change[0] != first
+
+
+def test_raising_the_same_node_again_need_not_wait() -> None:
+    cluster = Cluster(10, "ab", transit=0.5)
+    cluster.rdy.pause()
+    cluster.update()
+    cluster.rdy.resume()
+    assert sorted(cluster.update(step=0.01)) == [("a", 5), ("b", 5)]
+
+
+# The arithmetic
+
+
+@pytest.mark.parametrize(
+    ("levels", "caps", "budget", "filled"),
+    [
+        ([], [], 5, []),
+        ([0, 0, 0], [9, 9, 9], 7, [3, 2, 2]),
+        ([5, 0, 0], [9, 9, 9], 4, [5, 2, 2]),
+        ([5, 0, 0], [9, 1, 9], 4, [5, 1, 3]),
+        ([1, 1], [4, 2], 100, [4, 2]),
+        ([3, 1], [3, 1], 0, [3, 1]),
+        ([2, 2], [9, 9], 0, [2, 2]),
+        ([6, 1], [9, 1], 1, [7, 1]),
+    ],
+)
+def test_fill(levels: list[int], caps: list[int], budget: int, filled: list[int]) -> None:
+    assert _fill(levels, caps, budget) == filled
