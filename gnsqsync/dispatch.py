@@ -173,7 +173,7 @@ class Dispatch:
                     failed += 1
                 else:
                     neutral += 1
-            except (Exception, SystemExit):
+            except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is a requeue
                 # SystemExit too: on greenlets it would end the process, on threads only a worker.
                 failed += 1
                 self._log_failure(message)

@@ -155,7 +155,8 @@ class Reader:
             raise ClosedError("a Reader is started once; make a new one to consume again")
         run = _Run(self)
         # dict.setdefault is atomic, so of two threads that start, one wins.
-        if self.__dict__.setdefault("_started", run) is not run:
+        first: object = self.__dict__.setdefault("_started", run)
+        if first is not run:
             raise ClosedError("a Reader is started once; make a new one to consume again")
         self._run = run
         run.start()

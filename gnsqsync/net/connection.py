@@ -230,10 +230,12 @@ class Connection:
             # Never a publish's answer: FIN, REQ and TOUCH have no place in the queue of answers.
             self._answer_failed(error)
             return
+        # nsqd stops reading and closes (nsq-reference 1.24): what is queued behind was not read.
+        self.outbox.peer_stopped = True
         if self.outbox.pending:
             slot = self.outbox.pending.popleft()
             slot.fail(Refused(f"{self.nsqd_address} refused the publish: {error}", error))
-        # nsqd closes behind a fatal error (nsq-reference 1.24); the EOF would tell less.
+        # Not waiting for the EOF, which would tell less.
         raise error
 
     def _next_pending(self, data: bytes) -> PublishSlot:

@@ -82,6 +82,9 @@ class Outbox:
         self.requeued = 0
         self.sends = 0
         self.broken: Exception | None = None
+        # Set by the reading thread at a fatal error frame: nsqd reads nothing that came behind
+        # the command that caused it.
+        self.peer_stopped = False
         self._stream = stream
         self._now = runtime.now
         self._level = level
@@ -224,7 +227,9 @@ class Outbox:
         torn = self._torn_slots()
         while self.pending:
             slot = self.pending.popleft()
-            if slot in torn:
+            if self.peer_stopped:
+                slot.fail(NotSent(f"nsqd ended the connection before it read this: {reason}"))
+            elif slot in torn:
                 slot.fail(NotSent(f"the connection closed while the message was sent: {reason}"))
             else:
                 slot.fail(

@@ -10,7 +10,7 @@ import pytest
 
 from gnsqsync import ConnectionOptions, Reader, Writer
 from gnsqsync.errors import ConfigError, NotSent, ProtocolError
-from tests.integration.conftest import Client
+from tests.integration.conftest import Client, url
 from tests.support.servers import Server, Site
 
 ALLOWED_NAME = "1 to 64 of the characters"
@@ -147,7 +147,7 @@ def test_writer_options() -> None:
 
 
 def test_the_http_port_is_named(client: Client, nsqd: Server, topic: str) -> None:
-    writer = Writer("%s:%d" % nsqd.http_address, runtime=client.world.runtime)
+    writer = Writer(url(nsqd).removeprefix("http://"), runtime=client.world.runtime)
     with pytest.raises(NotSent, match="HTTP") as caught:
         writer.publish(topic, b"x", timeout=1)
     assert isinstance(caught.value.causes[0], ProtocolError)

@@ -489,7 +489,7 @@ def lossy(lines, start, step):
         yield [b for b in bodies if not b.startswith(b"17\\t")] + bodies[2:3] * (start == 0)
 
 demo.batches = lossy
-demo.PATIENCE = 1.0
+demo.PATIENCE = 5.0
 sys.exit(main(sys.argv[1:]))
 """
 

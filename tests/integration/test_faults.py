@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from gnsqsync.errors import NotSent, OutcomeUnknown, PublishError
-from tests.integration.conftest import Client
+from tests.integration.conftest import Client, address
 from tests.support.servers import Site
 from tests.support.worlds import World
 
@@ -95,16 +95,16 @@ def test_failover_prefers_the_first_and_returns_to_it(
     writer = client.writer(first, second, policy="failover")
     for _ in range(5):
         writer.publish(topic, "a")
-    assert [c.address for c in writer.stats().connections] == ["%s:%d" % first.tcp_address]
+    assert [c.address for c in writer.stats().connections] == [address(first)]
     first.stop()
     world.eventually(lambda: not writer.is_connected)
     writer.publish(topic, "b")
-    assert [c.address for c in writer.stats().connections] == ["%s:%d" % second.tcp_address]
+    assert [c.address for c in writer.stats().connections] == [address(second)]
     first.start()
 
     def first_again() -> bool:
         writer.publish(topic, "c")
-        return "%s:%d" % first.tcp_address in [c.address for c in writer.stats().connections]
+        return address(first) in [c.address for c in writer.stats().connections]
 
     world.eventually(first_again)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gnsqsync import Message, ReaderGroup, Requeue
 from gnsqsync.errors import ClosedError, ConfigError, MessageAnswered
-from tests.integration.conftest import Client, url
+from tests.integration.conftest import Client, address, url
 from tests.support.servers import Server, Site, unique
 from tests.support.worlds import World
 
@@ -28,7 +28,7 @@ def test_a_message_arrives_as_it_was_published(
     assert message.attempts == 1
     assert len(message.id) == 16
     assert abs(message.timestamp - before) < 60e9
-    assert message.nsqd_address == "%s:%d" % nsqd.tcp_address
+    assert message.nsqd_address == address(nsqd)
     assert message.is_answered
     assert not message.is_alive
 
@@ -244,7 +244,7 @@ def test_discovery_finds_nsqds_and_new_ones(
     client: Client, site: Site, world: World, topic: str
 ) -> None:
     lookupd = site.own_nsqlookupd()
-    flag = "-lookupd-tcp-address=%s:%d" % lookupd.tcp_address
+    flag = f"-lookupd-tcp-address={address(lookupd)}"
     first, second = site.own_nsqd(flag), site.own_nsqd(flag)
     got: list[bytes] = []
     reader = client.consume(

@@ -92,7 +92,7 @@ def test_a_certificate_that_does_not_verify(
     client: Client, site: Site, world: World, topic: str
 ) -> None:
     nsqd = site.nsqd(*site.certificates.flags)
-    with pytest.raises(NotSent, match="certificate .* does not verify"):
+    with pytest.raises(NotSent, match=r"certificate .* does not verify"):
         client.writer(nsqd, tls=True).publish(topic, b"x")
     with pytest.raises(NotSent, match="does not verify"):
         client.writer(

@@ -12,7 +12,7 @@ import pytest
 from gnsqsync import Message
 from gnsqsync.errors import ClosedError
 from gnsqsync.stats import StopResult
-from tests.integration.conftest import Client
+from tests.integration.conftest import Client, url
 from tests.support.servers import Server
 from tests.support.worlds import PATCHED, World
 
@@ -20,7 +20,7 @@ from tests.support.worlds import PATCHED, World
 def stats_of(server: Server, topic: str) -> Any:
     from gnsqsync import NsqdHTTP
 
-    with NsqdHTTP("%s:%d" % server.http_address) as http:
+    with NsqdHTTP(url(server)) as http:
         return http.stats(topic=topic).topics[0].channels[0]
 
 
