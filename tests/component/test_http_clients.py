@@ -437,6 +437,14 @@ def test_answers_that_are_no_success(fake: FakeServer, status: int, body: bytes,
     assert caught.value.url == f"http://{fake.address}/topic/create?topic=t"
 
 
+def test_a_post_is_not_redirected_because_it_would_become_a_get(fake: FakeServer) -> None:
+    fake.answer(b"", 301)
+    fake.headers["Location"] = "/elsewhere"
+    with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="Moved"):
+        nsqd.pub("t", b"x")
+    assert len(fake.requests) == 1
+
+
 def test_tls_required_says_what_to_do(fake: FakeServer) -> None:
     fake.answer({"message": "TLS_REQUIRED", "https_port": 4152}, 403)
     with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="https://<host>:4152"):
