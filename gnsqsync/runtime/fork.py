@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from types import MethodType
-from weakref import WeakMethod
+from typing import Any
 
 from gnsqsync.runtime import world
 
@@ -18,7 +19,9 @@ __all__ = ["install", "register"]
 logger = logging.getLogger("gnsqsync.runtime")
 
 # Single dict operations are atomic, so no lock is needed: one would be held at some fork.
-_hooks: dict[int, WeakMethod[Callable[[], object]]] = {}
+# Not WeakMethod: its callback complains on stderr when the interpreter ends.
+_Hook = tuple[weakref.ref[Any], Callable[[Any], object]]
+_hooks: dict[int, _Hook] = {}
 _once: dict[str, object] = {}
 
 
@@ -32,24 +35,24 @@ def install() -> None:
 def register(method: MethodType) -> None:
     """Call ``method()`` in every child for as long as its object lives."""
     install()
-    ref: WeakMethod[Callable[[], object]] = WeakMethod(method, _forget)
-    _hooks[id(ref)] = ref
+    owner = weakref.ref(method.__self__, _forget)
+    _hooks[id(owner)] = (owner, method.__func__)
 
 
-def _forget(ref: object, hooks: dict[int, WeakMethod[Callable[[], object]]] = _hooks) -> None:
+def _forget(owner: weakref.ref[Any], hooks: dict[int, _Hook] = _hooks) -> None:
     # The dict as a default: at interpreter exit the module's globals may be gone.
-    hooks.pop(id(ref), None)
+    hooks.pop(id(owner), None)
 
 
 def _in_child() -> None:
     # gunicorn and the like patch in the child what the parent used unpatched; the child has no
     # task of ours, so that is allowed.
     world.forget()
-    for ref in list(_hooks.values()):
-        method = ref()
-        if method is None:
+    for ref, function in list(_hooks.values()):
+        owner = ref()
+        if owner is None:
             continue
         try:
-            method()
+            function(owner)
         except Exception:
-            logger.exception("%r failed in the child after a fork", method)
+            logger.exception("%r of %r failed in the child of a fork", function, owner)

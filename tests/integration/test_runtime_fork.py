@@ -141,8 +141,9 @@ def test_a_child_whose_hub_never_runs_holds_nothing_open(prepared: str) -> None:
         runtime.on_fork(owner.lose)
         holding = os.pipe()
         child = Child(lambda: os.read(holding[0], 1))
-        client.close()
+        server.send(b"x")
         assert task.join(10)
+        client.close()
         assert server.recv(100) == b"", "the child holds the connection open"
         os.write(holding[1], b"x")
         child.check()

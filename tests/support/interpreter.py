@@ -1,0 +1,40 @@
+"""Runs a script in an interpreter of its own: for what cannot be undone, like patching or a fork.
+
+Knows nothing of what the script does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_script(*parts: str, timeout: float = 60.0) -> str:
+    """What the script, ``parts`` one after the other, printed to stdout.
+
+    Warnings are errors. AssertionError when it fails or writes anything to stderr.
+    """
+    source = "\n".join(textwrap.dedent(part) for part in parts)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            # Python 3.12 and later dislike a fork beside threads; the tests of forks know.
+            "-W",
+            "ignore:This process:DeprecationWarning",
+            "-c",
+            source,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
