@@ -141,6 +141,8 @@ class Publishers:
 
     def _publish(self, number: int) -> None:
         with Writer(self._addresses) as writer:
+            # Both at once, so that the lines are shared out evenly from the first batch on.
+            writer.connect()
             for bodies in batches(self._lines, number, self._count):
                 if self._stop.is_set():
                     return
