@@ -58,6 +58,8 @@ class Connection:
     def __init__(self, nsqd: _Nsqd, sock: Any, address: Any) -> None:
         self._nsqd = nsqd
         self._sock = sock
+        sock.setblocking(False)
+        self._readable: Any = gevent.get_hub().loop.io(sock.fileno(), 1)
         if sock.family == socket.AF_UNIX:
             self._peer = Peer("", "@")
         else:
@@ -104,7 +106,7 @@ class Connection:
         """What came behind the magic; None when it was not nsqd's."""
         data = b""
         while len(data) < len(_MAGIC):
-            part = self._sock.recv(_RECV_SIZE)
+            part = self._recv(None)
             if not part:
                 return None
             data += part
@@ -126,11 +128,11 @@ class Connection:
                     data = self._upgrade()
                     if data:
                         continue
-                # Others have their turn, and what all of them wrote is flushed together.
-                gevent.sleep(0)
             if session.closed:
                 return
             if session.is_backlogged:
+                # What it is owed is more than it reads: nothing more is read from it either.
+                self.flush()
                 self._wait_until_written()
             if session.commands != commands:
                 commands = session.commands
@@ -154,15 +156,30 @@ class Connection:
         return data
 
     def _recv(self, timeout: float | None) -> bytes:
-        """Raw bytes; at EOF the session is told and b"" returned. TimeoutError."""
+        """Raw bytes; at EOF the session is told and b"" returned. TimeoutError.
+
+        Waits for the event loop even when bytes are there: so connections have their turns, and
+        what all of them wrote is flushed together.
+        """
         if timeout is not None and timeout <= 0:
             raise TimeoutError
-        self._sock.settimeout(timeout)
         self._receiving = True
+        timer = None
+        if timeout is not None:
+            timer = gevent.Timeout.start_new(timeout, TimeoutError("no command in time"))
         try:
-            data: bytes = self._sock.recv(_RECV_SIZE)
+            while True:
+                gevent.get_hub().wait(self._readable)
+                try:
+                    data: bytes = self._sock.recv(_RECV_SIZE)
+                    break
+                except BlockingIOError:
+                    # The kernel was wrong about it.
+                    continue
         finally:
             self._receiving = False
+            if timer is not None:
+                timer.close()
         if not data:
             self.session.input_ended()
         return data
@@ -212,7 +229,7 @@ class Connection:
                     if not _looks_like_tls(first):
                         # Go's words, and no alert: the client would not understand it.
                         raise _NotTls("tls: first record does not look like a TLS handshake")
-                self._send_all(tls.handshake(data))
+                self._send(tls.handshake(data))
         except TimeoutError:
             self.session.upgrade_failed(f"read tcp {self._peer.name}: i/o timeout")
             return None
@@ -220,7 +237,7 @@ class Connection:
             self.session.upgrade_failed(str(error))
             return None
         except NegotiationFailed as error:
-            self._send_all(tls.close())
+            self._send(tls.close())
             self.session.upgrade_failed(f"tls: {error}")
             return None
         self._peer.common_name = tls.peer_common_name
@@ -267,7 +284,7 @@ class Connection:
         """Give the kernel what it takes of ``_unsent`` without waiting."""
         while self._unsent:
             try:
-                sent = self._sock.send(self._unsent, 0, 0.0)
+                sent = self._sock.send(self._unsent)
             except BlockingIOError:
                 break
             self._unsent = self._unsent[sent:]
@@ -299,13 +316,8 @@ class Connection:
             raise _PeerGone("does not take what it is sent")
 
     def _send(self, data: bytes) -> None:
-        """A few bytes outside a session; they fit into the kernel's empty buffer."""
-        self._sock.send(data, 0, 0.0)
-
-    def _send_all(self, data: bytes) -> None:
-        if data:
-            self._sock.settimeout(_TLS_HANDSHAKE_TIMEOUT)
-            self._sock.sendall(data)
+        """A few KB beside the session's output, which fit into the kernel's empty buffer."""
+        self._sock.send(data)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -337,13 +349,12 @@ class Connection:
         self._shutdown(socket.SHUT_WR)
         deadline = self._nsqd.broker.now() + _DRAIN_TIME
         try:
-            while (left := deadline - self._nsqd.broker.now()) > 0:
-                self._sock.settimeout(left)
-                if not self._sock.recv(_RECV_SIZE):
-                    break
+            while self._recv(deadline - self._nsqd.broker.now()):
+                pass
         except OSError:
             # A time-out, or a reset: nothing more is owed to the peer.
             pass
+        self._readable.close()
         self._sock.close()
 
     # -- heartbeats ------------------------------------------------------------------------------

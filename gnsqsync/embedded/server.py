@@ -5,6 +5,7 @@ Knows how the parts hang together; the protocol, the queues and the HTTP answers
 
 from __future__ import annotations
 
+import gc
 import socket
 import ssl
 import time
@@ -74,6 +75,7 @@ class NsqdServer:
         self._http: list[tuple[str, str, HTTPServer]] = []
         self._lookup: LookupPeers | None = None
         self._stopped = Event()
+        self._gc_threshold = gc.get_threshold()
 
     # -- start and stop --------------------------------------------------------------------------
 
@@ -88,6 +90,9 @@ class NsqdServer:
     def _start(self) -> None:
         options = self.options
         options.check()
+        # Messages are no garbage: with a million of them waiting, Python's collector would stop
+        # the server for half a second now and then, at its own thresholds.
+        gc.set_threshold(10_000, 10, 1000)
         if options.statsd_address:
             raise OptionsError(
                 "--statsd-address is not implemented in the embedded nsqd: leave it out,"
@@ -166,6 +171,7 @@ class NsqdServer:
         self._stopped.set()
 
     def _close_everything(self) -> None:
+        gc.set_threshold(*self._gc_threshold)
         if self._lookup is not None:
             self._lookup.stop()
         self.broker.listeners.clear()
