@@ -93,6 +93,15 @@ def test_failures_at_the_ceiling_do_not_make_the_way_back_longer() -> None:
     assert not backoff.is_active
 
 
+def test_a_ceiling_that_was_reached_is_forgotten_with_the_backoff() -> None:
+    backoff = Backoff(max_duration=1.5)
+    climb(backoff, 3)
+    assert succeed(backoff, 10.0)
+    assert not backoff.is_active
+    assert fail(backoff, 20.0)
+    assert (backoff.level, pause_of(backoff, 20.0)) == (1, 1.5)
+
+
 def test_a_burst_of_failures_counts_once() -> None:
     backoff = Backoff()
     assert backoff.note(0, 200, 10.0)

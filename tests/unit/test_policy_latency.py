@@ -121,6 +121,15 @@ def test_a_stream_that_thins_out_goes_back() -> None:
     assert not level.streaming
 
 
+@pytest.mark.parametrize("offset", [i * 0.01 for i in range(20)])
+def test_a_lull_of_an_instant_is_not_the_end_of_a_stream(offset: float) -> None:
+    level = adaptive()
+    for moment in steady(5000, 0.0, 1.0 + offset):
+        level.note(moment, 1)
+    level.note(1.15 + offset, 1)
+    assert level.streaming
+
+
 def test_a_second_stream_after_a_long_silence_is_not_closed_by_the_silence() -> None:
     level = adaptive()
     run(level, steady(5000, 0.0, 1.0), 2.0)

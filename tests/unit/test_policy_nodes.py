@@ -196,6 +196,17 @@ def test_remove_during_a_dial_refuses_the_connection() -> None:
     assert nodes.next_at() is None
 
 
+def test_a_discovered_node_can_be_removed_and_comes_back_when_listed_again() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    nodes.dialling(A)
+    nodes.remove(A)
+    assert nodes.failed(A, 1.0) is None
+    assert nodes.states() == {}
+    nodes.discovered("lookup1", {A}, 60.0)
+    assert nodes.due(60.0) == [A]
+
+
 def test_remove_of_a_live_node_ends_with_its_connection() -> None:
     nodes = reader(A)
     connect(nodes, A, 0.0)

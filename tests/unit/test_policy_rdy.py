@@ -264,6 +264,39 @@ def test_pause_lowers_all_to_0_and_lasts_over_joins(how: str) -> None:
     assert sorted(cluster.update()) == [("a", 6), ("c", 6)]
 
 
+def test_a_join_moves_no_more_than_it_must() -> None:
+    for seed in range(20):
+        cluster = Cluster(4, "ab", seed=seed)
+        cluster.join("c")
+        changes = dict(cluster.update())
+        assert changes.pop("c") == 1
+        assert list(changes.values()) == [1]
+
+
+def test_what_was_idle_before_a_pause_is_so_after_it() -> None:
+    cluster = Cluster(8, "ab")
+    cluster.update_busy("a", 10)
+    cluster.rdy.pause()
+    cluster.update()
+    cluster.rdy.resume()
+    cluster.update(step=60.0)
+    assert cluster.levels == {"a": 7, "b": 1}
+
+
+def test_a_full_rdy_of_1_is_no_sign_of_more_messages() -> None:
+    cluster = Cluster(2, "ab")
+    cluster.update_busy("a", 5)
+    cluster.deliver("b")
+    cluster.update_busy("a", 10)
+    assert cluster.rdy.is_idle("b")
+    cluster.in_flight["b"] = 1
+    cluster.update_busy("a", 5)
+    assert cluster.rdy.is_idle("b")
+    cluster.deliver("b", in_flight=1)
+    cluster.update()
+    assert not cluster.rdy.is_idle("b")
+
+
 def test_after_a_pause_nobody_is_idle_because_of_it() -> None:
     cluster = Cluster(10, "ab")
     cluster.rdy.pause()
@@ -346,6 +379,52 @@ def test_only_as_many_turns_end_as_there_are_nodes_that_wait() -> None:
         cluster.now += 0.1
         cluster.deliver("abcd")
         assert cluster.update() == []
+
+
+def test_the_slot_of_an_idle_node_is_taken_before_that_of_a_busy_one() -> None:
+    for seed in range(10):
+        cluster = Cluster(2, "ab", seed=seed)
+        cluster.join("c")
+        cluster.update()
+        cluster.now = 40.0
+        cluster.deliver("b")
+        assert cluster.update() == [("a", 0), ("c", 1)]
+
+
+def test_a_slot_that_drains_belongs_to_who_waited_longest() -> None:
+    """And not to the node where it drains, although RDY 1 would cost nothing there."""
+    cluster = Cluster(2, "ab")
+    cluster.join("c")
+    cluster.join("d")
+    cluster.deliver("ab", in_flight=1)
+    cluster.update()
+    assert sorted(cluster.update(step=30.0)) == [("a", 0), ("b", 0)]
+    cluster.leave("c")
+    assert cluster.update(step=1.0) == []
+    cluster.in_flight["b"] = 0
+    assert cluster.update(step=1.0)[0] == ("d", 1)
+
+
+def test_who_is_lowered_because_slots_are_used_up_elsewhere_keeps_its_turn() -> None:
+    cluster = Cluster(2)
+    for node in "abc":
+        cluster.join(node)
+        cluster.update(step=1.0)
+    cluster.deliver("a", in_flight=3)
+    assert cluster.update() == [("b", 0)]
+    cluster.in_flight["a"] = 1
+    assert cluster.update() == [("b", 1)]
+
+
+def test_when_slots_are_taken_away_the_longest_turn_ends() -> None:
+    for seed in range(10):
+        cluster = Cluster(2, seed=seed)
+        cluster.join("a")
+        cluster.update()
+        cluster.join("b")
+        cluster.update(step=5.0)
+        cluster.rdy.set_max_in_flight(1)
+        assert cluster.update(step=1.0) == [("a", 0)]
 
 
 def test_a_new_node_takes_the_turn_of_one_that_had_it_for_long() -> None:
@@ -473,6 +552,27 @@ def test_old_messages_count_against_the_test() -> None:
     assert cluster.update() == [(first, 1)]
 
 
+def test_a_test_moves_to_old_messages_when_a_lowered_limit_leaves_no_slot() -> None:
+    cluster = Cluster(5, "a")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    cluster.join("b")
+    cluster.deliver("b", in_flight=1)
+    assert cluster.update() == []
+    cluster.rdy.set_max_in_flight(1)
+    assert cluster.update() == [("a", 0), ("b", 1)]
+
+
+def test_a_test_that_begins_without_a_pause_stays_where_it_began() -> None:
+    cluster = Cluster(5, "ab")
+    cluster.update(step=20.0)
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    assert sorted(cluster.levels.values()) == [0, 1]
+    assert cluster.update() == []
+    assert cluster.update(step=9.0) == []
+
+
 def test_pause_during_a_test_sends_no_test() -> None:
     cluster = Cluster(10, "ab")
     cluster.rdy.set_phase(Phase.TESTING)
@@ -568,6 +668,28 @@ def test_a_test_moves_on_after_the_transit() -> None:
     assert change[1] == 1 and change[0] != first
 
 
+def test_what_was_lowered_twice_counts_as_before_the_first_time() -> None:
+    cluster = Cluster(12, "a", transit=0.5)
+    cluster.join("b")
+    cluster.update()
+    cluster.join("c")
+    cluster.update(step=0.1)
+    assert cluster.levels == {"a": 4, "b": 0, "c": 0}
+    cluster.update(step=0.45)
+    assert cluster.levels == {"a": 4, "b": 0, "c": 0}
+    cluster.update(step=0.1)
+    assert cluster.levels == {"a": 4, "b": 4, "c": 4}
+
+
+def test_losing_a_node_that_did_not_get_the_test_yet_is_no_lost_test() -> None:
+    cluster = Cluster(1, "ab", transit=0.5)
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    first = cluster.rdy.test_node
+    cluster.update(step=10.0)
+    assert not cluster.leave("b" if first == "a" else "a")
+
+
 def test_raising_the_same_node_again_need_not_wait() -> None:
     cluster = Cluster(10, "ab", transit=0.5)
     cluster.rdy.pause()
@@ -585,6 +707,7 @@ def test_raising_the_same_node_again_need_not_wait() -> None:
         ([], [], 5, []),
         ([0, 0, 0], [9, 9, 9], 7, [3, 2, 2]),
         ([5, 0, 0], [9, 9, 9], 4, [5, 2, 2]),
+        ([5, 0, 0], [9, 9, 9], 5, [5, 3, 2]),
         ([5, 0, 0], [9, 1, 9], 4, [5, 1, 3]),
         ([1, 1], [4, 2], 100, [4, 2]),
         ([3, 1], [3, 1], 0, [3, 1]),

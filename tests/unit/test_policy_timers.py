@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 
 from hypothesis import settings
@@ -80,6 +81,20 @@ def test_cancelled_jobs_do_not_pile_up() -> None:
     assert len(heap) == 10
     assert all(handle.pending for handle in kept)
     assert heap.next_at() == 1000.0
+
+
+def test_order_holds_after_most_jobs_were_cancelled() -> None:
+    rng = random.Random(4)
+    heap = TimerHeap()
+    handles = [heap.add(rng.uniform(0, 100), Job()) for _ in range(500)]
+    rng.shuffle(handles)
+    for handle in handles[:450]:
+        assert heap.cancel(handle)
+    seen = []
+    while (moment := heap.next_at()) is not None:
+        assert len(heap.due(moment)) == 1
+        seen.append(moment)
+    assert seen == sorted(handle.when for handle in handles[450:])
 
 
 class HeapMachine(RuleBasedStateMachine):
