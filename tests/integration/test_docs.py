@@ -1,39 +1,25 @@
-"""README, docs and examples against the code: every program runs, every name and option exists."""
+"""README, docs and examples against the code: every program runs, the pages build."""
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 import requests
 
 import gnsqsync
-import gnsqsync.errors
-from gnsqsync import ConnectionOptions, LookupdHTTP, Message, NsqdHTTP, Reader, Writer
-from gnsqsync.cli.app import COMMANDS, SERVERS
-from gnsqsync.cli.app import gnsqsync as command_group
+from gnsqsync import NsqdHTTP, Writer
 from gnsqsync.embedded import Nsqd
-from gnsqsync.embedded.options import NO_EFFECT
 from tests.support import readme
+from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-EXAMPLES = DOCS / "examples"
-PAGES = sorted([ROOT / "README.rst", ROOT / "CHANGES.rst", *DOCS.rglob("*.rst")])
 # What the programs in the texts call an nsqd; here it is the one of the test.
 USUAL_ADDRESS = "127.0.0.1:4150"
 
@@ -51,38 +37,6 @@ from django.db import models
 class Order(models.Model):
     number = models.IntegerField(unique=True)
 """
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def code_blocks(page: Path, language: str) -> list[str]:
-    """The ``.. code-block::`` of one language, without their indentation and options."""
-    blocks: list[list[str]] = []
-    indent: int | None = None
-    for line in page.read_text(encoding="utf-8").splitlines():
-        depth = len(line) - len(line.lstrip())
-        if indent is not None and line.strip() and depth <= indent:
-            indent = None
-        if indent is not None:
-            blocks[-1].append(line)
-        elif line.strip() == f".. code-block:: {language}":
-            indent = depth
-            blocks.append([])
-    return [
-        textwrap.dedent("\n".join(line for line in block if not line.lstrip().startswith(":")))
-        for block in blocks
-    ]
-
-
-def python_texts() -> Iterator[tuple[str, str]]:
-    """Every piece of Python in the texts and the examples, with its place."""
-    for page in PAGES:
-        for number, block in enumerate(code_blocks(page, "python"), 1):
-            yield f"{name_of(page)}, block {number}", block
-    for path in sorted(EXAMPLES.glob("*.py")):
-        yield name_of(path), path.read_text(encoding="utf-8")
 
 
 # -- the programs run ----------------------------------------------------------------------------
@@ -319,7 +273,7 @@ def test_the_changes_know_the_version() -> None:
     assert first[1] == gnsqsync.__version__
 
 
-# -- the pages -----------------------------------------------------------------------------------
+# -- the pages ----------------------------------------------------------------------------------
 
 
 def test_sphinx_builds_without_a_warning(tmp_path: Path) -> None:
@@ -328,115 +282,3 @@ def test_sphinx_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=110)
     assert done.returncode == 0, done.stderr.decode()
     assert (tmp_path / "html" / "index.html").exists()
-
-
-@pytest.mark.parametrize(("place", "text"), [pytest.param(*t, id=t[0]) for t in python_texts()])
-def test_python_in_the_texts_is_true(place: str, text: str) -> None:
-    """It compiles; what it imports from gnsqsync, its keywords and its attributes exist."""
-    tree = ast.parse(text, place)
-    objects: dict[str, Any] = {"reader": Reader, "writer": Writer, "message": Message}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnsqsync"):
-            module = importlib.import_module(node.module or "")
-            for alias in node.names:
-                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            owner = {"Reader": Reader, "Writer": Writer}.get(node.func.id)
-            if owner is not None:
-                given = {keyword.arg for keyword in node.keywords if keyword.arg}
-                assert given <= set(options_of(owner)) | set(options_of(ConnectionOptions))
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            owner = objects.get(node.value.id)
-            assert owner is None or hasattr(owner, node.attr), f"{node.value.id}.{node.attr}"
-
-
-def options_of(owner: type[Any]) -> dict[str, Any]:
-    """Each option with its default; ``inspect.Parameter.empty`` for what must be given."""
-    if owner is ConnectionOptions:
-        signature = inspect.signature(owner)
-        factories = {f.name for f in fields(owner) if callable(f.default_factory)}
-        return {
-            name: "from the host" if name in factories else parameter.default
-            for name, parameter in signature.parameters.items()
-        }
-    return {
-        name: parameter.default
-        for name, parameter in inspect.signature(owner).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-
-
-def option_table(title: str) -> dict[str, str]:
-    """Option -> default, of the list-table under the section ``title`` of the options page."""
-    page = (DOCS / "reference" / "options.rst").read_text(encoding="utf-8")
-    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", page, re.M | re.S)
-    assert section is not None, f"no section {title!r}"
-    rows = re.findall(r"^   \* - ``(\w+)``\n     - (.*)$", section[1], re.M)
-    assert len(rows) == len(dict(rows)), "an option is listed twice"
-    return dict(rows)
-
-
-def http_options(owner: type[Any]) -> dict[str, Any]:
-    shared = options_of(owner.__mro__[1])
-    own = options_of(owner)
-    own.pop("options", None)
-    return {**shared, **own}
-
-
-@pytest.mark.parametrize(
-    ("title", "options"),
-    [
-        ("Reader", options_of(Reader)),
-        ("Writer", options_of(Writer)),
-        ("Connection options", options_of(ConnectionOptions)),
-        ("NsqdHTTP", http_options(NsqdHTTP)),
-        ("LookupdHTTP", http_options(LookupdHTTP)),
-    ],
-)
-def test_the_options_page_lists_every_option_with_its_default(
-    title: str, options: dict[str, Any]
-) -> None:
-    def shown(default: Any) -> str:
-        if default is inspect.Parameter.empty:
-            return "required"
-        return default if default == "from the host" else f"``{default!r}``"
-
-    version = f"gnsqsync/{gnsqsync.__version__}"
-    expected = {name: shown(default) for name, default in options.items()}
-    if "user_agent" in expected:
-        assert expected["user_agent"] == f"``{version!r}``"
-        expected["user_agent"] = "``'gnsqsync/<version>'``"
-    assert option_table(title) == expected
-
-
-def documented(module: str) -> set[str]:
-    """The names right below ``module`` that the reference has a directive for."""
-    text = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.rst"))
-    pattern = rf"^\.\. auto(?:class|exception|data|function):: {re.escape(module)}\.(\w+)$"
-    return set(re.findall(pattern, text, re.M))
-
-
-@pytest.mark.parametrize("module", ["gnsqsync", "gnsqsync.errors", "gnsqsync.embedded"])
-def test_the_reference_lists_exactly_the_public_names(module: str) -> None:
-    assert documented(module) == set(importlib.import_module(module).__all__)
-
-
-def test_the_command_line_page_knows_every_command_and_no_other_option() -> None:
-    text = (DOCS / "guides" / "cli.rst").read_text(encoding="utf-8")
-    sections = dict(
-        re.findall(r"^gnsqsync (\w+)\n-+\n(.*?)(?=^gnsqsync \w+\n-+\n|\Z)", text, re.M | re.S)
-    )
-    assert set(sections) == {*COMMANDS, *SERVERS}
-    context = click.Context(command_group)
-    for name in COMMANDS:
-        command = command_group.get_command(context, name)
-        assert command is not None
-        known = {option for parameter in command.params for option in parameter.opts}
-        told = set(re.findall(r"``(--[\w-]+)", sections[name]))
-        assert told <= known | {"--help"}, f"{name} has no {told - known}"
-
-
-def test_the_guide_names_the_flags_without_effect() -> None:
-    text = (DOCS / "guides" / "embedded.rst").read_text(encoding="utf-8")
-    told = {flag.replace("-", "_") for flag in re.findall(r"``--([\w-]+)``", text)}
-    assert told >= NO_EFFECT

@@ -1,0 +1,42 @@
+"""Sphinx: ``sphinx-build -W -b html docs docs/_build``."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from gnsqsync import __version__  # noqa: E402
+
+project = "gnsqsync"
+copyright = "the gnsqsync authors"
+version = release = __version__
+
+extensions = ["sphinx.ext.autodoc"]
+exclude_patterns = ["_build", "examples"]
+html_theme = "alabaster"
+html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+maximum_signature_line_length = 90
+default_role = "any"
+
+# Every name of ours that a text refers to must be there; names of others are not looked up,
+# because that would need the network.
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!gnsqsync\.).*"),
+    # Types in signatures that users do not name: a str does in their place.
+    ("py:class", r"gnsqsync\.(runtime\.base\.Runtime|config\.Address)"),
+]
+
+
+def escape_codes(app, what, name, obj, options, lines):
+    """``E_ code`` in a docstring is not a link to a target called E."""
+    lines[:] = [re.sub(r"\bE_(?= )", r"E\\_", line) for line in lines]
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", escape_codes)

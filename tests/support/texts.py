@@ -1,0 +1,35 @@
+"""The texts of the project, for the tests of the documentation: pages, code blocks, examples."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = DOCS / "examples"
+PAGES = sorted([ROOT / "README.rst", ROOT / "CHANGES.rst", *DOCS.rglob("*.rst")])
+
+
+def name_of(path: Path) -> str:
+    """The path inside the project."""
+    return str(path.relative_to(ROOT))
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    """The ``.. code-block::`` of one language, without their indentation and options."""
+    blocks: list[list[str]] = []
+    indent: int | None = None
+    for line in page.read_text(encoding="utf-8").splitlines():
+        depth = len(line) - len(line.lstrip())
+        if indent is not None and line.strip() and depth <= indent:
+            indent = None
+        if indent is not None:
+            blocks[-1].append(line)
+        elif line.strip() == f".. code-block:: {language}":
+            indent = depth
+            blocks.append([])
+    return [
+        textwrap.dedent("\n".join(line for line in block if not line.lstrip().startswith(":")))
+        for block in blocks
+    ]
