@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from gnsqsync.embedded.identify import Fatal
+from gnsqsync.embedded.numbers import signed_int
 
-__all__ = ["MpubBody", "signed_int"]
-
-
-def signed_int(data: bytes, offset: int) -> int:
-    """The int32 at ``offset``, big-endian."""
-    return int.from_bytes(data[offset : offset + 4], "big", signed=True)
+__all__ = ["MpubBody"]
 
 
 class MpubBody:

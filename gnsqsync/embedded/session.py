@@ -7,16 +7,16 @@ broker's ``known_channels``. Follows nsq-reference 1.4 to 1.18; the order of che
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable
 
 from gnsqsync.embedded.auth import AuthFailure, Authorization, AuthQuery
-from gnsqsync.embedded.bodies import MpubBody, signed_int
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.channel import Channel, QueuedMessage, TooManyConsumers
+from gnsqsync.embedded.command_stream import OK_FRAME, Command, insufficient
 from gnsqsync.embedded.identify import Fatal, Identification, Settings, negotiate
 from gnsqsync.embedded.names import go_quote, valid_name
-from gnsqsync.embedded.topic import Topic, TopicGone
+from gnsqsync.embedded.numbers import parse_base10, signed64, signed_int
+from gnsqsync.embedded.publishing import Publishing
 from gnsqsync.embedded.web import to_json
 from gnsqsync.wire.frames import FRAME_MESSAGE, encode_error, encode_response
 
@@ -25,12 +25,6 @@ __all__ = ["CLOSING", "INIT", "SUBSCRIBED", "Peer", "Session"]
 # As /stats shows them (nsq-reference 1.7).
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 
-# A line with its \n fits nsqd's read buffer, or the connection is closed.
-_MAX_LINE = 16384
-# A consumer gets no more messages while this many bytes have not left.
-_MAX_BACKLOG = 1024 * 1024
-
-_OK = encode_response(b"OK")
 _HEARTBEAT = encode_response(b"_heartbeat_")
 _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 
@@ -48,35 +42,10 @@ class Peer:
         self.tls_version = ""
 
 
-def parse_base10(digits: bytes) -> int | None:
-    """nsqd's own number parser: digits only, nothing is 0, wraps at 2**64. None when refused."""
-    if not digits:
-        return 0
-    if not digits.isdigit():
-        return None
-    value = 0
-    # In pieces, because Python refuses to convert very long numbers.
-    for start in range(0, len(digits), 1000):
-        piece = digits[start : start + 1000]
-        value = (value * 10 ** len(piece) + int(piece)) % 2**64
-    return value
+class Session(Publishing):
+    """One client. ``on_identified`` is called when the heartbeat may have changed.
 
-
-def _signed64(value: int) -> int:
-    value %= 2**64
-    return value - 2**64 if value >= 2**63 else value
-
-
-def _insufficient(command: bytes, word: bytes = b"parameters") -> Fatal:
-    return Fatal(b"E_INVALID", b"%s insufficient number of %s" % (command, word))
-
-
-class Session:
-    """One client. Feed it with ``receive``; it fills ``take_output`` and calls ``on_output``.
-
-    ``closed``: the connection is over; write what is in the output, then close. ``upgrades``: the
-    layers to switch on, in order, after the output so far is written; ``layer_ready`` after each.
-    ``commands`` counts whole commands (the read deadline starts anew with each).
+    After each of ``upgrades`` is in place ``layer_ready`` is to be called.
     """
 
     def __init__(
@@ -89,12 +58,25 @@ class Session:
         on_output: Callable[[], None] = lambda: None,
         on_identified: Callable[[], None] = lambda: None,
     ) -> None:
+        commands: dict[bytes, Command] = {
+            b"FIN": self._fin,
+            b"PUB": self._pub,
+            b"RDY": self._rdy,
+            b"REQ": self._req,
+            b"NOP": self._nop,
+            b"TOUCH": self._touch,
+            b"MPUB": self._mpub,
+            b"DPUB": self._dpub,
+            b"SUB": self._sub,
+            b"CLS": self._cls,
+            b"IDENTIFY": self._identify,
+            b"AUTH": self._authenticate,
+        }
+        super().__init__(broker, commands, on_output)
         options = broker.options
-        self._broker = broker
-        self._options = options
         self._has_tls = has_tls
+        self._tls_required = options.tls_required != "false"
         self._query_auth = query_auth
-        self._on_output = on_output
         self._on_identified = on_identified
         self.peer = peer
         self.connected_at = broker.wall_ns()
@@ -112,9 +94,6 @@ class Session:
         self._identified = False
 
         self.tls = self.snappy = self.deflate = False
-        self.upgrades: list[tuple[str, int]] = []
-        self.closed = False
-        self.commands = 0
         self.channel: Channel | None = None
         self.authorization: Authorization | None = None
         self._secret = b""
@@ -124,124 +103,18 @@ class Session:
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
-        self.pub_counts: Counter[str] = Counter()
 
-        self._output: list[bytes] = []
-        self._output_size = 0
-        # Bytes that the output was cut from but that the socket has not taken; set by the owner.
-        self.unsent = 0
-        # The beginning of an incomplete command, as it arrived; joined when it can be whole.
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
-        self._missing: Fatal | None = None
-        self._mpub: tuple[Topic, MpubBody] | None = None
-        # The last topic published to; its name needs no second check. A line holds no \n.
-        self._last_topic: tuple[bytes, Topic | None] = (b"\n", None)
-        self._commands: dict[bytes, Callable[[list[bytes], bytes, int], int]] = {
-            b"FIN": self._fin,
-            b"PUB": self._pub,
-            b"RDY": self._rdy,
-            b"REQ": self._req,
-            b"NOP": self._nop,
-            b"TOUCH": self._touch,
-            b"MPUB": self._mpub_line,
-            b"DPUB": self._dpub,
-            b"SUB": self._sub,
-            b"CLS": self._cls,
-            b"IDENTIFY": self._identify,
-            b"AUTH": self._authenticate,
-        }
-
-    # -- bytes in and out ------------------------------------------------------------------------
+    # -- what the owner calls ----------------------------------------------------------------------
 
     @property
     def msg_timeout(self) -> float:
         """What TOUCH adds (seconds): of the latest IDENTIFY."""
         return self.settings.msg_timeout
 
-    @property
-    def backlog(self) -> int:
-        """Bytes that have not left."""
-        return self._output_size + self.unsent
-
-    @property
-    def is_backlogged(self) -> bool:
-        """Whether the peer reads too slowly to be served further."""
-        return self._output_size + self.unsent >= _MAX_BACKLOG
-
-    def take_output(self) -> bytes:
-        """What is to be written now; it is forgotten here."""
-        data = b"".join(self._output)
-        self._output.clear()
-        self._output_size = 0
-        return data
-
-    def _write(self, frame: bytes) -> None:
-        if not self._output:
-            self._on_output()
-        self._output.append(frame)
-        self._output_size += len(frame)
-
     def heartbeat(self) -> None:
         """Write a heartbeat; called every ``heartbeat_period`` seconds."""
         if not self.closed and not self.upgrades:
             self._write(_HEARTBEAT)
-
-    def receive(self, data: bytes) -> None:
-        """Execute every command that ``data`` completes. Stops at an upgrade or when closed."""
-        if self._parts:
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._parts)
-            self._parts = []
-        end = len(data)
-        offset = 0
-        commands = self._commands
-        try:
-            while offset < end and not self.closed:
-                if self._mpub is not None:
-                    stop = self._read_mpub(data, offset)
-                else:
-                    newline = data.find(b"\n", offset, offset + _MAX_LINE)
-                    if newline < 0:
-                        if end - offset >= _MAX_LINE:
-                            self.close()
-                            return
-                        self._need = 0
-                        self._missing = None
-                        break
-                    line = data[offset:newline]
-                    if line.endswith(b"\r"):
-                        line = line[:-1]
-                    params = line.split(b" ")
-                    command = commands.get(params[0], self._unknown)
-                    if self._options.tls_required != "false":
-                        self._check_tls(params[0])
-                    stop = command(params, data, newline + 1)
-                if stop < 0:  # incomplete; -stop is where it would end
-                    self._need = -stop - offset
-                    break
-                offset = stop
-                if self._mpub is None:
-                    self.commands += 1
-                if self.upgrades:
-                    return  # nsqd drops what it has read ahead at an upgrade
-        except Fatal as error:
-            self._fail(error)
-            return
-        if offset < end and not self.closed:
-            self._parts.append(data[offset:])
-            self._have = end - offset
-
-    def input_ended(self) -> None:
-        """EOF, or the read deadline passed: nsqd reports it only inside a body."""
-        if not self.closed:
-            if (self._parts or self._mpub is not None) and self._missing is not None:
-                self._fail(self._missing)
-            self.close()
 
     def layer_ready(self, kind: str) -> None:
         """``upgrades[0]`` is in place: answer OK through it."""
@@ -252,7 +125,7 @@ class Session:
             self.snappy = True
         else:
             self.deflate = True
-        self._write(_OK)
+        self._write(OK_FRAME)
 
     def upgrade_failed(self, reason: str) -> None:
         """A TLS handshake failed; the answer goes out in clear."""
@@ -262,9 +135,7 @@ class Session:
 
     def close(self) -> None:
         """The connection is over: leave the channel. Idempotent."""
-        self.closed = True
-        self._parts = []
-        self._mpub = None
+        super().close()
         channel, self.channel = self.channel, None
         if channel is not None:
             channel.remove_consumer(self)
@@ -273,31 +144,19 @@ class Session:
         """Called by the channel: the connection ends without a frame."""
         self.channel = None
         self.closed = True
-        self._output.clear()
-        self._output_size = 0
+        self._drop_output()
         self._on_output()
-
-    def _fail(self, error: Fatal) -> None:
-        self._write(encode_error(error.frame))
-        self.close()
-
-    def _incomplete(self, stop: int, code: bytes, text: bytes) -> int:
-        self._missing = Fatal(code, text)
-        return -stop
 
     # -- checks common to several commands -------------------------------------------------------
 
-    def _check_tls(self, command: bytes) -> None:
-        if not self.tls and command != b"IDENTIFY":
-            text = b"cannot %s in current state (TLS required)" % command
+    def _check_line(self, params: list[bytes]) -> None:
+        if self._tls_required and not self.tls and params[0] != b"IDENTIFY":
+            text = b"cannot %s in current state (TLS required)" % params[0]
             raise Fatal(b"E_INVALID", text)
 
     def _check_state(self, command: bytes, *allowed: int) -> None:
         if self.state not in allowed:
             raise Fatal(b"E_INVALID", b"cannot %s in current state" % command)
-
-    def _unknown(self, params: list[bytes], data: bytes, offset: int) -> int:
-        raise Fatal(b"E_INVALID", b"invalid command " + params[0])
 
     def _check_auth(self, command: bytes, topic: bytes, channel: bytes = b"") -> None:
         """May block: rights that ran out are asked for anew (nsq-reference 1.11)."""
@@ -355,7 +214,7 @@ class Session:
             self.sample_rate = self.settings.sample_rate
         self._on_identified()
         if not asked.feature_negotiation:
-            self._write(_OK)
+            self._write(OK_FRAME)
             return stop
         answer = negotiate(asked, self.settings, self._options, has_tls=self._has_tls)
         self._write(encode_response(to_json(answer)))
@@ -398,7 +257,7 @@ class Session:
         if self.settings.heartbeat_interval <= 0:
             raise Fatal(b"E_INVALID", b"cannot SUB with heartbeats disabled")
         if len(params) < 3:
-            raise _insufficient(b"SUB")
+            raise insufficient(b"SUB")
         topic_name, channel_name = params[1], params[2]
         if not valid_name(topic_name):
             text = b"SUB topic name %s is not valid" % go_quote(topic_name)
@@ -419,7 +278,7 @@ class Session:
             raise Fatal(b"E_SUB_FAILED", text % (topic_name, channel_name, limit)) from None
         self.channel = channel
         self.state = SUBSCRIBED
-        self._write(_OK)
+        self._write(OK_FRAME)
         return offset
 
     def room(self) -> int:
@@ -451,7 +310,7 @@ class Session:
             parsed = parse_base10(params[1])
             if parsed is None:
                 raise Fatal(b"E_INVALID", b"RDY could not parse count " + params[1])
-            count = _signed64(parsed)
+            count = signed64(parsed)
         limit = self._options.max_rdy_count
         if not 0 <= count <= limit:
             raise Fatal(b"E_INVALID", b"RDY count %d out of range 0-%d" % (count, limit))
@@ -468,7 +327,7 @@ class Session:
         if self.state != SUBSCRIBED and self.state != CLOSING:
             raise Fatal(b"E_INVALID", b"cannot %s in current state" % command)
         if len(params) < needed:
-            raise _insufficient(command, b"params")
+            raise insufficient(command, b"params")
         id = params[1]
         if len(id) != 16:
             raise Fatal(b"E_INVALID", b"invalid message ID")
@@ -494,7 +353,7 @@ class Session:
         if millis is None:
             raise Fatal(b"E_INVALID", b"REQ could not parse timeout " + params[2])
         # Go multiplies in 64 bits, so a huge number may come out negative and act as 0.
-        delay = max(0, _signed64(millis * 1_000_000)) / 1e9
+        delay = max(0, signed64(millis * 1_000_000)) / 1e9
         assert self.channel is not None
         reason = self.channel.requeue(id, self, min(delay, self._options.max_req_timeout))
         self._answered(b"REQ", id, reason)
@@ -515,103 +374,3 @@ class Session:
 
     def _nop(self, params: list[bytes], data: bytes, offset: int) -> int:
         return offset
-
-    # -- publishing --------------------------------------------------------------------------------
-
-    def _topic_name(self, command: bytes, params: list[bytes], needed: int) -> bytes:
-        if len(params) < needed:
-            raise _insufficient(command)
-        name = params[1]
-        if name != self._last_topic[0] and not valid_name(name):
-            text = b"%s topic name %s is not valid" % (command, go_quote(name))
-            if command == b"MPUB":  # nsqd doubles the code here
-                text = b"E_BAD_TOPIC " + text
-            raise Fatal(b"E_BAD_TOPIC", text)
-        return name
-
-    def _topic(self, name: bytes) -> Topic:
-        last_name, topic = self._last_topic
-        if name != last_name or topic is None or topic.deleted:
-            topic = self._broker.topic(name.decode())
-            self._last_topic = (name, topic)
-        return topic
-
-    def _publish(self, command: bytes, topic: Topic, bodies: list[bytes], delay: float) -> None:
-        try:
-            topic.publish(bodies, delay)
-        except TopicGone as error:
-            text = b"%s failed %s" % (command, str(error).encode())
-            raise Fatal(b"E_%s_FAILED" % command, text) from None
-        self.pub_counts[topic.name] += len(bodies)
-        self._write(_OK)
-
-    def _pub(self, params: list[bytes], data: bytes, offset: int) -> int:
-        return self._store_one(b"PUB", self._topic_name(b"PUB", params, 2), data, offset, 0.0)
-
-    def _dpub(self, params: list[bytes], data: bytes, offset: int) -> int:
-        name = self._topic_name(b"DPUB", params, 3)
-        millis = parse_base10(params[2])
-        if millis is None:
-            raise Fatal(b"E_INVALID", b"DPUB could not parse timeout " + params[2])
-        delay = _signed64(millis * 1_000_000) / 1e9
-        limit = self._options.max_req_timeout
-        if not 0 <= delay <= limit:
-            text = b"DPUB timeout %d out of range 0-%d" % (millis, round(limit * 1000))
-            raise Fatal(b"E_INVALID", text)
-        return self._store_one(b"DPUB", name, data, offset, delay)
-
-    def _store_one(
-        self, command: bytes, name: bytes, data: bytes, offset: int, delay: float
-    ) -> int:
-        if len(data) - offset < 4:
-            return self._incomplete(
-                offset + 4, b"E_BAD_MESSAGE", command + b" failed to read message body size"
-            )
-        size = signed_int(data, offset)
-        if size <= 0:
-            text = b"%s invalid message body size %d" % (command, size)
-            raise Fatal(b"E_BAD_MESSAGE", text)
-        max_size = self._options.max_msg_size
-        if size > max_size:
-            text = b"%s message too big %d > %d" % (command, size, max_size)
-            raise Fatal(b"E_BAD_MESSAGE", text)
-        stop = offset + 4 + size
-        if stop > len(data):
-            return self._incomplete(
-                stop, b"E_BAD_MESSAGE", command + b" failed to read message body"
-            )
-        body = data[offset + 4 : stop]
-        self._check_auth(command, name)
-        self._publish(command, self._topic(name), [body], delay)
-        return stop
-
-    def _mpub_line(self, params: list[bytes], data: bytes, offset: int) -> int:
-        name = self._topic_name(b"MPUB", params, 2)
-        self._check_auth(b"MPUB", name)
-        topic = self._topic(name)
-        if len(data) - offset < 4:
-            return self._incomplete(offset + 4, b"E_BAD_BODY", b"MPUB failed to read body size")
-        size = signed_int(data, offset)
-        if size <= 0:
-            raise Fatal(b"E_BAD_BODY", b"MPUB invalid body size %d" % size)
-        limit = self._options.max_body_size
-        if size > limit:
-            raise Fatal(b"E_BAD_BODY", b"MPUB body too big %d > %d" % (size, limit))
-        # From here on nsqd goes by the inner sizes and does not look at the total again.
-        body = MpubBody(self._options.max_msg_size, limit)
-        self._mpub = (topic, body)
-        self._missing = body.missing
-        return offset + 4
-
-    def _read_mpub(self, data: bytes, offset: int) -> int:
-        assert self._mpub is not None
-        topic, body = self._mpub
-        before = offset
-        offset = body.read(data, offset)
-        if body.done:
-            self._mpub = None
-            self._publish(b"MPUB", topic, body.bodies, 0.0)
-            return offset
-        self._missing = body.missing
-        # Progress was made: come again with the rest; else wait for a whole piece.
-        return offset if offset > before else -(offset + body.needs)

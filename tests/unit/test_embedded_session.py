@@ -17,8 +17,9 @@ from gnsqsync.embedded.auth import AuthFailure, Authorization
 from gnsqsync.embedded.bodies import MpubBody
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.identify import Fatal
+from gnsqsync.embedded.numbers import parse_base10
 from gnsqsync.embedded.options import NsqdOptions
-from gnsqsync.embedded.session import Peer, Session, parse_base10
+from gnsqsync.embedded.session import Peer, Session
 from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FrameDecoder
 

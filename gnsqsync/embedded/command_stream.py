@@ -1,0 +1,161 @@
+"""The bytes of one TCP V2 connection: command lines and bodies in, frames out, and its end.
+
+Knows how commands are cut out of the stream (nsq-reference 1.4) and that fatal errors end it;
+what the commands mean stands in session.py. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from gnsqsync.embedded.identify import Fatal
+from gnsqsync.wire.frames import encode_error, encode_response
+
+__all__ = ["OK_FRAME", "Command", "CommandStream", "insufficient"]
+
+Command: TypeAlias = "Callable[[list[bytes], bytes, int], int]"
+"""(words of the line, data, where the line ends in it) -> where the command ends.
+
+A negative number says that it is incomplete: minus the position up to which bytes are needed.
+"""
+
+# A line with its \n fits nsqd's read buffer, or the connection is closed.
+_MAX_LINE = 16384
+# A client is not served further while this many bytes have not left.
+_MAX_BACKLOG = 1024 * 1024
+
+OK_FRAME = encode_response(b"OK")
+
+
+def insufficient(command: bytes, word: bytes = b"parameters") -> Fatal:
+    """The error for a line with too few words."""
+    return Fatal(b"E_INVALID", b"%s insufficient number of %s" % (command, word))
+
+
+class CommandStream:
+    """Feed it with ``receive``; it fills ``take_output`` and calls ``on_output``.
+
+    ``closed``: the connection is over; write what is in the output, then close. ``upgrades``: the
+    layers to switch on, in order, after the output so far is written. ``commands`` counts whole
+    commands (the read deadline starts anew with each).
+    """
+
+    def __init__(self, commands: dict[bytes, Command], on_output: Callable[[], None]) -> None:
+        self._commands = commands
+        self._on_output = on_output
+        self.upgrades: list[tuple[str, int]] = []
+        self.closed = False
+        self.commands = 0
+        # Bytes that the output was cut from but that the socket has not taken; set by the owner.
+        self.unsent = 0
+        self._output: list[bytes] = []
+        self._output_size = 0
+        # The beginning of an incomplete command, as it arrived; joined when it can be whole.
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        # The error should the input end here; None between commands.
+        self._missing: Fatal | None = None
+        # Reads on in a body that is taken piece by piece; set by its command.
+        self._continue: Callable[[bytes, int], int] | None = None
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Execute every command that ``data`` completes. Stops at an upgrade or when closed."""
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        end = len(data)
+        offset = 0
+        commands = self._commands
+        try:
+            while offset < end and not self.closed:
+                if self._continue is not None:
+                    stop = self._continue(data, offset)
+                else:
+                    newline = data.find(b"\n", offset, offset + _MAX_LINE)
+                    if newline < 0:
+                        if end - offset >= _MAX_LINE:
+                            self.close()
+                            return
+                        self._need = 0
+                        self._missing = None
+                        break
+                    line = data[offset:newline]
+                    if line.endswith(b"\r"):
+                        line = line[:-1]
+                    params = line.split(b" ")
+                    self._check_line(params)
+                    command = commands.get(params[0])
+                    if command is None:
+                        raise Fatal(b"E_INVALID", b"invalid command " + params[0])
+                    stop = command(params, data, newline + 1)
+                if stop < 0:
+                    self._need = -stop - offset
+                    break
+                offset = stop
+                if self._continue is None:
+                    self.commands += 1
+                if self.upgrades:
+                    return  # nsqd drops what it has read ahead at an upgrade
+        except Fatal as error:
+            self._fail(error)
+            return
+        if offset < end and not self.closed:
+            self._parts.append(data[offset:])
+            self._have = end - offset
+
+    def _check_line(self, params: list[bytes]) -> None:
+        """What is checked before a line is looked at; raises Fatal."""
+
+    def _incomplete(self, stop: int, code: bytes, text: bytes) -> int:
+        self._missing = Fatal(code, text)
+        return -stop
+
+    def input_ended(self) -> None:
+        """EOF, or the read deadline passed: nsqd reports it only inside a body."""
+        if not self.closed:
+            if (self._parts or self._continue is not None) and self._missing is not None:
+                self._fail(self._missing)
+            self.close()
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    @property
+    def is_backlogged(self) -> bool:
+        """Whether the peer reads too slowly to be served further."""
+        return self._output_size + self.unsent >= _MAX_BACKLOG
+
+    def take_output(self) -> bytes:
+        """What is to be written now; it is forgotten here."""
+        data = b"".join(self._output)
+        self._drop_output()
+        return data
+
+    def _drop_output(self) -> None:
+        self._output.clear()
+        self._output_size = 0
+
+    def _write(self, frame: bytes) -> None:
+        if not self._output:
+            self._on_output()
+        self._output.append(frame)
+        self._output_size += len(frame)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The connection is over. Idempotent; what is in the output is still to be written."""
+        self.closed = True
+        self._parts = []
+        self._continue = None
+
+    def _fail(self, error: Fatal) -> None:
+        self._write(encode_error(error.frame))
+        self.close()
