@@ -14,11 +14,15 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from gnsqsync.policy.backoff import Phase
+from gnsqsync.policy.filling import fill
 
 __all__ = ["Load", "RdyAllocator", "Regime"]
+
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Load(NamedTuple):
@@ -45,7 +49,7 @@ class Regime(enum.Enum):
     ROTATE = "rotate"
 
 
-class _Node:
+class _Node(Generic[Key]):
     __slots__ = (
         "busy_at",
         "cap",
@@ -61,7 +65,7 @@ class _Node:
         "turn_at",
     )
 
-    def __init__(self, key: Hashable, cap: int, now: float, queued: int, draw: float) -> None:
+    def __init__(self, key: Key, cap: int, now: float, queued: int, draw: float) -> None:
         self.key = key
         self.cap = cap  # the server's max_rdy_count
         self.draw = draw  # breaks ties, differently in each process
@@ -93,7 +97,7 @@ class _Node:
         self.idle = False
 
 
-class RdyAllocator:
+class RdyAllocator(Generic[Key]):
     """Divides a reader's max_in_flight among its nsqds.
 
     nsqd pushes messages, and RDY is how a consumer bounds that: "RDY n" on a connection means "at
@@ -117,7 +121,7 @@ class RdyAllocator:
     * More nodes than slots (ROTATE): RDY 1 for as many as there are slots. A turn ends
       after ``low_rdy_idle_timeout`` without a message, or after ``low_rdy_timeout`` in any case,
       and the node that waited longest is next. With N nodes and D for the longest time that a
-      message stays unanswered, a node waits for at most ::
+      message stays unanswered (and ``transit``), a node waits for at most ::
 
           ceil(N / max_in_flight) * (low_rdy_timeout + D)
 
@@ -126,9 +130,10 @@ class RdyAllocator:
       enough to see whether handlers work again. It is passed on from a node that has none.
 
     Call update() after every other method and whenever next_at() has come: nothing else
-    computes. ``transit`` (seconds) is how long a lowered RDY may take to reach nsqd: for so
-    long the slots count as used, since messages may be on the wire. At 0 they are free at once,
-    as far as none of them is known to be in flight. Not thread-safe: the owner holds a lock.
+    computes. A node is any hashable key of the caller's. ``transit`` (seconds) is how long a
+    lowered RDY may take to reach nsqd: for so long the slots count as used, since messages may be
+    on the wire. At 0 they are free at once, as far as none of them is known to be in flight. Not
+    thread-safe: the owner holds a lock.
     """
 
     def __init__(
@@ -146,10 +151,10 @@ class RdyAllocator:
         self._turn_timeout = low_rdy_timeout
         self._transit = transit
         self._rng = rng or random.Random()
-        self._nodes: dict[Hashable, _Node] = {}
+        self._nodes: dict[Key, _Node[Key]] = {}
         self._paused = False
         self._phase = Phase.OPEN
-        self._test: _Node | None = None
+        self._test: _Node[Key] | None = None
         self._next_at: float | None = None
         # Waiting is ordered by this and not by time: who joined before an update waits longer
         # than who lost its turn in it, even at the same moment.
@@ -157,11 +162,11 @@ class RdyAllocator:
 
     # What happened. Each of these is followed by an update().
 
-    def add(self, node: Hashable, max_rdy_count: int, now: float) -> None:
+    def add(self, node: Key, max_rdy_count: int, now: float) -> None:
         """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
         self._nodes[node] = _Node(node, max_rdy_count, now, self._updates, self._rng.random())
 
-    def remove(self, node: Hashable, now: float) -> bool:
+    def remove(self, node: Key, now: float) -> bool:
         """A connection is gone; so are its messages, and its slots are free.
 
         True when it was the node under test: then call ``Backoff.test_lost()``.
@@ -202,17 +207,17 @@ class RdyAllocator:
         return Regime.ROTATE
 
     @property
-    def test_node(self) -> Hashable | None:
+    def test_node(self) -> Key | None:
         """The node that has RDY 1 for the test message of the backoff, or None."""
         test = self._test
         return None if test is None or not test.rdy else test.key
 
-    def rdy_of(self, node: Hashable) -> int:
+    def rdy_of(self, node: Key) -> int:
         """The RDY that this node has; 0 for one that is not there."""
         found = self._nodes.get(node)
         return 0 if found is None else found.rdy
 
-    def is_idle(self, node: Hashable) -> bool:
+    def is_idle(self, node: Key) -> bool:
         """Whether the last update took it for idle: its next message is worth an update()."""
         found = self._nodes.get(node)
         return found is not None and found.idle
@@ -221,7 +226,7 @@ class RdyAllocator:
         """When time alone will change the picture (seconds), as of the last update; or None."""
         return self._next_at
 
-    def update(self, now: float, loads: Mapping[Hashable, Load]) -> list[tuple[Hashable, int]]:
+    def update(self, now: float, loads: Mapping[Key, Load]) -> list[tuple[Key, int]]:
         """Decide anew. Returns (node, RDY) for those that change, the lowered ones first.
 
         A node without a load counts as one with nothing in flight. Leave out of ``in_flight``
@@ -249,7 +254,7 @@ class RdyAllocator:
 
     # First step: the targets.
 
-    def _eligible(self) -> list[_Node]:
+    def _eligible(self) -> list[_Node[Key]]:
         """A server may be configured to allow no RDY at all; it takes no part."""
         return [node for node in self._nodes.values() if node.cap > 0]
 
@@ -292,9 +297,9 @@ class RdyAllocator:
 
     def _target_rotate(self, now: float) -> None:
         """1 for as many as there are slots: turns that go on, then who waits, then the rest."""
-        staying: list[_Node] = []
-        leaving: list[_Node] = []
-        queue: list[_Node] = []
+        staying: list[_Node[Key]] = []
+        leaving: list[_Node[Key]] = []
+        queue: list[_Node[Key]] = []
         for node in self._eligible():
             if not node.rdy:
                 queue.append(node)
@@ -316,7 +321,7 @@ class RdyAllocator:
 
     # Second step: the grants.
 
-    def _grant(self, regime: Regime, now: float) -> list[tuple[Hashable, int]]:
+    def _grant(self, regime: Regime, now: float) -> list[tuple[Key, int]]:
         """Bring RDY as near to the targets as the slots in use allow."""
         nodes = sorted(
             self._nodes.values(), key=lambda node: (node.rdy > 0, node.queued, node.draw)
@@ -331,7 +336,7 @@ class RdyAllocator:
         # costs none.
         keep = [min(node.rdy, node.target) for node in nodes]
         base = [min(level, use) for level, use in zip(keep, used, strict=True)]
-        kept = _fill(base, keep, free)
+        kept = fill(base, keep, free)
         free -= sum(kept) - sum(base)
         if regime is Regime.ROTATE:
             levels = self._hand_on(nodes, kept, used, free)
@@ -341,9 +346,9 @@ class RdyAllocator:
                 max(level, min(target, use))
                 for level, target, use in zip(kept, targets, used, strict=True)
             ]
-            levels = _fill(base, targets, free)
-        lowered: list[tuple[Hashable, int]] = []
-        raised: list[tuple[Hashable, int]] = []
+            levels = fill(base, targets, free)
+        lowered: list[tuple[Key, int]] = []
+        raised: list[tuple[Key, int]] = []
         for node, rdy in zip(nodes, levels, strict=True):
             if rdy < node.rdy:
                 lowered.append((node.key, rdy))
@@ -358,7 +363,9 @@ class RdyAllocator:
         return lowered + raised
 
     @staticmethod
-    def _hand_on(nodes: list[_Node], levels: list[int], used: list[int], free: int) -> list[int]:
+    def _hand_on(
+        nodes: list[_Node[Key]], levels: list[int], used: list[int], free: int
+    ) -> list[int]:
         """Raise to RDY 1 in the order of waiting, and nobody past one that cannot be raised.
 
         A node that still has a message in flight could be raised at no cost, but then its slot
@@ -374,7 +381,7 @@ class RdyAllocator:
                 levels[i] = 1
         return levels
 
-    def _lower(self, node: _Node, rdy: int, now: float) -> None:
+    def _lower(self, node: _Node[Key], rdy: int, now: float) -> None:
         if self._transit > 0:
             node.held = max(node.held, node.rdy)
             node.held_until = now + self._transit
@@ -397,36 +404,10 @@ class RdyAllocator:
         return min(moments, default=None)
 
 
-def _raise_targets(nodes: Sequence[_Node], caps: Sequence[int], budget: int) -> int:
+def _raise_targets(nodes: Sequence[_Node[Key]], caps: Sequence[int], budget: int) -> int:
     """Share ``budget`` out among these nodes; returns what is left of it."""
     before = [node.target for node in nodes]
-    after = _fill(before, caps, budget)
+    after = fill(before, caps, budget)
     for node, target in zip(nodes, after, strict=True):
         node.target = target
     return budget - (sum(after) - sum(before))
-
-
-def _fill(levels: Sequence[int], caps: Sequence[int], budget: int) -> list[int]:
-    """Raise levels by ``budget`` in all, the lowest first, none above its cap.
-
-    As if water were poured into vessels with these floors and rims. What does not divide evenly
-    goes to the first ones of those at the surface.
-    """
-    before = sum(levels)
-    if budget >= sum(caps) - before:
-        return list(caps)
-    pairs = list(zip(levels, caps, strict=True))
-    surface, too_high = 0, max(caps, default=0)
-    while too_high - surface > 1:
-        middle = (surface + too_high) // 2
-        if sum(max(level, min(cap, middle)) for level, cap in pairs) - before <= budget:
-            surface = middle
-        else:
-            too_high = middle
-    filled = [max(level, min(cap, surface)) for level, cap in pairs]
-    left = budget - (sum(filled) - before)
-    for i, (_, cap) in enumerate(pairs):
-        if left and filled[i] == surface < cap:
-            filled[i] += 1
-            left -= 1
-    return filled

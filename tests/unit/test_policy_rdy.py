@@ -7,7 +7,8 @@ import random
 import pytest
 
 from gnsqsync.policy.backoff import Backoff, Phase
-from gnsqsync.policy.rdy import Load, RdyAllocator, Regime, _fill
+from gnsqsync.policy.filling import fill
+from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 
 MAX_RDY = 2500
 
@@ -19,7 +20,9 @@ class Cluster:
         self, max_in_flight: int, nodes: str = "", transit: float = 0.0, seed: int = 1
     ) -> None:
         self.now = 0.0
-        self.rdy = RdyAllocator(max_in_flight, transit=transit, rng=random.Random(seed))
+        self.rdy: RdyAllocator[str] = RdyAllocator(
+            max_in_flight, transit=transit, rng=random.Random(seed)
+        )
         self.in_flight: dict[str, int] = {}
         self.last: dict[str, float] = {}
         for node in nodes:
@@ -51,7 +54,7 @@ class Cluster:
         assert all(before[node] != rdy for node, rdy in changes)
         directions = [rdy > before[node] for node, rdy in changes]
         assert directions == sorted(directions), "a raise stands before a lowering"
-        return changes  # type: ignore[return-value]
+        return changes
 
     def update_busy(self, nodes: str, seconds: float) -> None:
         """Time passes in rounds of 5 seconds, in which only these nodes deliver."""
@@ -281,6 +284,7 @@ def test_what_was_idle_before_a_pause_is_so_after_it() -> None:
     cluster.rdy.resume()
     cluster.update(step=60.0)
     assert cluster.levels == {"a": 7, "b": 1}
+    assert cluster.update() == []
 
 
 def test_a_full_rdy_of_1_is_no_sign_of_more_messages() -> None:
@@ -716,4 +720,4 @@ def test_raising_the_same_node_again_need_not_wait() -> None:
     ],
 )
 def test_fill(levels: list[int], caps: list[int], budget: int, filled: list[int]) -> None:
-    assert _fill(levels, caps, budget) == filled
+    assert fill(levels, caps, budget) == filled

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -52,7 +52,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.phase = Phase.OPEN
         self.names = itertools.count()
         self.nodes: dict[int, Nsqd] = {}
-        self.rdy = RdyAllocator(
+        self.rdy: RdyAllocator[int] = RdyAllocator(
             self.limit, low_rdy_idle_timeout=IDLE, low_rdy_timeout=TURN, rng=random.Random(0)
         )
 
@@ -70,10 +70,9 @@ class AnyHistory(RuleBasedStateMachine):
                 return
         raise AssertionError("update() does not come to rest")
 
-    def apply(self, changes: list[tuple[Hashable, int]]) -> None:
+    def apply(self, changes: list[tuple[int, int]]) -> None:
         raising = False
         for name, rdy in changes:
-            assert isinstance(name, int)
             node = self.nodes[name]
             assert rdy != node.rdy
             assert 0 <= rdy <= node.cap
@@ -85,7 +84,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert self.used() <= max(before, self.limit)
             node.deliver(self.now)
 
-    def loads(self) -> dict[Hashable, Load]:
+    def loads(self) -> dict[int, Load]:
         return {
             name: Load(node.in_flight, node.last_message_at) for name, node in self.nodes.items()
         }
@@ -287,7 +286,7 @@ class World:
         self.longest_wait = 0.0
         self.most_used = 0
         self.nodes: dict[int, Wire] = {}
-        self.rdy = RdyAllocator(
+        self.rdy: RdyAllocator[int] = RdyAllocator(
             limit,
             low_rdy_idle_timeout=IDLE,
             low_rdy_timeout=TURN,
@@ -329,7 +328,6 @@ class World:
             name: Load(node.received, node.last_message_at) for name, node in self.nodes.items()
         }
         for name, rdy in self.rdy.update(self.now, loads):
-            assert isinstance(name, int)
             self.nodes[name].set_rdy(rdy)
         due = self.rdy.next_at()
         if due is not None and due != self._alarm:
