@@ -19,7 +19,7 @@ import gnsqsync.errors
 from gnsqsync import ConnectionOptions, LookupdHTTP, Message, NsqdHTTP, Reader, Writer
 from gnsqsync.cli.app import COMMANDS, SERVERS
 from gnsqsync.cli.app import gnsqsync as command_group
-from gnsqsync.embedded.options import NO_EFFECT
+from gnsqsync.embedded.options import NO_EFFECT, LookupdOptions, NsqdOptions
 from tests.support.texts import DOCS, EXAMPLES, PAGES, ROOT, code_blocks, name_of
 
 
@@ -195,6 +195,25 @@ def test_the_command_line_page_knows_every_command_and_no_other_option() -> None
         known = {option for parameter in command.params for option in parameter.opts}
         told = set(re.findall(r"``(--[\w-]+)", sections[name]))
         assert told <= known | {"--help"}, f"{name} has no {told - known}"
+
+
+def test_commands_in_the_texts_exist() -> None:
+    context = click.Context(command_group)
+    seen = set()
+    for page in PAGES:
+        for block in code_blocks(page, "console"):
+            for name, rest in re.findall(r"\bgnsqsync (\w+)([^|&\n]*)", block):
+                seen.add(name)
+                if name in SERVERS:
+                    options = NsqdOptions if name == "nsqd" else LookupdOptions
+                    known = {f"--{field.name.replace('_', '-')}" for field in fields(options)}
+                else:
+                    command = command_group.get_command(context, name)
+                    assert command is not None, f"{name_of(page)}: gnsqsync {name}"
+                    known = {option for parameter in command.params for option in parameter.opts}
+                told = set(re.findall(r"(?<!\S)(--[\w-]+)", rest))
+                assert told <= known, f"{name_of(page)}: gnsqsync {name} has no {told - known}"
+    assert seen == {*COMMANDS, *SERVERS}
 
 
 def test_the_guide_names_the_flags_without_effect() -> None:
