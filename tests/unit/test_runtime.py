@@ -217,7 +217,7 @@ def test_latch_opens_once_for_everybody(runtime: Runtime) -> None:
     assert not latch.released
     assert latch.wait(0.01) is False
     assert latch.wait(-1) is False
-    waiters = [Started(runtime, latch.wait, LONG) for _ in range(4)]
+    waiters = [Started(runtime, latch.wait) for _ in range(4)]
     settle(runtime)
     latch.release()
     latch.release()
