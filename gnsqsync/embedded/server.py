@@ -70,6 +70,7 @@ class NsqdServer:
         self._scheduled = False
         self._alarm: Any = None
         self._store: Store | None = None
+        self._loaded = False
         self._saving = False
         self._tcp: StreamServer | None = None
         self._http: list[tuple[str, str, HTTPServer]] = []
@@ -106,6 +107,7 @@ class NsqdServer:
             self._store = Store(options.data_path, self.log, options.max_bytes_per_file)
             self._store.open()
             self._store.load(self.broker)
+            self._loaded = True
             self._store.save_names(self.broker)
         self.broker.listeners.append(self._names_changed)
         listener = listen(options.tcp_address)
@@ -177,19 +179,20 @@ class NsqdServer:
         self.broker.listeners.clear()
         if self._tcp is not None:
             self._tcp.close()
-            remove_unix(self.options.tcp_address)
+            remove_unix(self.tcp_address)
         for connection in list(self._connections):
             connection.disconnect()
-        for _, _, server in self._http:
+        for _, address, server in self._http:
             server.stop()
-        if self._http:
-            remove_unix(self.options.http_address)
+            remove_unix(address)
         if self._alarm is not None:
             self._alarm.close()
         if self._store is not None:
-            if self._tcp is not None:
+            if self._loaded:
+                # After a failed start too: loading has removed the queue files.
                 self.log.info("NSQ: persisting topic/channel metadata")
                 self._store.save(self.broker)
+                self._loaded = False
             self._store.close()
 
     # -- clients ---------------------------------------------------------------------------------
