@@ -109,7 +109,7 @@ class _SharedLimit:
     def __init__(self, readers: tuple[Reader, ...], limit: int, runtime: Runtime) -> None:
         self._readers = readers
         self._runtime = runtime
-        self._allocator: RdyAllocator = RdyAllocator(
+        self._allocator: RdyAllocator[int] = RdyAllocator(
             limit, low_rdy_idle_timeout=10.0, low_rdy_timeout=30.0, rng=random.Random()
         )
         self._received = [0] * len(readers)

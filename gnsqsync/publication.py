@@ -77,6 +77,8 @@ class Publication:
         self._dialling: dict[Address, tuple[Connection, Latch]] = {}
         self._tasks: list[Task] = []
         self._ready: tuple[Connection, ...] = ()
+        # Live, but without an OK so far: one that only accepts connections stays on the bench.
+        self._unproven: set[Connection] = set()
         self._turn = itertools.count()
         self._abandoned: dict[Connection, int] = {}
         self._past_published = 0
@@ -100,12 +102,20 @@ class Publication:
                 self._give_up(connection, slot, timeout)
             error = slot.error
             if error is None:
+                if self._unproven:
+                    self._prove(connection)
                 return
             if isinstance(error, NotSent) or self._may_go_elsewhere(connection, error):
                 causes.append(error)
             else:
                 self._count(error)
                 raise error
+
+    def _prove(self, connection: Connection) -> None:
+        with self._lock:
+            if connection in self._unproven:
+                self._unproven.discard(connection)
+                self._nodes.ok(connection.address, self._now())
 
     def publish_async(self, data: bytes, messages: int, timeout: float) -> Future[None]:
         """Send it and return; ``timeout`` seconds are for finding a connection only."""
@@ -249,7 +259,7 @@ class Publication:
             with self._lock:
                 _, latch = self._dialling.pop(address)
                 if opened and not self._closed:
-                    self._nodes.ok(address, self._now())
+                    self._unproven.add(connection)
                     self._live[address] = connection
                     self._refresh()
                 else:
@@ -262,7 +272,7 @@ class Publication:
             log.info("connected to %s", connection.nsqd_address)
         else:
             level = logging.WARNING if failure.retriable else logging.ERROR
-            log.log(level, "%s", failure)
+            log.log(logging.DEBUG if connection.closing else level, "%s", failure)
         return failure
 
     def _serve(self, connection: Connection) -> None:
@@ -324,6 +334,7 @@ class Publication:
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
             self._abandoned.pop(connection, None)
+            self._unproven.discard(connection)
             self._past_published += connection.published
             if self._live.get(connection.address) is connection:
                 del self._live[connection.address]

@@ -42,6 +42,8 @@ log = logging.getLogger("gnsqsync.reader")
 
 # What close() and the end of the interpreter grant threads that only have to notice.
 _JOIN_SECONDS = 5.0
+# For threads that have nothing left to do but to see it.
+_NOTICE_SECONDS = 0.5
 # What a handler at work is granted after Ctrl-C.
 _INTERRUPT_SECONDS = 30.0
 
@@ -59,8 +61,9 @@ class Reader:
     ``max_in_flight``: messages unanswered at a time over all nsqds; None is ``concurrency``.
     ``concurrency``: workers. ``max_attempts``: deliveries before a message is given up, 0 never.
     ``requeue_delay``, ``max_requeue_delay``: seconds. ``max_backoff_duration``: seconds, 0 is
-    off; ``backoff_multiplier``: seconds of the first pause; ``backoff_strategy``:
-    "exponential", "full_jitter" or a callable from level to seconds.
+    off; ``backoff_multiplier``: seconds; the pause of level n is that times 2 to the n;
+    ``backoff_strategy``: "exponential", "full_jitter" or a function from level to seconds, which
+    must only compute: it runs under the reader's lock.
     ``lookupd_poll_interval``: seconds, each moved by ``lookupd_poll_jitter`` (0 to 1).
     ``low_rdy_idle_timeout``, ``low_rdy_timeout``: with more nsqds than max_in_flight, how many
     seconds one holds its turn idle, or at all. ``rdy_redistribute_interval``: seconds.
@@ -411,7 +414,8 @@ class _Run:
         2. RDY 0 and CLS on each connection;
         3. what no handler has begun goes back: REQ 0, without backoff;
         4. handlers finish while the reading threads keep the heartbeats alive;
-        5. when nothing is in flight, or the time is over, the connections close;
+        5. when nothing is in flight and nsqd has answered CLS, or the time is over, the
+           connections close;
         6. every thread is joined;
         7. the result says what was left.
         """
@@ -429,7 +433,8 @@ class _Run:
         self.dispatch.stop()
         deadline = self._wait_drained(deadline)
         left = self.subscription.in_flight
-        running = self.dispatch.join(deadline)
+        # Also when the time is over: idle workers still have to notice.
+        running = self.dispatch.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
         self.subscription.close()
         last = self.runtime.now() + _JOIN_SECONDS
         self.subscription.join(last)
@@ -454,14 +459,20 @@ class _Run:
 
     def give_back_taken(self) -> None:
         """REQ 0 for what the pull form handed out and nobody answered or detached."""
+        # Or nsqd would deliver it here again at once.
+        self.subscription.pause()
         for connection in self.subscription.connections():
             for message in list(connection.in_flight):
                 if not message.is_detached:
                     connection.requeue_quietly(message, 0)
 
     def _wait_drained(self, deadline: float) -> float:
-        """Until nothing is in flight and no worker is busy, or the deadline; which may shrink."""
-        while self.subscription.in_flight or self.dispatch.working:
+        """Until nothing is in flight and no worker is busy, or the deadline; which may shrink.
+
+        Also until nsqd has answered CLS: a message that it had sent before would otherwise
+        wait there for its timeout.
+        """
+        while self.dispatch.working or not self.subscription.is_drained:
             left = deadline - self.runtime.now()
             if left <= 0:
                 break

@@ -31,6 +31,9 @@ log = logging.getLogger("gnsqsync.reader")
 # No FIN waits longer than this behind a handler that suddenly runs long.
 SWEEP_SECONDS = 0.1
 
+# A lowered RDY takes that long, at most, to reach nsqd and stop messages on the wire.
+_TRANSIT_SECONDS = 0.1
+
 
 class Receiver(Protocol):
     """Where the messages go. Called by reading threads; must not block."""
@@ -88,11 +91,12 @@ class Subscription:
         self._sweeping = False
         self._past = _Totals()
         self._nodes = ReaderNodes(self._direct, rng=rng)
-        self._allocator = RdyAllocator(
+        self._allocator: RdyAllocator[Address] = RdyAllocator(
             flow.initial_max_in_flight,
             low_rdy_idle_timeout=flow.low_rdy_idle_timeout,
             low_rdy_timeout=flow.low_rdy_timeout,
             rng=rng,
+            transit=_TRANSIT_SECONDS,
         )
         self._backoff = Backoff(
             flow.max_backoff_duration, flow.backoff_multiplier, flow.backoff_strategy, rng
@@ -342,6 +346,9 @@ class Subscription:
         self.replan()
         self._receiver.on_settled()
 
+    def on_quiet(self, connection: Connection) -> None:
+        self._receiver.on_settled()
+
     def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
         log.warning("%s: %s", connection.nsqd_address, error)
         self.replan()
@@ -430,6 +437,11 @@ class Subscription:
     @property
     def in_flight(self) -> int:
         return sum(len(connection.in_flight) for connection in self.connections())
+
+    @property
+    def is_drained(self) -> bool:
+        """After ``start_closing``: nothing is in flight, and nsqd sends nothing more."""
+        return all(c.quiet and not c.in_flight for c in self.connections())
 
     @property
     def max_in_flight(self) -> int:

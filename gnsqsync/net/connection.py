@@ -54,6 +54,9 @@ class Consumer(Protocol):
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         """New ones, already in the in-flight table. By the reading thread: must not block."""
 
+    def on_quiet(self, connection: Connection) -> None:
+        """nsqd has answered CLS: no more messages. By the reading thread."""
+
     def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
         """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the reading thread."""
 
@@ -101,6 +104,8 @@ class Connection:
         # Set by close() and start_closing(); an end that follows is not news.
         self.closing = False
         self.closed = False
+        # nsqd has answered CLS: no message comes any more.
+        self.quiet = False
         # False from the moment when queued messages must not reach a handler any more.
         self.hands_over = True
         self.level = RdyLevel(adaptive) if consumer is not None else None
@@ -209,7 +214,7 @@ class Connection:
             if messages and consumer is not None:
                 consumer.on_messages(self, messages)
             if self._decoder.broken is not None:
-                raise self._decoder.broken
+                raise ProtocolError(f"{self.nsqd_address}: {self._decoder.broken}")
             if outbox.has_unsent:
                 outbox.flush()
 
@@ -222,7 +227,11 @@ class Connection:
                 slot.succeed()
             elif data == _HEARTBEAT:
                 self.outbox.commands.append(commands.NOP)
-            elif data != _CLOSE_WAIT:
+            elif data == _CLOSE_WAIT and self.closing:
+                self.quiet = True
+                if self._consumer is not None:
+                    self._consumer.on_quiet(self)
+            else:
                 raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, which nobody asked")
             return
         error = server_error(data)
@@ -353,7 +362,7 @@ class Connection:
         """
         self.closing = True
         if self.connected_at and not self.closed:
-            self.outbox.flush(PASSING_WAIT)
+            self.outbox.finish(PASSING_WAIT)
         if self._stream is not None:
             self._stream.shutdown()
 

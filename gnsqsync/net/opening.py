@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gnsqsync.config import Address, ConnectionOptions
-from gnsqsync.errors import ConnectionLost, NSQError
+from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.net.stream import Stream
 from gnsqsync.runtime import Runtime
 from gnsqsync.wire.codec import DeflateLayer, SnappyLayer
@@ -59,11 +59,12 @@ class Opening:
         target = self.options.dial_address(self.address)
         where = str(self.address)
         if target != self.address:
-            where += f" (dialled as {target})"
+            where += f" (address_map: {target})"
         try:
             stream = self._dial(target, timeout)
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to nsqd at {where}: {error}") from error
+            # The runtime's text names the address and what each of its attempts met.
+            raise ConnectionLost(error.strerror or str(error)) from error
         try:
             use(stream)
             return self._negotiate(stream, where)
@@ -109,7 +110,9 @@ class Opening:
     def _next_reply(self, stream: Stream, where: str) -> Reply:
         while not self.replies:
             self._allow_rest_of_time(stream)
-            data = stream.recv()
+            data = stream.recv_once()
+            if data is None:
+                continue  # a peer that drips what decodes to nothing does not move the deadline
             if not data:
                 raise ConnectionLost(f"nsqd at {where} closed the connection while {self._doing}")
             self._feed(data)
@@ -120,7 +123,7 @@ class Opening:
         self.replies.extend(replies)
         # What came before the broken frame may be the answer that explains it.
         if self.decoder.broken is not None and not self.replies:
-            raise self.decoder.broken
+            raise ProtocolError(f"{self.address}: {self.decoder.broken}")
 
     def _upgrade(self, stream: Stream, step: Upgrade) -> None:
         # Bytes that arrived behind the answer belong to the next layer (nsq-reference 1.10).

@@ -132,6 +132,12 @@ class Outbox:
             if not emptied:
                 return
 
+    def finish(self, wait: float) -> None:
+        """Write what waits before a close, for which another thread's write must end first."""
+        if self._lock.acquire(True, wait):
+            self._lock.release()
+        self.flush(wait)
+
     def _write(self, wait: float) -> bool:
         """One batch, holding ``_lock``. False when the kernel did not take all of it."""
         if self._unsent is not None and not self._push(wait):

@@ -46,18 +46,24 @@ class Stream:
 
     def recv(self) -> bytes:
         """The next decoded bytes, b"" at the end. TimeoutError, OSError or ProtocolError."""
-        recv = self._sock.recv
         if not self._layers:
-            return recv(RECV_SIZE)
-        # A compressed flush may decode to nothing; the end is said by the socket or by a layer.
-        while not any(layer.eof for layer in self._layers):
-            data = recv(RECV_SIZE)
-            if not data:
-                break
-            data = self.decode(data)
-            if data:
-                return data
-        return b""
+            return self._sock.recv(RECV_SIZE)
+        while (data := self.recv_once()) is None:
+            pass
+        return data
+
+    def recv_once(self) -> bytes | None:
+        """As ``recv``, but None when what arrived decodes to nothing, as a flush may."""
+        # The end is said by the socket or by a layer.
+        if any(layer.eof for layer in self._layers):
+            return b""
+        data = self._sock.recv(RECV_SIZE)
+        if not data:
+            return b""
+        decoded = self.decode(data)
+        if decoded or not self._layers:
+            return decoded
+        return b"" if any(layer.eof for layer in self._layers) else None
 
     def recv_raw(self) -> bytes:
         """The next bytes as they are on the socket, for a layer's own handshake."""

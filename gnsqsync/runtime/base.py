@@ -30,7 +30,7 @@ class Lock(Protocol):
         value: BaseException | None,
         traceback: TracebackType | None,
         /,
-    ) -> object: ...
+    ) -> bool | None: ...
 
 
 class Event(Protocol):

@@ -59,10 +59,12 @@ def test_stop_from_inside_a_handler_and_twice(
         reader.stop()
 
     client.writer(nsqd).publish(topic, b"x")
-    reader = client.consume(topic, handler, nsqd)
+    reader = client.reader(topic, handler, nsqd)
+    reader.start(block=False)
     result = reader.join(10)
     assert result is not None
     assert result.clean
+    world.eventually(lambda: stats_of(nsqd, topic).in_flight_count == 0)
     assert stats_of(nsqd, topic).depth == 0
     reader.stop()
     assert reader.join() == result
@@ -121,7 +123,7 @@ def test_stop_waits_for_a_detached_message(
     assert kept[0].is_alive
     assert kept[0].finish()
     assert reader.join(10) == StopResult(0, 0)
-    assert stats_of(nsqd, topic).in_flight_count == 0
+    world.eventually(lambda: stats_of(nsqd, topic).in_flight_count == 0)
 
 
 def test_stop_before_anything_is_connected(client: Client, world: World, topic: str) -> None:
