@@ -86,11 +86,14 @@ class Broker:
             return topic
         topic = self.topics[name] = Topic(self, name)
         self._tell(TOPIC_CREATED, name, None)
-        if self.known_channels is not None:
-            for channel in self.known_channels(name):
-                if not is_ephemeral(channel) and not topic.deleted:
-                    topic.channel(channel)
-        topic.start()
+        try:
+            if self.known_channels is not None:
+                for channel in self.known_channels(name):
+                    if not is_ephemeral(channel) and not topic.deleted:
+                        topic.channel(channel)
+        finally:
+            # Others may have published to it meanwhile.
+            topic.start()
         return topic
 
     def delete_topic(self, name: str) -> bool:

@@ -27,6 +27,7 @@ from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import address_text, listen, port_of, remove_unix
 from gnsqsync.embedded.lookup_peer import LookupPeers
 from gnsqsync.embedded.lookupd import identity
+from gnsqsync.embedded.names import is_ephemeral
 from gnsqsync.embedded.nsqd_http import NsqdHandlers
 from gnsqsync.embedded.options import NsqdOptions, OptionsError
 from gnsqsync.embedded.session import Session
@@ -252,7 +253,7 @@ class NsqdServer:
     # -- names and lookupds ------------------------------------------------------------------------
 
     def _names_changed(self, event: str, topic: str, channel: str | None) -> None:
-        if self._store is None:
+        if self._store is None or is_ephemeral(topic) or is_ephemeral(channel or ""):
             return
         if event.endswith("deleted"):
             self._store.forget(topic, channel)

@@ -34,7 +34,8 @@ class Store:
 
     While the server runs only nsqd.dat is written: messages are in memory, and ``save`` writes
     them at a clean stop. ``load`` removes the queue files that it has read, so what a killed
-    server held is lost, as it is from nsqd's memory queue.
+    server held is lost, as it is from nsqd's memory queue. Nothing is fsynced: files outlive the
+    process, not a power cut.
     """
 
     def __init__(self, folder: str, log: Log, max_bytes_per_file: int) -> None:
@@ -86,10 +87,7 @@ class Store:
         target = self._folder / "nsqd.dat"
         new = self._folder / f"nsqd.dat.{os.getpid()}.tmp"
         try:
-            with open(new, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            new.write_text(text)
             os.replace(new, target)
         except OSError as error:
             self._log.error("failed to persist metadata - %s", error)
@@ -184,9 +182,6 @@ class Store:
                 file.write(head + message.body)
                 position += 4 + size
                 count += 1
-            if file is not None:
-                file.flush()
-                os.fsync(file.fileno())
         finally:
             if file is not None:
                 file.close()

@@ -199,6 +199,20 @@ def test_messages_wait_while_the_channels_are_asked_for() -> None:
     assert depths == {"a": 2, "b": 2}
 
 
+def test_messages_flow_even_if_the_channels_could_not_be_asked_for() -> None:
+    bench = Bench()
+
+    def fail(topic: str) -> list[str]:
+        raise ValueError("down")
+
+    bench.broker.known_channels = fail
+    with pytest.raises(ValueError, match="down"):
+        bench.topic()
+    sink = bench.consumer()
+    bench.publish(b"1")
+    assert sink.bodies == [b"1"]
+
+
 def test_publishing_to_a_topic_that_was_deleted_meanwhile() -> None:
     bench = Bench()
     topic = bench.topic()
