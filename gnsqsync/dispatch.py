@@ -70,7 +70,8 @@ class Dispatch:
         self._runtime = runtime
         self._handler = handler
         self._concurrency = concurrency
-        self._max_attempts = max_attempts
+        # attempts is a 16 bit number, so no message is above this one.
+        self._limit = max_attempts or 65536
         self._outcomes = outcomes
         self._report_all = report_all
         self._queue = runtime.queue()
@@ -153,7 +154,7 @@ class Dispatch:
         handler = self._handler
         assert handler is not None
         in_flight, fins = connection.in_flight, connection.outbox.fins
-        limit = self._max_attempts or 65536
+        limit = self._limit
         finished = failed = neutral = 0
         messages_left = iter(messages)
         for message in messages_left:
@@ -175,9 +176,13 @@ class Dispatch:
                     neutral += 1
             except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is a requeue
                 # SystemExit too: on greenlets it would end the process, on threads only a worker.
-                failed += 1
-                self._log_failure(message)
-                connection.requeue_quietly(message, None)
+                if connection.requeue_quietly(message, None):
+                    failed += 1
+                    self._log_failure(message, "it is requeued")
+                else:
+                    # Its own answer was counted when it was given.
+                    neutral += 1
+                    self._log_failure(message, "it was answered before or is not ours any more")
             except BaseException:
                 connection.requeue_quietly(message, None)
                 for message in messages_left:
@@ -206,12 +211,13 @@ class Dispatch:
         else:
             connection.requeue_quietly(message, None)
 
-    def _log_failure(self, message: Message) -> None:
+    def _log_failure(self, message: Message, what_now: str) -> None:
         log.warning(
-            "handler failed on message %s (attempt %d) from %s; it is requeued",
+            "handler failed on message %s (attempt %d) from %s; %s",
             message.id,
             message.attempts,
             message.nsqd_address,
+            what_now,
             exc_info=True,
             extra={
                 "message_id": message.id,
@@ -244,7 +250,13 @@ class Dispatch:
                 self._rest = [(connection, message) for message in messages]
             room = max_messages - len(batch)
             taken, self._rest = self._rest[:room], self._rest[room:]
-            batch += [m for connection, m in taken if connection.hands_over]
+            for connection, message in taken:
+                if not connection.hands_over:
+                    continue
+                if message.attempts > self._limit:
+                    self._settle_given_up(connection, message)
+                else:
+                    batch.append(message)
         return batch if batch or not self._stopping else None
 
     # -- stopping ----------------------------------------------------------------------------

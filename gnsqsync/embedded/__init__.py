@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gnsqsync.embedded.process import Nsqd, Nsqlookupd
+    from gnsqsync.embedded.process import Nsqd, Nsqlookupd, ServerFailed
 
-__all__ = ["Nsqd", "Nsqlookupd"]
+__all__ = ["Nsqd", "Nsqlookupd", "ServerFailed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,12 +14,15 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.filling import fill
 
-__all__ = ["Load", "RdyAllocator", "Regime"]
+__all__ = ["TEST_IDLE_TIMEOUT", "Load", "RdyAllocator", "Regime"]
+
+# How long (seconds) the node under test may be silent before another one is tested.
+TEST_IDLE_TIMEOUT: Final = 1.0
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -234,7 +237,7 @@ class RdyAllocator(Generic[Key]):
         """
         self._updates += 1
         for node in self._nodes.values():
-            node.observe(now, loads.get(node.key), self._idle_timeout)
+            node.observe(now, loads.get(node.key), self._idle_limit(node))
         regime = self.regime
         if regime is not Regime.TEST:
             self._test = None
@@ -251,6 +254,13 @@ class RdyAllocator(Generic[Key]):
         self.waiting = any(node.rdy < node.target for node in self._nodes.values())
         self._next_at = self._find_next(regime, now)
         return changes
+
+    def _idle_limit(self, node: _Node[Key]) -> float:
+        """How long a node may be silent, in seconds, before it counts as one without messages."""
+        if node is self._test:
+            # The whole reader waits for this one, and at RDY 1 nsqd sends at once.
+            return min(self._idle_timeout, TEST_IDLE_TIMEOUT)
+        return self._idle_timeout
 
     # First step: the targets.
 
@@ -396,7 +406,7 @@ class RdyAllocator(Generic[Key]):
         if len(nodes) > 1:
             for node in nodes:
                 if node.rdy and not node.idle and node.in_flight < node.rdy:
-                    moments.append(node.busy_at + self._idle_timeout)
+                    moments.append(node.busy_at + self._idle_limit(node))
                 if node.rdy and regime is Regime.ROTATE:
                     moments.append(node.turn_at + self._turn_timeout)
         if self.waiting:

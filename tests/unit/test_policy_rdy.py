@@ -8,7 +8,7 @@ import pytest
 
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.filling import fill
-from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
+from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime
 
 MAX_RDY = 2500
 
@@ -522,7 +522,7 @@ def test_a_test_begins_at_a_node_that_had_messages() -> None:
         cluster.update_busy("e", 20)
         for _ in range(4):
             cluster.rdy.set_phase(Phase.BLOCKED)
-            cluster.update(step=2.0)
+            cluster.update()
             cluster.rdy.set_phase(Phase.TESTING)
             cluster.update(step=2.0)
             assert cluster.rdy.test_node == "e"
@@ -574,7 +574,17 @@ def test_a_test_that_begins_without_a_pause_stays_where_it_began() -> None:
     cluster.update()
     assert sorted(cluster.levels.values()) == [0, 1]
     assert cluster.update() == []
-    assert cluster.update(step=9.0) == []
+    assert cluster.update(step=0.9 * TEST_IDLE_TIMEOUT) == []
+
+
+def test_a_node_that_is_silent_under_test_does_not_hold_up_the_reader() -> None:
+    cluster = Cluster(5, "ab")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    silent = cluster.rdy.test_node
+    cluster.update(step=TEST_IDLE_TIMEOUT)
+    assert cluster.rdy.test_node not in (None, silent)
+    assert sum(cluster.levels.values()) == 1
 
 
 def test_pause_during_a_test_sends_no_test() -> None:
