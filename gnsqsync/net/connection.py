@@ -197,6 +197,11 @@ class Connection:
         in_flight, level, outbox = self.in_flight, self.level, self.outbox
         consumer = self._consumer
         while True:
+            # First, for what the handshake left behind: it may be the last that comes.
+            if self._decoder.broken is not None:
+                raise ProtocolError(f"{self.nsqd_address}: {self._decoder.broken}")
+            if outbox.has_unsent:
+                outbox.flush()
             data = recv()
             if not data:
                 return
@@ -213,10 +218,6 @@ class Connection:
                 self._on_reply(reply)
             if messages and consumer is not None:
                 consumer.on_messages(self, messages)
-            if self._decoder.broken is not None:
-                raise ProtocolError(f"{self.nsqd_address}: {self._decoder.broken}")
-            if outbox.has_unsent:
-                outbox.flush()
 
     def _on_reply(self, reply: Reply) -> None:
         kind, data = reply

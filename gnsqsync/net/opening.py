@@ -109,6 +109,9 @@ class Opening:
 
     def _next_reply(self, stream: Stream, where: str) -> Reply:
         while not self.replies:
+            # Not before: what came ahead of the broken frame may be the answer that explains it.
+            if self.decoder.broken is not None:
+                raise ProtocolError(f"{self.address}: {self.decoder.broken}")
             self._allow_rest_of_time(stream)
             data = stream.recv_once()
             if data is None:
@@ -119,11 +122,10 @@ class Opening:
         return self.replies.popleft()
 
     def _feed(self, data: bytes) -> None:
-        _, replies = self.decoder.feed(data)
+        messages, replies = self.decoder.feed(data)
+        if messages:
+            raise ProtocolError(f"{self.address} sent a message before anybody asked for one")
         self.replies.extend(replies)
-        # What came before the broken frame may be the answer that explains it.
-        if self.decoder.broken is not None and not self.replies:
-            raise ProtocolError(f"{self.address}: {self.decoder.broken}")
 
     def _upgrade(self, stream: Stream, step: Upgrade) -> None:
         # Bytes that arrived behind the answer belong to the next layer (nsq-reference 1.10).
