@@ -116,15 +116,17 @@ class Outbox:
         lock = self._lock
         while self.has_unsent and lock.acquire(False):
             try:
-                if self._closed:
+                # Broken: what is in hand stays there, for _torn_slots to judge.
+                if self._closed or self.broken is not None:
                     return
                 emptied = self._write(wait)
             except Exception as error:  # noqa: BLE001 - kept for the reading thread
                 self.broken = error
                 self._stream.shutdown()
                 return
-            except BaseException:
+            except BaseException as error:
                 # A killed greenlet or an interrupt may have torn a command in two.
+                self.broken = ConnectionLost(f"a send was ended by {error!r}")
                 self._stream.shutdown()
                 raise
             finally:

@@ -1,0 +1,328 @@
+"""The combining send over a stream whose kernel takes what the test allows, and then breaks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gnsqsync.errors import ConnectionLost, NotSent, OutcomeUnknown
+from gnsqsync.net.outbox import Outbox, PublishSlot
+from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.runtime import choose
+
+FIRST, SECOND, THIRD = b"PUB t\n\0\0\0\1a", b"PUB t\n\0\0\0\2bb", b"PUB t\n\0\0\0\3ccc"
+STALL = 30.0
+
+
+class Kernel:
+    """A stream, and the clock: takes ``room`` bytes, then none, or breaks if ``breaks``."""
+
+    def __init__(self, room: float = float("inf"), *, breaks: bool = False) -> None:
+        self.room = room
+        self.breaks = breaks
+        self.is_clear = True
+        self.taken = b""
+        self.segments: list[bytes] = []
+        self.is_shut = self.is_closed = False
+        self.time = 100.0
+        self.on_send: Any = None
+        self.on_wait: Any = None
+
+    # The stream.
+
+    def send_some(self, data: bytes | memoryview) -> int:
+        if self.on_send is not None:
+            hook, self.on_send = self.on_send, None
+            hook()
+        if self.is_shut or (not self.room and self.breaks):
+            raise BrokenPipeError("broken")
+        took = bytes(data[: int(min(self.room, len(data)))])
+        self.room -= len(took)
+        self.taken += took
+        if took:
+            self.segments.append(took)
+        return len(took)
+
+    def wait_writable(self, timeout: float) -> bool:
+        self.time += timeout
+        if self.on_wait is not None:
+            self.on_wait()
+        return False
+
+    def encode(self, data: bytes) -> bytes:
+        return b"<" + data + b">"
+
+    def shutdown(self) -> None:
+        self.is_shut = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    # The runtime.
+
+    def now(self) -> float:
+        return self.time
+
+    def lock(self) -> Any:
+        return threading.Lock()
+
+
+def outbox_on(kernel: Kernel, level: RdyLevel | None = None, in_flight: int = 0) -> Outbox:
+    return Outbox(
+        kernel,  # type: ignore[arg-type]
+        kernel,  # type: ignore[arg-type]
+        level=level,
+        in_flight=lambda: in_flight,
+        stall_timeout=STALL,
+    )
+
+
+def slot(data: bytes) -> PublishSlot:
+    return PublishSlot(data, choose("threads").latch())
+
+
+def outcome(slot: PublishSlot) -> str:
+    assert slot.wait(0), "no outcome"
+    return "OK" if slot.error is None else type(slot.error).__name__
+
+
+def outcomes_of_a_cut(room: int, answered: int, *, together: bool, clear: bool = True) -> list[str]:
+    """Three publishes of which the kernel takes ``room`` bytes and nsqd answers ``answered``."""
+    kernel = Kernel(room, breaks=True)
+    kernel.is_clear = clear
+    outbox = outbox_on(kernel)
+    slots = [slot(FIRST), slot(SECOND), slot(THIRD)]
+    if together:
+        outbox.slots.extend(slots[:2])
+        outbox.submit(slots[2], 1.0)
+    else:
+        for each in slots:
+            outbox.submit(each, 1.0)
+    for _ in range(answered):
+        outbox.pending.popleft().succeed()
+    outbox.close("reset")
+    assert kernel.is_closed
+    assert not outbox.pending
+    assert not outbox.slots
+    return [outcome(each) for each in slots]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one send", "a send each"])
+def test_a_cut_at_every_byte(together: bool) -> None:
+    """nsqd has a message only if it got all of it, and then nobody knows before its OK."""
+    ends = [len(FIRST), len(FIRST + SECOND), len(FIRST + SECOND + THIRD)]
+    for room in range(ends[-1] + 1):
+        whole = sum(end <= room for end in ends)
+        for answered in range(whole + 1):
+            expected = (
+                ["OK"] * answered
+                + ["OutcomeUnknown"] * (whole - answered)
+                + ["NotSent"] * (3 - whole)
+            )
+            assert outcomes_of_a_cut(room, answered, together=together) == expected, room
+
+
+def test_behind_a_layer_no_border_is_claimed() -> None:
+    """What part of a compressed segment makes a whole command is not known."""
+    size = len(FIRST + SECOND + THIRD) + 2
+    for room in range(1, size):
+        cut = outcomes_of_a_cut(room, 0, together=True, clear=False)
+        assert cut == ["OutcomeUnknown"] * 3, room
+
+
+def test_after_a_fatal_error_nothing_behind_it_was_read() -> None:
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    slots = [slot(FIRST), slot(SECOND)]
+    for each in slots:
+        outbox.submit(each, 1.0)
+    outbox.peer_stopped = True
+    outbox.close("E_BAD_TOPIC")
+    assert [outcome(each) for each in slots] == ["NotSent", "NotSent"]
+    assert "before it read this: E_BAD_TOPIC" in str(slots[0].error)
+
+
+def test_a_publish_on_a_closed_connection() -> None:
+    outbox = outbox_on(Kernel())
+    outbox.close("gone")
+    late = slot(FIRST)
+    outbox.submit(late, 1.0)
+    assert outcome(late) == "NotSent"
+    assert not outbox.slots
+
+
+def test_who_finds_the_lock_taken_leaves_and_the_holder_looks_again() -> None:
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    first, second = slot(FIRST), slot(SECOND)
+    # As another thread would, in the middle of the first one's send.
+    kernel.on_send = lambda: outbox.submit(second, 1.0)
+    outbox.submit(first, 1.0)
+    assert kernel.segments == [FIRST, SECOND]
+    assert list(outbox.pending) == [first, second]
+
+
+def test_what_waits_shares_a_send() -> None:
+    kernel = Kernel()
+    outbox = outbox_on(kernel, RdyLevel(adaptive=False))
+    outbox.commands += [b"NOP\n", b"TOUCH 0123456789abcdef\n"]
+    outbox.fins += [b"0123456789abcde0", b"0123456789abcde1"]
+    assert outbox.has_unsent
+    outbox.flush()
+    assert not outbox.has_unsent
+    assert kernel.segments == [
+        b"NOP\nTOUCH 0123456789abcdef\nFIN 0123456789abcde0\nFIN 0123456789abcde1\n"
+    ]
+    assert (outbox.finished, outbox.requeued) == (2, 0)
+
+
+def test_rdy_is_a_level_lowered_in_front_of_the_answers_and_raised_behind_them() -> None:
+    kernel = Kernel()
+    level = RdyLevel(adaptive=False)
+    outbox = outbox_on(kernel, level)
+    level.share = 5
+    outbox.fins.append(b"0123456789abcde0")
+    outbox.flush()
+    level.share = 0
+    outbox.commands.append(b"REQ 0123456789abcde1 0\n")
+    outbox.fins.append(b"0123456789abcde2")
+    outbox.flush()
+    # Two changes that take each other back are none.
+    level.share = 7
+    level.share = 0
+    outbox.flush()
+    assert kernel.segments == [
+        b"FIN 0123456789abcde0\nRDY 5\n",
+        b"RDY 0\nREQ 0123456789abcde1 0\nFIN 0123456789abcde2\n",
+    ]
+    assert outbox.rdy_sent == 0
+    assert (outbox.finished, outbox.requeued) == (2, 1)
+
+
+def test_a_caller_waits_its_time_and_the_next_one_goes_on_where_it_stopped() -> None:
+    kernel = Kernel(room=4)
+    outbox = outbox_on(kernel)
+    first, second = slot(FIRST), slot(SECOND)
+    outbox.submit(first, 2.0)
+    assert kernel.time == 102.0
+    assert kernel.taken == FIRST[:4]
+    assert outbox.has_unsent
+    kernel.room = 3
+    outbox.submit(second, 0.0)
+    assert kernel.taken == FIRST[:7]
+    assert outbox.take_back(second)
+    kernel.room = 1000
+    outbox.submit(slot(THIRD), 0.0)
+    assert kernel.taken == FIRST + THIRD
+    assert not kernel.is_shut
+
+
+def test_a_deadline_that_is_over_does_not_wait() -> None:
+    kernel = Kernel(room=0)
+    outbox = outbox_on(kernel)
+    outbox.submit(slot(FIRST), -1.0)
+    assert kernel.time == 100.0
+
+
+def test_a_kernel_that_takes_nothing_for_the_stall_time_is_given_up() -> None:
+    kernel = Kernel(room=4)
+    outbox = outbox_on(kernel)
+    outbox.submit(slot(FIRST), 1.0)
+    # A byte now and then is slow but not dead.
+    for _ in range(3):
+        kernel.time += STALL - 1
+        kernel.room = 1
+        outbox.flush()
+        assert not kernel.is_shut
+    kernel.time += STALL - 1
+    outbox.flush()
+    assert not kernel.is_shut
+    kernel.time += 2
+    outbox.flush()
+    assert kernel.is_shut
+    assert isinstance(outbox.broken, ConnectionLost)
+    assert "took no byte for 30 s" in str(outbox.broken)
+
+
+def test_a_caller_with_much_time_gives_a_stalled_connection_up_too() -> None:
+    kernel = Kernel(room=4)
+    outbox = outbox_on(kernel)
+    cut = slot(FIRST)
+    outbox.submit(cut, 1000.0)
+    assert kernel.is_shut
+    assert STALL <= kernel.time - 100 <= 3 * STALL
+    outbox.close("stalled")
+    assert isinstance(cut.error, NotSent)
+
+
+def test_what_breaks_a_send_wakes_the_reading_thread_and_is_not_raised() -> None:
+    kernel = Kernel(room=0, breaks=True)
+    outbox = outbox_on(kernel)
+    outbox.commands.append(b"NOP\n")
+    outbox.flush()
+    assert kernel.is_shut
+    assert isinstance(outbox.broken, BrokenPipeError)
+
+
+def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
+    class Killed(BaseException):
+        """As GreenletExit and KeyboardInterrupt."""
+
+    def kill() -> None:
+        raise Killed
+
+    kernel = Kernel(room=4)
+    kernel.on_wait = kill
+    outbox = outbox_on(kernel)
+    torn = slot(FIRST)
+    with pytest.raises(Killed):
+        outbox.submit(torn, 1.0)
+    assert kernel.is_shut
+    # Which waits for the lock, as the reading thread does.
+    outbox.close("killed")
+    assert isinstance(torn.error, NotSent)
+
+
+def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -> None:
+    from concurrent.futures import Future
+
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    futures: list[Future[None]] = [Future(), Future(), Future()]
+    for future, data in zip(futures, (FIRST, SECOND, THIRD), strict=True):
+        outbox.submit(PublishSlot(data, choose("threads").latch(), future), 0.0)
+    assert futures[0].cancel()
+    outbox.pending.popleft().succeed()
+    assert not futures[1].done()
+    outbox.pending.popleft().succeed()
+    assert futures[1].result(0) is None
+    assert futures[2].cancel()
+    outbox.close("gone")
+    assert futures[2].cancelled()
+
+
+def test_many_threads_keep_their_order() -> None:
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    published = [[slot(b"%d-%d\n" % (who, n)) for n in range(300)] for who in range(8)]
+
+    def publish(slots: list[PublishSlot]) -> None:
+        for each in slots:
+            outbox.submit(each, 1.0)
+
+    threads = [threading.Thread(target=publish, args=(slots,)) for slots in published]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not outbox.slots
+    lines = kernel.taken.decode().splitlines()
+    # Answers come in the order of the bytes, so pending must have it too.
+    assert [each.data.decode().strip() for each in outbox.pending] == lines
+    for who in range(8):
+        mine = [line for line in lines if line.startswith(f"{who}-")]
+        assert mine == [f"{who}-{n}" for n in range(300)]
+    outbox.close("the end")
+    assert all(isinstance(s.error, OutcomeUnknown) for slots in published for s in slots)
