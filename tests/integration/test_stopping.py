@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from gnsqsync.errors import ClosedError
 from gnsqsync.stats import StopResult
 from tests.integration.conftest import Client, url
 from tests.support.servers import Server
-from tests.support.worlds import PATCHED, World
+from tests.support.worlds import World
 
 
 def stats_of(server: Server, topic: str) -> Any:
@@ -170,22 +168,6 @@ def test_a_worker_that_is_killed_is_replaced(
     client.writer(nsqd).publish_many(topic, [b"a", b"b"])
     client.consume(topic, handler, nsqd, requeue_delay=0, max_backoff_duration=0)
     world.eventually(lambda: sorted(bodies) == [b"a", b"b"])
-
-
-def test_every_thread_has_a_name_and_ends(nsqd: Server, topic: str) -> None:
-    world = World("patched" if os.environ.get(PATCHED) else "threads")
-    client = Client(world)
-    before = set(threading.enumerate())
-    writer = client.writer(nsqd)
-    writer.publish(topic, b"x")
-    reader = client.consume(topic, lambda m: None, nsqd, concurrency=2)
-    world.eventually(lambda: reader.stats().finished == 1)
-    names = {t.name.split(" ")[0] for t in set(threading.enumerate()) - before}
-    assert names == {"nsq-read", "nsq-work", "nsq-timer", "nsq-reader"}
-    reader.stop()
-    reader.join()
-    writer.close()
-    assert set(threading.enumerate()) - before == set()
 
 
 def test_close_waits_for_publishes_under_way(
