@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.support.servers", "tests.support.worlds"]
+pytest_plugins = ["tests.support.leftovers", "tests.support.servers", "tests.support.worlds"]

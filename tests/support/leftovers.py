@@ -1,0 +1,136 @@
+"""Holds every test to an end with no thread, greenlet, socket or child process of its own left.
+
+Knows how to list them; what is shared by the whole session is told apart by who owns it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+# What ends may take its time: daemons that were told to stop, children that were killed.
+GRACE = 5.0
+
+_greenlets: weakref.WeakSet[Any] = weakref.WeakSet()
+_watching_greenlets = False
+
+
+class Alive(NamedTuple):
+    """What lives at one moment."""
+
+    threads: set[Any]
+    greenlets: set[Any]
+    sockets: set[str]
+    children: set[int]
+
+    def __sub__(self, other: Any) -> Alive:
+        return Alive(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def texts(self) -> list[str]:
+        return [
+            *(f"thread {thread.name}" for thread in self.threads),
+            *(f"greenlet {greenlet!r}" for greenlet in self.greenlets),
+            *(f"socket {name}" for name in self.sockets),
+            *(f"child process {pid}: {_command(pid)}" for pid in self.children),
+        ]
+
+
+def alive() -> Alive:
+    """The threads, greenlets, sockets and child processes of this process."""
+    # A dummy stands for a native thread of gevent's pool that logged something.
+    threads = {
+        thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)
+    }
+    return Alive(threads, _live_greenlets(), _sockets(), _children())
+
+
+def _live_greenlets() -> set[Any]:
+    global _watching_greenlets
+    if "gevent" not in sys.modules:
+        return set()
+    from gevent import Greenlet
+
+    if not _watching_greenlets:
+        # The test that loads gevent may have started some before we could watch.
+        import gc
+
+        _watching_greenlets = True
+        Greenlet.add_spawn_callback(_greenlets.add)
+        _greenlets.update(thing for thing in gc.get_objects() if isinstance(thing, Greenlet))
+    return {greenlet for greenlet in _greenlets if greenlet.started and not greenlet.ready()}
+
+
+def _sockets() -> set[str]:
+    names = set()
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue  # the descriptor of the listing itself
+        if name.startswith("socket:"):
+            names.add(f"{entry} {name}")
+    return names
+
+
+def _children() -> set[int]:
+    pids: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids.update(map(int, (task / "children").read_text().split()))
+        except OSError:
+            continue  # the thread has ended
+    return pids
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return "gone"
+    return words.replace(b"\0", b" ").decode(errors="replace").strip() or "ended, not waited for"
+
+
+def _pause() -> None:
+    """10 ms in which the greenlets of this thread run too."""
+    if "gevent" in sys.modules:
+        import gevent
+        from gevent._hub_local import get_hub_if_exists
+
+        if get_hub_if_exists() is not None:
+            gevent.sleep(0.01)
+            return
+    time.sleep(0.01)
+
+
+def _shared(request: pytest.FixtureRequest) -> Alive:
+    """What lives until the session ends, though a test was the first to ask for it."""
+    children: set[int] = set()
+    if "server_pool" in request.fixturenames:
+        pool = request.getfixturevalue("server_pool")
+        children = {s.process.pid for s in pool._servers.values() if s.process is not None}
+    return Alive(set(), set(), set(), children)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a thread, greenlet, socket or child process behind."""
+    if "waiting_rows" in request.fixturenames:
+        # Rows of the conformance suite wait beside each other, with sockets and servers of their
+        # own; they are about servers, and run no code of the client.
+        yield
+        return
+    before = alive()
+    yield
+    deadline = time.monotonic() + GRACE
+    while left := (alive() - before - _shared(request)).texts():
+        if time.monotonic() > deadline:
+            pytest.fail("left behind: " + ", ".join(left), pytrace=False)
+        _pause()
