@@ -22,7 +22,7 @@ from gnsqsync.errors import (
     PublishError,
     Refused,
 )
-from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
 from gnsqsync.net.outbox import PublishSlot
 from gnsqsync.policy.nodes import WriterNodes
 from gnsqsync.runtime import Latch, Runtime, Task
@@ -35,7 +35,6 @@ log = logging.getLogger("gnsqsync.writer")
 
 # After so many publishes that gave up waiting, a connection that answers nothing is closed.
 _ABANDONED_MAX = 100
-_JOIN_SECONDS = 5.0
 
 
 @dataclass
@@ -140,7 +139,7 @@ class Publication:
                 count = self._abandoned.get(connection, 0) + 1
                 self._abandoned[connection] = count
             if count > _ABANDONED_MAX:
-                connection.close()
+                connection.cut()
             error = OutcomeUnknown(
                 f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
             )
@@ -361,12 +360,9 @@ class Publication:
         for connection in live:
             self._wait_for_answers(connection, deadline)
             connection.close()
-        last = self._now() + _JOIN_SECONDS
         with self._lock:
             tasks = list(self._tasks)
-        for task in tasks:
-            if not task.is_current:
-                task.join(max(0.0, last - self._now()))
+        join_or_cut(tasks, self.connections, self.runtime)
 
     def _wait_for_answers(self, connection: Connection, deadline: float) -> None:
         outbox = connection.outbox

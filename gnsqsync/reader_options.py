@@ -1,4 +1,4 @@
-"""The options of a Reader that are about flow, not about the connection; checked as a whole."""
+"""The options of a Reader about flow rather than the connection, and all of them at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gnsqsync.config import check_duration, check_int, check_topic
+from gnsqsync.config import Address, ConnectionOptions, check_duration, check_int, check_topic
 from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:
     from gnsqsync.message import Message
+    from gnsqsync.observer import Observer
+    from gnsqsync.runtime import Runtime
 
-__all__ = ["ReaderOptions"]
+__all__ = ["ReaderOptions", "ReaderSetup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +76,23 @@ class ReaderOptions:
     def initial_max_in_flight(self) -> int:
         """What ``max_in_flight`` is at the start: the option, or one message a worker."""
         return self.concurrency if self.max_in_flight is None else self.max_in_flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSetup:
+    """All that a Reader was made of, checked; its start needs nothing else."""
+
+    topic: str
+    channel: str
+    handler: Callable[[Message], object] | None
+    nsqds: tuple[Address, ...]
+    lookupds: tuple[str, ...]
+    flow: ReaderOptions
+    options: ConnectionOptions
+    observer: Observer
+    runtime: str | Runtime | None
+
+    @property
+    def name(self) -> str:
+        """For logs and the names of threads."""
+        return f"{self.topic}/{self.channel}"

@@ -14,7 +14,7 @@ from typing import Protocol
 from gnsqsync.config import Address, ConnectionOptions
 from gnsqsync.errors import ClosedError, NSQError, ServerError
 from gnsqsync.message import Message
-from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
 from gnsqsync.observer import Observer
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.nodes import ReaderNodes
@@ -22,14 +22,12 @@ from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader_options import ReaderOptions
 from gnsqsync.runtime import Runtime, Task
 from gnsqsync.stats import ConnectionStats
+from gnsqsync.sweep import Sweep
 from gnsqsync.timer import Timer
 
 __all__ = ["Subscription"]
 
 log = logging.getLogger("gnsqsync.reader")
-
-# No FIN waits longer than this behind a handler that suddenly runs long.
-SWEEP_SECONDS = 0.1
 
 # A lowered RDY takes that long, at most, to reach nsqd and stop messages on the wire.
 _TRANSIT_SECONDS = 0.1
@@ -88,8 +86,8 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        self._sweeping = False
         self._past = _Totals()
+        self._sweep = Sweep(self.connections, flow, runtime, timer)
         self._nodes = ReaderNodes(self._direct, rng=rng)
         self._allocator: RdyAllocator[Address] = RdyAllocator(
             flow.initial_max_in_flight,
@@ -337,8 +335,7 @@ class Subscription:
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         self._receiver.on_messages(connection, messages)
-        if not self._sweeping:
-            self._start_sweep()
+        self._sweep.wake()
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
         if success is False or self.in_backoff:
@@ -355,47 +352,6 @@ class Subscription:
 
     def requeue_delay_for(self, message: Message) -> float:
         return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
-
-    # -- the sweep -----------------------------------------------------------------------------
-
-    def _start_sweep(self) -> None:
-        with self._lock:
-            if self._sweeping or self._stopping:
-                return
-            self._sweeping = True
-        self._timer.after(SWEEP_SECONDS, self._sweep)
-
-    def _sweep(self) -> None:
-        """Flush what a busy worker left and settle RDY levels; asleep while nothing happens."""
-        now = self._runtime.now()
-        adaptive = self._flow.latency == "adaptive"
-        busy = False
-        for connection in self.connections():
-            level = connection.level
-            if adaptive and level is not None:
-                level.settle(now)
-                busy = busy or level.streaming
-            if self._flow.auto_touch:
-                self._touch(connection, now)
-            if connection.outbox.has_unsent:
-                connection.outbox.flush()
-            busy = busy or bool(connection.in_flight) or connection.outbox.has_unsent
-        if busy:
-            self._timer.after(SWEEP_SECONDS, self._sweep)
-            return
-        with self._lock:
-            self._sweeping = False
-        # A message may have come between the look and the flag.
-        if any(connection.in_flight for connection in self.connections()):
-            self._start_sweep()
-
-    def _touch(self, connection: Connection, now: float) -> None:
-        """TOUCH what is past half of its timeout, while nsqd still grants more."""
-        timeout = connection.msg_timeout
-        for message in list(connection.in_flight):
-            hard = message._received_at + connection.max_msg_timeout
-            if now - message._touched_at > timeout / 2 and message._touched_at + timeout < hard:
-                connection.touch(message)
 
     # -- stopping ------------------------------------------------------------------------------
 
@@ -416,12 +372,11 @@ class Subscription:
         for connection in self.connections():
             connection.close()
 
-    def join(self, deadline: float) -> None:
+    def join(self) -> None:
+        """Wait for the reading threads of closed connections."""
         with self._lock:
             tasks = list(self._tasks)
-        for task in tasks:
-            if not task.is_current:
-                task.join(max(0.0, deadline - self._runtime.now()))
+        join_or_cut(tasks, self.connections, self._runtime)
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""

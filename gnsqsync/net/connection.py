@@ -6,6 +6,7 @@ Decides nothing about RDY, backoff or redials and runs no user code: it tells it
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gnsqsync.config import Address, ConnectionOptions
@@ -24,12 +25,12 @@ from gnsqsync.net.opening import Opening
 from gnsqsync.net.outbox import Outbox, PublishSlot
 from gnsqsync.net.stream import Stream
 from gnsqsync.policy.latency import RdyLevel
-from gnsqsync.runtime import Runtime
+from gnsqsync.runtime import Runtime, Task
 from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner"]
+__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner", "join_or_cut"]
 
 log = logging.getLogger("gnsqsync.connection")
 
@@ -39,6 +40,9 @@ _CLOSE_WAIT = b"CLOSE_WAIT"
 
 # How long a thread that only passes by waits for room in the kernel's buffer.
 PASSING_WAIT = 1.0
+# How long nsqd has to close its side after our EOF, and a reading thread then to end.
+_EOF_SECONDS = 1.0
+_JOIN_SECONDS = 5.0
 
 
 class Owner(Protocol):
@@ -357,13 +361,22 @@ class Connection:
         self.outbox.flush(PASSING_WAIT)
 
     def close(self) -> None:
-        """Write what waits and end the connection; the reading thread does the rest.
+        """Write what waits and send EOF; nsqd closes when it has worked that off.
 
-        From any thread but the reading one, also while ``open`` runs elsewhere.
+        The reading thread then ends, and until then nothing of ours is lost on the way. From
+        any thread but the reading one; an ``open`` that runs elsewhere ends at once.
         """
         self.closing = True
-        if self.connected_at and not self.closed:
+        stream = self._stream
+        if self.connected_at and not self.closed and stream is not None:
             self.outbox.finish(PASSING_WAIT)
+            stream.end_sending()
+        else:
+            self.cut()
+
+    def cut(self) -> None:
+        """End the connection now, answered or not. The reading thread does the rest."""
+        self.closing = True
         if self._stream is not None:
             self._stream.shutdown()
 
@@ -375,3 +388,21 @@ class Connection:
             self.outbox.abandon()
         elif self._stream is not None:
             self._stream.abandon()
+
+
+def join_or_cut(
+    tasks: Iterable[Task], connections: Callable[[], list[Connection]], runtime: Runtime
+) -> None:
+    """Wait for reading threads whose connections were closed; cut what nsqd does not end.
+
+    ``connections`` tells which are left. Called by whoever started the threads.
+    """
+    waiting = [task for task in tasks if not task.is_current]
+    deadline = runtime.now() + _EOF_SECONDS
+    for task in waiting:
+        task.join(max(0.0, deadline - runtime.now()))
+    for connection in connections():
+        connection.cut()
+    deadline = runtime.now() + _JOIN_SECONDS
+    for task in waiting:
+        task.join(max(0.0, deadline - runtime.now()))

@@ -99,19 +99,30 @@ class Stream:
             if view and not self._sock.wait_writable(max(0.0, deadline - self._runtime.now())):
                 raise ConnectionLost(f"{self._sock.peer} did not take our bytes in time")
 
+    def end_sending(self) -> None:
+        """Say that nothing more comes, behind all that was sent. Never raises.
+
+        nsqd then works off what it has and closes, which our receive sees.
+        """
+        self._say_goodbye()
+        self._sock.end_sending()
+
     def shutdown(self) -> None:
         """Both directions; wakes a receive that blocks elsewhere. Never raises."""
         self._sock.shutdown()
 
     def close(self) -> None:
         """Close the descriptor; with TLS a close_notify is tried first. Never raises."""
+        self._say_goodbye()
+        self._sock.shutdown()
+        self._sock.close()
+
+    def _say_goodbye(self) -> None:
         if self._tls is not None:
             try:
                 self._sock.send(self._tls.close())
             except OSError:
-                pass  # the peer is gone already; there is nobody to say goodbye to
-        self._sock.shutdown()
-        self._sock.close()
+                pass  # the peer is gone already
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child, without a word to the parent's peer."""

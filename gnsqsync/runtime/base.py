@@ -104,6 +104,9 @@ class Socket(Protocol):
     def set_read_timeout(self, seconds: float | None) -> None:
         """How long ``recv()`` waits, from its next call on. None is for ever."""
 
+    def end_sending(self) -> None:
+        """Send EOF behind what was sent; receiving goes on. Never raises."""
+
     def shutdown(self) -> None:
         """End both directions: wakes ``recv()`` and ``wait_writable()`` of others. Never raises."""
 

@@ -249,6 +249,12 @@ class _Socket:
     def set_read_timeout(self, seconds: float | None) -> None:
         self._sock.settimeout(None if seconds is None else max(seconds, _SHORTEST))
 
+    def end_sending(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # closed or reset before: the peer waits for nothing
+
     def shutdown(self) -> None:
         self._ended = True
         try:

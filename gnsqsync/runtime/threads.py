@@ -246,6 +246,12 @@ class _Socket:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(whole, micros))
         self._read_timeout = seconds
 
+    def end_sending(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # closed or reset before: the peer waits for nothing
+
     def shutdown(self) -> None:
         try:
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,299 @@
+"""A started Reader: its parts, what they tell each other, and the one who stops them.
+
+Knows the order of a start and of a stop; checks no option and handles no byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+
+from gnsqsync.discovery import Discovery
+from gnsqsync.dispatch import Dispatch
+from gnsqsync.errors import ClosedError
+from gnsqsync.giving_up import GivingUp
+from gnsqsync.lifecycle import at_exit, not_at_exit
+from gnsqsync.message import Message
+from gnsqsync.net.connection import Connection
+from gnsqsync.observer import Observer
+from gnsqsync.reader_options import ReaderSetup
+from gnsqsync.runtime import Task, choose
+from gnsqsync.stats import ReaderStats, StopResult
+from gnsqsync.subscription import Subscription
+from gnsqsync.timer import Timer
+
+__all__ = ["RunningReader"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+# What close() and the end of the interpreter grant threads that only have to notice.
+_JOIN_SECONDS = 5.0
+# For threads that have nothing left to do but to see it.
+_NOTICE_SECONDS = 0.5
+# What a handler at work is granted after Ctrl-C.
+_INTERRUPT_SECONDS = 30.0
+
+
+_STOP, _SETTLED = "stop", "settled"
+
+
+class RunningReader:
+    """One started Reader: its threads, and the one who stops them.
+
+    ``_control`` is a queue because ``stop()`` may be called by a signal handler, which must not
+    take a lock that its own thread may hold.
+    """
+
+    def __init__(self, setup: ReaderSetup) -> None:
+        self.runtime = runtime = choose(setup.runtime)
+        self._setup = setup
+        self._pid = os.getpid()
+        self._control = runtime.queue()
+        self._ended = runtime.event()
+        self._stopping = False
+        self._result: StopResult | None = None
+        self._error: BaseException | None = None
+        self._supervisor: Task | None = None
+        self._observes_batches = type(setup.observer).batch is not Observer.batch
+        rng = random.Random()
+        flow = setup.flow
+        self._timer = Timer(runtime, f"nsq-timer {setup.name}")
+        self._giving_up = GivingUp(setup.flow, setup.options, runtime, setup.observer)
+        self.dispatch = Dispatch(
+            runtime,
+            setup.handler,
+            concurrency=flow.concurrency,
+            max_attempts=flow.max_attempts,
+            outcomes=self,
+            report_all=self._observes_batches,
+        )
+        self.subscription = Subscription(
+            setup.topic,
+            setup.channel,
+            flow,
+            setup.options,
+            direct=setup.nsqds,
+            discovers=bool(setup.lookupds),
+            runtime=runtime,
+            timer=self._timer,
+            receiver=self,
+            observer=setup.observer,
+            on_hopeless=self._fail,
+            rng=rng,
+        )
+        self._discovery = Discovery(
+            setup.topic,
+            setup.lookupds,
+            self.subscription.on_discovered,
+            runtime,
+            interval=flow.lookupd_poll_interval,
+            jitter=flow.lookupd_poll_jitter,
+            rng=rng,
+        )
+
+    def start(self) -> None:
+        flow = self._setup.flow
+        in_flight = flow.initial_max_in_flight
+        if in_flight <= 1 or in_flight < flow.concurrency:
+            log.info(
+                "%s: max_in_flight is %d for %d workers; raise it when messages are small and many",
+                self._setup.name,
+                in_flight,
+                flow.concurrency,
+            )
+        self.runtime.on_fork(self._after_fork)
+        at_exit(self.end_now)
+        self._timer.start()
+        self.dispatch.start()
+        self.subscription.start()
+        self._discovery.start()
+
+    def supervise_aside(self) -> None:
+        """A thread of our own waits for the stop."""
+        self._supervisor = self.runtime.spawn(f"nsq-reader {self._setup.name}", self._supervise)
+
+    def supervise_here(self) -> None:
+        """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces."""
+        try:
+            self._supervise()
+        except BaseException:
+            self.stop(_INTERRUPT_SECONDS)
+            try:
+                self._supervise()
+            except BaseException:
+                self.stop(0.0)
+                self._supervise()
+                raise
+            raise
+
+    def stop(self, timeout: float) -> None:
+        self._control.put((_STOP, timeout))
+
+    def _fail(self, error: BaseException) -> None:
+        """Every nsqd refuses us for good: end, and let start() or join() raise it."""
+        self._error = error
+        self.stop(0.0)
+
+    def join(self, timeout: float | None) -> StopResult | None:
+        if not self._ended.wait(timeout):
+            return None
+        if self._supervisor is not None:
+            self._supervisor.join(_JOIN_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def end_now(self) -> None:
+        """For the end of the interpreter: stop without waiting for handlers."""
+        if self._pid == os.getpid() and not self._ended.is_set():
+            self.stop(0.0)
+            self._ended.wait(_JOIN_SECONDS)
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Wait for the stop, then drive it.
+
+        1. discovery and redials end;
+        2. RDY 0 and CLS on each connection;
+        3. what no handler has begun goes back: REQ 0, without backoff;
+        4. handlers finish while the reading threads keep the heartbeats alive;
+        5. when nothing is in flight and nsqd has answered CLS, or the time is over, the
+           connections close;
+        6. every thread is joined;
+        7. the result says what was left.
+        """
+        kind, timeout = self._control.get()
+        while kind != _STOP:
+            kind, timeout = self._control.get()
+        deadline = self.runtime.now() + timeout
+        self._stopping = True
+        self._discovery.stop()
+        self.subscription.stop_dialling()
+        for connection in self.subscription.connections():
+            connection.hands_over = False
+        self.subscription.start_closing()
+        self._give_back()
+        self.dispatch.stop()
+        deadline = self._wait_drained(deadline)
+        left = self.subscription.in_flight
+        # Also when the time is over: idle workers still have to notice.
+        running = self.dispatch.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
+        self.subscription.close()
+        self.subscription.join()
+        self._discovery.join(_JOIN_SECONDS)
+        self._timer.stop(_JOIN_SECONDS)
+        self._giving_up.close()
+        not_at_exit(self.end_now)
+        self._result = StopResult(unanswered=left, workers_running=running)
+        if self._result.clean:
+            log.info("%s stopped", self._setup.name)
+        else:
+            log.warning("%s stopped with %s", self._setup.name, self._result)
+        self._ended.set()
+
+    def _give_back(self) -> None:
+        touched = set()
+        for connection, message in self.dispatch.drain():
+            if connection.requeue_quietly(message, 0):
+                touched.add(connection)
+        for connection in touched:
+            connection.outbox.flush(1.0)
+
+    def give_back_taken(self) -> None:
+        """REQ 0 for what the pull form handed out and nobody answered or detached."""
+        # Or nsqd would deliver it here again at once.
+        self.subscription.pause()
+        for connection in self.subscription.connections():
+            for message in list(connection.in_flight):
+                if not message.is_detached:
+                    connection.requeue_quietly(message, 0)
+
+    def _wait_drained(self, deadline: float) -> float:
+        """Until nothing is in flight and no worker is busy, or the deadline; which may shrink.
+
+        Also until nsqd has answered CLS: a message that it had sent before would otherwise
+        wait there for its timeout.
+        """
+        while self.dispatch.working or not self.subscription.is_drained:
+            left = deadline - self.runtime.now()
+            if left <= 0:
+                break
+            try:
+                kind, timeout = self._control.get(left)
+            except TimeoutError:
+                break
+            if kind == _STOP:
+                deadline = min(deadline, self.runtime.now() + timeout)
+        return deadline
+
+    def on_settled(self) -> None:
+        """Something may have ended that the stop waits for."""
+        if self._stopping:
+            self._control.put((_SETTLED, 0.0))
+
+    # -- what the parts tell ---------------------------------------------------------------------
+
+    @property
+    def in_backoff(self) -> bool:
+        return self.subscription.in_backoff
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        if self._stopping:
+            # They crossed with our CLS.
+            connection.hands_over = False
+            for message in messages:
+                connection.requeue_quietly(message, 0)
+        else:
+            self.dispatch.put(connection, messages)
+
+    def on_chunk(
+        self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float
+    ) -> None:
+        if failed or self.subscription.in_backoff:
+            self.subscription.note(finished, failed)
+        if self._observes_batches:
+            address = connection.nsqd_address
+            self.subscription.notify("batch", address, finished, failed, seconds)
+
+    def on_chunk_sent(self) -> None:
+        self.subscription.replan()
+        self.on_settled()
+
+    def give_up(self, message: Message) -> bool:
+        return self._giving_up.settle(message)
+
+    def flush(self) -> None:
+        for connection in self.subscription.connections():
+            connection.outbox.flush(1.0)
+        self.subscription.replan()
+
+    # -- processes and looking -------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ClosedError("this Reader was started before the fork; make one in the child")
+
+    def _after_fork(self) -> None:
+        self.subscription.abandon()
+
+    def stats(self) -> ReaderStats:
+        subscription = self.subscription
+        totals = subscription.totals()
+        connections = subscription.connection_stats()
+        return ReaderStats(
+            topic=self._setup.topic,
+            channel=self._setup.channel,
+            connections=connections,
+            received=totals.received,
+            finished=totals.finished,
+            requeued=totals.requeued,
+            gave_up=self._giving_up.count,
+            answers_failed=totals.answers_failed,
+            in_flight=sum(c.in_flight for c in connections),
+            max_in_flight=subscription.max_in_flight,
+            is_paused=subscription.paused,
+            is_in_backoff=subscription.in_backoff,
+            backoff_level=subscription.backoff_level,
+        )

@@ -1,0 +1,83 @@
+"""What is looked after every 100 ms while messages are in flight: unsent answers, RDY, touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gnsqsync.net.connection import Connection
+from gnsqsync.reader_options import ReaderOptions
+from gnsqsync.runtime import Runtime
+from gnsqsync.timer import Timer
+
+__all__ = ["SWEEP_SECONDS", "Sweep"]
+
+# No FIN waits longer than this behind a handler that suddenly runs long.
+SWEEP_SECONDS = 0.1
+
+
+class Sweep:
+    """A job of the reader's timer; asleep while nothing is in flight.
+
+    ``_lock`` guards the change of ``_awake``, which is read without it for each chunk.
+    """
+
+    def __init__(
+        self,
+        connections: Callable[[], list[Connection]],
+        flow: ReaderOptions,
+        runtime: Runtime,
+        timer: Timer,
+    ) -> None:
+        self._connections = connections
+        self._adaptive = flow.latency == "adaptive"
+        self._auto_touch = flow.auto_touch
+        self._now = runtime.now
+        self._timer = timer
+        self._lock = runtime.lock()
+        self._awake = False
+
+    def wake(self) -> None:
+        """Messages arrived. By reading threads, for each chunk."""
+        if not self._awake and self._wake_once():
+            self._timer.after(SWEEP_SECONDS, self._run)
+
+    def _wake_once(self) -> bool:
+        with self._lock:
+            asleep, self._awake = not self._awake, True
+        return asleep
+
+    def _run(self) -> None:
+        now = self._now()
+        busy = False
+        for connection in self._connections():
+            busy = self._look_after(connection, now) or busy
+        if busy:
+            self._timer.after(SWEEP_SECONDS, self._run)
+            return
+        with self._lock:
+            self._awake = False
+        # A message may have come between the look and the flag.
+        if any(connection.in_flight for connection in self._connections()):
+            self.wake()
+
+    def _look_after(self, connection: Connection, now: float) -> bool:
+        """Whether there is something to look after in 100 ms again."""
+        level = connection.level
+        streaming = False
+        if self._adaptive and level is not None:
+            level.settle(now)
+            streaming = level.streaming
+        if self._auto_touch:
+            self._touch(connection, now)
+        outbox = connection.outbox
+        if outbox.has_unsent:
+            outbox.flush()
+        return streaming or bool(connection.in_flight) or outbox.has_unsent
+
+    def _touch(self, connection: Connection, now: float) -> None:
+        """TOUCH what is past half of its timeout, while nsqd still grants more."""
+        timeout = connection.msg_timeout
+        for message in list(connection.in_flight):
+            hard = message._received_at + connection.max_msg_timeout
+            if now - message._touched_at > timeout / 2 and message._touched_at + timeout < hard:
+                connection.touch(message)
