@@ -1,4 +1,4 @@
-"""Options as frozen objects; units, ranges, addresses and names are checked in their constructors.
+"""Options as frozen objects; units, ranges and names are checked in their constructors.
 
 Knows what nsqd accepts (nsq-reference 1.8, 1.19), so that a wrong value fails where the caller
 stands and not in an endless reconnect loop. Knows nothing of bytes on the wire.
@@ -11,34 +11,23 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import Any
 
 from gnsqsync._version import __version__
+from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
 
 __all__ = [
-    "NSQD_HTTP_PORT",
-    "NSQD_TCP_PORT",
-    "NSQLOOKUPD_HTTP_PORT",
-    "Address",
     "ConnectionOptions",
     "check_body",
     "check_channel",
     "check_duration",
     "check_int",
     "check_topic",
-    "http_urls",
-    "parse_address",
-    "parse_addresses",
     "split_connection_options",
 ]
-
-NSQD_TCP_PORT = 4150
-NSQD_HTTP_PORT = 4151
-NSQLOOKUPD_HTTP_PORT = 4161
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
@@ -128,104 +117,6 @@ def check_int(
     if also:
         allowed += " or " + ", ".join(map(str, also))
     raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
-
-
-class Address(NamedTuple):
-    """Where an nsqd listens: a host and port, or the path of a unix socket (port 0)."""
-
-    host: str
-    port: int
-    path: str = ""
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"unix://{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
-    """``host``, ``host:port``, ``[v6]:port``, ``unix:///path`` or a (host, port) pair.
-
-    ConfigError for anything else, with what would be right.
-    """
-    if isinstance(text, Address):
-        return text
-    if isinstance(text, tuple) and len(text) == 2:
-        host, port = text
-        if isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
-            return Address(host, port)
-    form = "it must be host, host:port, [ipv6]:port or unix:///path"
-    if not isinstance(text, str):
-        raise ConfigError(f"address is {text!r}; {form}")
-    if text.startswith("unix://"):
-        path = text[len("unix://") :]
-        if not path.startswith("/"):
-            raise ConfigError(f"address {text!r} has no absolute path; write unix:///path")
-        return Address("", 0, path)
-    if "://" in text:
-        raise ConfigError(
-            f"address {text!r} is a URL; nsqd's TCP address has no scheme, write host:port"
-        )
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ConfigError(f"address {text!r} is not valid; {form}")
-        port_text = rest[1:] if rest else str(default_port)
-    elif text.count(":") > 1:
-        raise ConfigError(f"address {text!r} is not valid; put an IPv6 address in brackets")
-    else:
-        host, colon, port_text = text.partition(":")
-        if not colon:
-            port_text = str(default_port)
-    if not host or host != host.strip() or any(c in host for c in " /\t\n,"):
-        raise ConfigError(f"address {text!r} has no valid host; {form}")
-    if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536:
-        raise ConfigError(f"address {text!r} has port {port_text!r}; allowed is 1 to 65535")
-    return Address(host, int(port_text))
-
-
-def parse_addresses(value: object, default_port: int = NSQD_TCP_PORT) -> tuple[Address, ...]:
-    """One address or an iterable of them; a str may hold several with commas. No doubles."""
-    if isinstance(value, str):
-        parts: Iterable[object] = [p.strip() for p in value.split(",")] if value else []
-    elif isinstance(value, (Address, tuple)) and value and isinstance(value[-1], (int, str)):
-        is_pair = isinstance(value, Address) or (len(value) == 2 and isinstance(value[1], int))
-        parts = [value] if is_pair else value
-    elif isinstance(value, Iterable):
-        parts = value
-    else:
-        raise ConfigError(f"addresses are {value!r}; give a str or a list of them")
-    return tuple(dict.fromkeys(parse_address(part, default_port) for part in parts))
-
-
-def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[str, ...]:
-    """One HTTP address or an iterable: ``host``, ``host:port`` or a whole http(s) URL.
-
-    Scheme, path, query and user info of a URL are kept. ConfigError when one is not valid.
-    """
-    if isinstance(value, str):
-        parts: Iterable[object] = [p.strip() for p in value.split(",")] if value else []
-    elif isinstance(value, Iterable):
-        parts = value
-    else:
-        raise ConfigError(f"HTTP addresses are {value!r}; give a str or a list of them")
-    return tuple(dict.fromkeys(_http_url(part, default_port) for part in parts))
-
-
-def _http_url(text: object, default_port: int) -> str:
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"HTTP address is {text!r}; it must be host:port or a URL")
-    if "://" not in text:
-        return f"http://{parse_address(text, default_port)}"
-    try:
-        parts: SplitResult = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"HTTP address {text!r} is not valid: {error}") from None
-    if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise ConfigError(f"HTTP address {text!r} is not valid; write http://host:port")
-    return text
 
 
 def _short_hostname() -> str:

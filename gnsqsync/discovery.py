@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.errors import HTTPError, NSQError
 from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Runtime, Task

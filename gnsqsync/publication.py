@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import (
     ClosedError,
     MpubFailed,
@@ -33,7 +34,7 @@ __all__ = ["Publication"]
 
 log = logging.getLogger("gnsqsync.writer")
 
-# After so many publishes that gave up waiting, a connection that answers nothing is closed.
+# With so many publishes that gave up waiting and have no answer yet, a connection is closed.
 _ABANDONED_MAX = 100
 
 
@@ -79,7 +80,6 @@ class Publication:
         # Live, but without an OK so far: one that only accepts connections stays on the bench.
         self._unproven: set[Connection] = set()
         self._turn = itertools.count()
-        self._abandoned: dict[Connection, int] = {}
         self._past_published = 0
         self._refused = self._not_sent = self._unknown = 0
 
@@ -135,10 +135,9 @@ class Publication:
             return
         else:
             # The slot stays in the queue of answers, or the next answer would be taken for it.
-            with self._lock:
-                count = self._abandoned.get(connection, 0) + 1
-                self._abandoned[connection] = count
-            if count > _ABANDONED_MAX:
+            slot.abandoned = True
+            unanswered = list(connection.outbox.pending)
+            if sum(waiting.abandoned for waiting in unanswered) > _ABANDONED_MAX:
                 connection.cut()
             error = OutcomeUnknown(
                 f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
@@ -332,7 +331,6 @@ class Publication:
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
-            self._abandoned.pop(connection, None)
             self._unproven.discard(connection)
             self._past_published += connection.published
             if self._live.get(connection.address) is connection:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
+from gnsqsync.addresses import http_urls, parse_addresses
 from gnsqsync.config import (
     ConnectionOptions,
     check_channel,
     check_duration,
     check_int,
     check_topic,
-    http_urls,
-    parse_addresses,
     split_connection_options,
 )
 from gnsqsync.errors import ClosedError, ConfigError

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gnsqsync.config import Address, ConnectionOptions, check_duration, check_int, check_topic
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions, check_duration, check_int, check_topic
 from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut

@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from gnsqsync.addresses import parse_addresses
 from gnsqsync.config import (
     ConnectionOptions,
     check_body,
     check_duration,
     check_int,
     check_topic,
-    parse_addresses,
     split_connection_options,
 )
 from gnsqsync.errors import ClosedError, ConfigError, PublishError

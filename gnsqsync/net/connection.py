@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import (
     ClosedError,
     ConnectionLost,

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from gnsqsync.addresses import NSQD_HTTP_PORT, NSQLOOKUPD_HTTP_PORT
 from gnsqsync.config import (
-    NSQD_HTTP_PORT,
-    NSQLOOKUPD_HTTP_PORT,
     check_body,
     check_channel,
     check_duration,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gnsqsync.config import Address, check_channel, check_topic
+from gnsqsync.addresses import Address
+from gnsqsync.config import check_channel, check_topic
 from gnsqsync.errors import ProtocolError
 from gnsqsync.net.http_json import (
     Entry,

@@ -18,7 +18,8 @@ import requests
 import urllib3.exceptions
 
 from gnsqsync._version import __version__
-from gnsqsync.config import Address, check_duration, http_urls
+from gnsqsync.addresses import Address, http_urls
+from gnsqsync.config import check_duration
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
 from gnsqsync.runtime import choose
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.net.stream import Stream
 from gnsqsync.runtime import Runtime

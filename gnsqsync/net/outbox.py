@@ -25,7 +25,7 @@ class PublishSlot:
     ``succeed`` or ``fail`` is called once, by the reading thread or by who takes the slot back.
     """
 
-    __slots__ = ("_future", "_latch", "data", "error", "messages")
+    __slots__ = ("_future", "_latch", "abandoned", "data", "error", "messages")
 
     def __init__(
         self, data: bytes, latch: Latch, future: Future[None] | None = None, *, messages: int = 1
@@ -33,6 +33,8 @@ class PublishSlot:
         self.data = data
         self.messages = messages
         self.error: PublishError | None = None
+        # Its publisher gave up waiting; it keeps its place in the queue of answers.
+        self.abandoned = False
         self._latch = latch
         self._future = future
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection, Hashable, Iterable, Set
 from typing import Final
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.policy.backoff import ReconnectDelays
 

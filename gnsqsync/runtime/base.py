@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import MethodType, TracebackType
 from typing import Any, Protocol
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.runtime import fork
 
 __all__ = ["Event", "Latch", "Listener", "Lock", "Queue", "Runtime", "Socket", "Task"]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 
 __all__ = ["Net", "address_of", "connect", "listen", "name_of", "peer_of"]
 

@@ -23,7 +23,7 @@ import gevent.monkey
 import gevent.queue
 import gevent.socket
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import base, dial, world
 

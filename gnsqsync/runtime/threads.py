@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.runtime import base, dial, world
 
 __all__ = ["ThreadRuntime"]

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import snappy
 
-from gnsqsync.config import Address, ConnectionOptions
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import (
     AuthFailed,
     BadBody,

@@ -11,7 +11,7 @@ from tests.support.interpreter import run_script
 
 # A round trip through everything a runtime offers; prints the runtime's name.
 USE = """
-    from gnsqsync.config import Address
+    from gnsqsync.addresses import Address
 
     def use(runtime):
         listener = runtime.listen(Address("127.0.0.1", 0))
@@ -80,7 +80,7 @@ def test_patched_before_the_import() -> None:
             del sys.modules[name]
         import gevent.monkey
         gevent.monkey.patch_all()
-        from gnsqsync.config import Address
+        from gnsqsync.addresses import Address
         from gnsqsync.runtime import choose
         use(choose())
     """)

@@ -10,7 +10,7 @@ from tests.support.interpreter import run_script
 # kept. It goes by a pipe, as gevent's os.waitpid() can miss a child that ends at once.
 PREPARE = """
     import os, sys, traceback
-    from gnsqsync.config import Address
+    from gnsqsync.addresses import Address
     from gnsqsync.runtime import choose
 
     class Child:

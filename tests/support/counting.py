@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.runtime import Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task
 
 T = TypeVar("T")

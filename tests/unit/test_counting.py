@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.runtime import Lock, choose
 from tests.support.counting import CountingRuntime, Counts
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.policy.nodes import (
     STABLE_AFTER,

@@ -19,7 +19,7 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsqsync.config import Address
+from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import Listener, Runtime, Socket, Task, choose
 
