@@ -162,11 +162,11 @@ class Dispatch:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
                 connection.requeue_quietly(message, 0)
                 continue
-            if message.attempts > limit:
-                neutral += 1
-                self._settle_given_up(connection, message)
-                continue
             try:
+                if message.attempts > limit:
+                    self._settle_given_up(connection, message)
+                    neutral += 1
+                    continue
                 handler(message)
             except Requeue as wish:
                 connection.requeue_quietly(message, wish.delay)

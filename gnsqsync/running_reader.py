@@ -245,8 +245,12 @@ class RunningReader:
             connection.hands_over = False
             for message in messages:
                 connection.requeue_quietly(message, 0)
-        else:
-            self.dispatch.put(connection, messages)
+            return
+        self.dispatch.put(connection, messages)
+        if self._stopping:
+            # The stop came in between and may have looked before the put.
+            self._give_back()
+            self.dispatch.stop()
 
     def on_chunk(
         self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float

@@ -350,6 +350,7 @@ class Subscription:
     def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
         log.warning("%s: %s", connection.nsqd_address, error)
         self.replan()
+        self._receiver.on_settled()
 
     def requeue_delay_for(self, message: Message) -> float:
         return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)

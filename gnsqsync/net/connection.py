@@ -330,7 +330,9 @@ class Connection:
             delay = self._consumer.requeue_delay_for(message)
         if not self.take(message):
             return False
-        self.outbox.commands.append(commands.req(message._id, round((delay or 0) * 1000)))
+        # nsqd lowers what is above its own limit; infinity must not end a worker here.
+        delay_ms = round(min(delay or 0.0, commands.MAX_DELAY_MS / 1000) * 1000)
+        self.outbox.commands.append(commands.req(message._id, delay_ms))
         return True
 
     def touch(self, message: Message) -> bool:

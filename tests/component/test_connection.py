@@ -106,7 +106,7 @@ def test_answers_go_to_the_publishers_in_the_order_of_the_bytes(
         order.append((command.body or b"").decode())
         if len(order) < 16:
             return
-        for count in range(9):
+        for _ in range(9):
             connection.response()
             connection.owner.sleep(0.002)
         connection.error("E_BAD_TOPIC PUB topic name is not valid")
@@ -420,6 +420,11 @@ def test_messages_that_cross_with_cls_go_back(client: Client, world: World) -> N
         assert got == []
 
 
+def finished(world: World, nsqd: ScriptedNsqd, count: int) -> None:
+    """Wait for so many FINs."""
+    world.eventually(lambda: len(nsqd.received("FIN")) == count)
+
+
 # -- the order of commands ------------------------------------------------------------------------
 
 
@@ -454,7 +459,7 @@ def test_trickling_messages_keep_rdy_just_above_what_is_in_flight(
         world.eventually(lambda: nsqd.received("RDY"))
         for number, id in enumerate(ids):
             nsqd.connections[0].message(b"x", id=id)
-            world.eventually(lambda: len(nsqd.received("FIN")) == number + 1)
+            finished(world, nsqd, number + 1)
         expected = ["RDY 1"]
         for id in ids:
             expected += ["RDY 2", "RDY 1", f"FIN {id.decode()}"]
@@ -467,7 +472,7 @@ def test_rdy_stays_where_it_is_at_the_whole_share(client: Client, world: World) 
         world.eventually(lambda: nsqd.received("RDY"))
         for _ in range(5):
             nsqd.connections[0].message(b"x")
-        world.eventually(lambda: len(nsqd.received("FIN")) == 5)
+        finished(world, nsqd, 5)
         assert [name for name in names(nsqd) if name.startswith("RDY")] == ["RDY 5"]
 
 
@@ -483,15 +488,14 @@ def test_a_fin_does_not_wait_for_a_handler_that_runs_long(client: Client, world:
         client.consume(handler, nsqd, max_in_flight=200)
         world.eventually(lambda: nsqd.received("RDY"))
         server = nsqd.connections[0]
-        for _ in range(5):
-            before = len(nsqd.received("FIN"))
+        for hundreds in range(1, 6):
             server.send(b"".join(message_frame(b"x") for _ in range(100)))
-            world.eventually(lambda: len(nsqd.received("FIN")) == before + 100)
+            finished(world, nsqd, 100 * hundreds)
         server.send(b"".join(message_frame(b"x") for _ in range(20)) + message_frame(b"long"))
-        world.eventually(lambda: len(nsqd.received("FIN")) == 520)
+        finished(world, nsqd, 520)
         assert not release
         release.append(True)
-        world.eventually(lambda: len(nsqd.received("FIN")) == 521)
+        finished(world, nsqd, 521)
 
 
 def test_not_sent_is_a_promise(client: Client, world: World) -> None:

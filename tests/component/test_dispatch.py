@@ -1,0 +1,317 @@
+"""Chunks from reading threads to workers: how large they are, and what becomes of each message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsqsync import Message, Requeue
+from gnsqsync.dispatch import Dispatch
+from gnsqsync.message import ANSWERED
+from gnsqsync.runtime import choose
+from tests.support.worlds import World
+
+
+class FakeConnection:
+    """What the workers see of a connection; it is its own outbox."""
+
+    nsqd_address = "fake:4150"
+
+    def __init__(self) -> None:
+        self.in_flight: set[Message] = set()
+        self.hands_over = True
+        self.fins: list[bytes] = []
+        self.requeued: list[tuple[bytes, float | None]] = []
+        self.flushes = 0
+
+    @property
+    def outbox(self) -> Any:
+        return self
+
+    def flush(self, wait: float = 0.0) -> None:
+        self.flushes += 1
+
+    def take(self, message: Message) -> bool:
+        if message not in self.in_flight:
+            return False
+        self.in_flight.discard(message)
+        message._status |= ANSWERED
+        return True
+
+    def requeue_quietly(self, message: Message, delay: float | None) -> bool:
+        if not self.take(message):
+            return False
+        self.requeued.append((message.body, delay))
+        return True
+
+    def messages(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
+        made = [Message(b"0" * 16, body, attempts, 0, self) for body in bodies]  # type: ignore[arg-type]
+        self.in_flight.update(made)
+        return made
+
+
+class Bench:
+    """A Dispatch that works; it is its own Outcomes."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.connection = FakeConnection()
+        self.in_backoff = False
+        self.chunks: list[tuple[int, int, int]] = []
+        self.sent = 0
+        self.settled = 0
+        self.give_up: Callable[[Message], bool] = lambda message: True
+        self.dispatch: Any = None
+
+    def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
+        options = {"concurrency": 1, "max_attempts": 5, "report_all": True, **options}
+        self.dispatch = Dispatch(choose(self.world.runtime), handler, outcomes=self, **options)
+        self.dispatch.start()
+
+    def put(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
+        messages = self.connection.messages(*bodies, attempts=attempts)
+        self.dispatch.put(self.connection, messages)
+        return messages
+
+    def idle(self) -> None:
+        """Wait until everything is answered."""
+        self.world.eventually(lambda: not self.connection.in_flight)
+
+    def on_chunk(
+        self, connection: Any, finished: int, failed: int, neutral: int, seconds: float
+    ) -> None:
+        self.chunks.append((finished, failed, neutral))
+
+    def on_chunk_sent(self) -> None:
+        self.sent += 1
+
+    def on_settled(self) -> None:
+        self.settled += 1
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[Bench]:
+    bench = Bench(world)
+    yield bench
+    bench.dispatch.stop()
+    assert bench.dispatch.join(bench.dispatch._runtime.now() + 10) == 0
+    assert bench.dispatch.working == 0
+
+
+def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
+    bench: Bench, world: World
+) -> None:
+    pause = 0.0
+
+    def handler(message: Message) -> None:
+        if pause:
+            world.sleep(pause)
+
+    bench.start(handler)
+    bench.put(*[b"x"] * 8)
+    bench.idle()
+    world.eventually(lambda: len(bench.chunks) == 8)
+    # It starts with one message a chunk; what comes next, comes by the pace measured.
+    assert bench.chunks == [(1, 0, 0)] * 8
+    for _ in range(40):
+        bench.put(*[b"x"] * 64)
+        bench.idle()
+    assert max(finished for finished, _, _ in bench.chunks) > 16
+    assert all(finished <= 64 for finished, _, _ in bench.chunks)
+    pause = 0.005
+    bench.put(*[b"x"] * 64)
+    bench.idle()
+    before = len(bench.chunks)
+    bench.put(*[b"x"] * 4)
+    bench.idle()
+    world.eventually(lambda: len(bench.chunks) >= before + 4)
+    assert bench.chunks[-4:] == [(1, 0, 0)] * 4
+
+
+def test_slow_messages_are_shared_one_by_one(bench: Bench, world: World) -> None:
+    at_work: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        at_work.append(message.body)
+        world.eventually(lambda: len(at_work) == 4)
+
+    bench.start(handler, concurrency=4)
+    bench.put(b"a", b"b", b"c", b"d")
+    bench.idle()
+    assert sorted(at_work) == [b"a", b"b", b"c", b"d"]
+
+
+def test_each_end_of_a_handler(bench: Bench) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"later":
+            raise Requeue(delay=7)
+        if message.body == b"busy":
+            raise Requeue(backoff=False)
+        if message.body == b"bad":
+            raise ValueError
+        if message.body == b"exit":
+            raise SystemExit
+        if message.body == b"kept":
+            message.detach()
+
+    bench.start(handler)
+    bodies = [b"good", b"later", b"busy", b"bad", b"exit"]
+    messages = bench.put(b"kept", *bodies)
+    bench.world.eventually(lambda: len(bench.chunks) == 6)
+    assert bench.connection.requeued == [
+        (b"later", 7),
+        (b"busy", None),
+        (b"bad", None),
+        (b"exit", None),
+    ]
+    assert len(bench.connection.fins) == 1
+    assert bench.connection.in_flight == {messages[0]}
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 3, 1]
+    assert bench.dispatch.working == 1
+    bench.connection.in_flight.clear()
+
+
+def test_what_a_lost_connection_left_is_not_handled(bench: Bench, world: World) -> None:
+    handled: list[bytes] = []
+    release: list[bool] = []
+
+    def handler(message: Message) -> None:
+        handled.append(message.body)
+        if message.body == b"first":
+            world.eventually(lambda: release)
+
+    bench.start(handler)
+    first, *_ = bench.put(b"first", b"second", b"third")
+    world.eventually(lambda: handled)
+    bench.connection.hands_over = False
+    bench.connection.in_flight.clear()
+    release.append(True)
+    other, bench.connection = bench.connection, FakeConnection()
+    bench.put(b"another")
+    bench.idle()
+    assert handled == [b"first", b"another"]
+    # Nothing is answered on it, not even what the handler has done.
+    assert (other.fins, other.requeued) == ([], [])
+    assert not first.is_answered
+
+
+class Killed(BaseException):
+    """As GreenletExit and gevent.Timeout, which are no Exceptions."""
+
+
+def fast(bench: Bench) -> None:
+    """Make the worker so fast that the next messages come in one chunk."""
+    bench.dispatch._pace = 1e-6
+
+
+@pytest.mark.parametrize("ends_in", ["handler", "give up"])
+def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
+    bench: Bench, world: World, ends_in: str
+) -> None:
+    def kill(message: Message) -> bool:
+        if message.body == b"kill":
+            raise Killed
+        return True
+
+    bench.give_up = kill
+    bench.start(kill, concurrency=2)
+    fast(bench)
+    bench.put(b"good", b"kill", b"rest", b"of it", attempts=6 if ends_in == "give up" else 1)
+    bench.idle()
+    assert len(bench.connection.fins) == 1
+    assert bench.connection.requeued == [(b"kill", None), (b"rest", 0), (b"of it", 0)]
+    assert bench.connection.flushes >= 1
+    world.eventually(lambda: bench.settled == 1)
+    assert bench.dispatch.working == 2
+    # Each kill takes one; as many as there were are left to work.
+    for _ in range(3):
+        bench.put(b"kill")
+        bench.idle()
+    bench.put(b"good")
+    bench.idle()
+    assert len(bench.connection.fins) == 2
+    world.eventually(lambda: bench.settled == 4)
+    assert bench.dispatch.working == 2
+
+
+@pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(1), Requeue()])
+def test_a_give_up_that_raises_is_a_requeue(bench: Bench, error: BaseException) -> None:
+    def give_up(message: Message) -> bool:
+        raise error
+
+    bench.give_up = give_up
+    bench.start(lambda message: None)
+    fast(bench)
+    bench.put(b"a", b"b", attempts=6)
+    bench.idle()
+    assert bench.connection.requeued == [(b"a", None), (b"b", None)]
+    assert bench.dispatch.working == 1
+
+
+def test_the_limit_of_attempts(bench: Bench) -> None:
+    handled: list[bytes] = []
+    given_up: list[bytes] = []
+
+    def give_up(message: Message) -> bool:
+        given_up.append(message.body)
+        return message.body == b"settled"
+
+    bench.give_up = give_up
+    bench.start(lambda message: handled.append(message.body), max_attempts=3)
+    bench.put(b"last chance", attempts=3)
+    bench.put(b"settled", b"not settled", attempts=4)
+    bench.idle()
+    assert handled == [b"last chance"]
+    assert given_up == [b"settled", b"not settled"]
+    assert bench.connection.requeued == [(b"not settled", None)]
+    assert len(bench.connection.fins) == 2
+
+
+def test_without_a_limit_nothing_is_given_up(bench: Bench) -> None:
+    handled: list[int] = []
+    bench.start(lambda message: handled.append(message.attempts), max_attempts=0)
+    bench.put(b"x", attempts=65535)
+    bench.idle()
+    assert handled == [65535]
+
+
+def test_a_message_that_was_orphaned_while_handled_is_not_finished(
+    bench: Bench, world: World
+) -> None:
+    bench.start(lambda message: bench.connection.in_flight.clear())
+    bench.put(b"x")
+    world.eventually(lambda: bench.chunks)
+    assert bench.connection.fins == []
+    assert bench.chunks == [(0, 0, 0)]
+
+
+def test_pull_takes_as_many_as_asked_for_and_keeps_the_rest(bench: Bench, world: World) -> None:
+    bench.start(None)
+    fast(bench)
+    pull = bench.dispatch.pull
+    assert pull(2, 0) == []
+    bench.put(b"a", b"b", b"c")
+    assert [m.body for m in pull(2, 0)] == [b"a", b"b"]
+    bench.put(b"d")
+    assert [m.body for m in pull(5, 0)] == [b"c", b"d"]
+    task = world.spawn(pull, 1, 10)
+    world.sleep(0.02)
+    assert not task.done
+    bench.put(b"e")
+    task.join()
+    assert [m.body for m in task.result] == [b"e"]
+    bench.put(b"lost")
+    bench.connection.hands_over = False
+    assert pull(1, 0) == []
+    bench.connection.hands_over = True
+    bench.put(b"f", b"g", b"h")
+    assert [m.body for m in pull(1, 0)] == [b"f"]
+    drained = [message.body for _, message in bench.dispatch.drain()]
+    assert drained == [b"g", b"h"]
+    task = world.spawn(pull, 1, 10)
+    world.sleep(0.02)
+    bench.dispatch.stop()
+    task.join()
+    assert task.result is None
