@@ -200,11 +200,13 @@ def _load_toml(path: str) -> dict[str, Any]:
             import tomli as tomllib
         except ImportError:
             raise StartError(
-                f"failed to load config file {path} - Python 3.10 needs the package tomli for it"
+                f"failed to load config file {path} - on Python 3.10 that needs tomli:"
+                " pip install 'gnsqsync[config]'"
             ) from None
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            values: dict[str, Any] = tomllib.load(file)
+            return values
     except OSError as error:
         reason = f"open {path}: {os.strerror(error.errno or 0).lower()}"
         raise StartError(f"failed to load config file {path} - {reason}") from None

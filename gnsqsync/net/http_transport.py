@@ -9,9 +9,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import requests
@@ -38,6 +38,14 @@ MAX_ANSWER = 64 * 1024 * 1024
 SLOWEST_ANSWER = 10
 
 Self = TypeVar("Self", bound="HTTPClient")
+
+
+class _Answer(NamedTuple):
+    status: int
+    reason: str
+    content_type: str
+    content: bytes
+    url: str
 
 
 class HTTPClient:
@@ -134,19 +142,21 @@ class HTTPClient:
         """
         if self._closed:
             raise ClosedError(f"{self!r} was closed")
-        if self._runtime is None:
-            return self._exchange(method, path, params or {}, body, timeout or self._timeout)
         if isinstance(self._runtime, str):
             # Chosen at the first call, not in the constructor: nothing may be made there.
             self._runtime = choose(self._runtime)
-        answer: tuple[str, bytes, str] = self._runtime.call_blocking(
+        run = _directly if self._runtime is None else self._runtime.call_blocking
+        answer: _Answer = run(
             self._exchange, method, path, params or {}, body, timeout or self._timeout
         )
-        return answer
+        # Here and not where the response is: the error's traceback would keep its socket open.
+        if not 200 <= answer.status < 300:
+            raise _http_error(answer.status, answer.reason, answer.content, answer.url)
+        return answer.content_type, answer.content, answer.url
 
     def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, timeout: float
-    ) -> tuple[str, bytes, str]:
+    ) -> _Answer:
         url, shown = _join(self._url, path, params)
         outer = sys.exc_info()[1]
         session = self._take_session()
@@ -171,9 +181,13 @@ class HTTPClient:
             ) from _first(error, outer)
         finally:
             self._give_back(session)
-        if not 200 <= response.status_code < 300:
-            raise _http_error(response.status_code, response.reason, content, shown)
-        return response.headers.get("Content-Type", ""), content, shown
+        return _Answer(
+            response.status_code,
+            response.reason,
+            response.headers.get("Content-Type", ""),
+            content,
+            shown,
+        )
 
     def _take_session(self) -> requests.Session:
         if self._session is not None:
@@ -212,6 +226,10 @@ class HTTPClient:
         if isinstance(first, requests.RequestException):
             return type(first).__name__
         return f"{type(first).__name__}: {first}"
+
+
+def _directly(fn: Callable[..., _Answer], *args: object) -> _Answer:
+    return fn(*args)
 
 
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:

@@ -120,7 +120,18 @@ class GreenletRuntime(base.Runtime):
         self._check_thread()
         if self._sockets_patched:
             return fn(*args)
-        return gevent.get_hub().threadpool.apply(fn, args)
+        result, error = gevent.get_hub().threadpool.apply(_captured, (fn, args))
+        if error is not None:
+            raise error
+        return result
+
+
+def _captured(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """What a call gives or raises: of what it raises, gevent's pool would print a traceback."""
+    try:
+        return fn(*args), None
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        return None, error
 
 
 def _look_up(host: str, port: int, timeout: float) -> list[Any]:
