@@ -240,15 +240,10 @@ class RunningReader:
         return self.subscription.in_backoff
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        if self._stopping:
-            # They crossed with our CLS.
-            connection.hands_over = False
-            for message in messages:
-                connection.requeue_quietly(message, 0)
-            return
         self.dispatch.put(connection, messages)
         if self._stopping:
-            # The stop came in between and may have looked before the put.
+            # They crossed with our CLS, or the stop has looked into the queue before the put.
+            connection.hands_over = False
             self._give_back()
             self.dispatch.stop()
 
