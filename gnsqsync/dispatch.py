@@ -252,8 +252,9 @@ class Dispatch:
             taken, self._rest = self._rest[:room], self._rest[room:]
             for connection, message in taken:
                 if not connection.hands_over:
-                    continue
-                if message.attempts > self._limit:
+                    # As a worker does: it comes again by itself, or goes back at a stop.
+                    connection.requeue_quietly(message, 0)
+                elif message.attempts > self._limit:
                     self._settle_given_up(connection, message)
                 else:
                     batch.append(message)

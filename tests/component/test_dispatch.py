@@ -305,6 +305,8 @@ def test_pull_takes_as_many_as_asked_for_and_keeps_the_rest(bench: Bench, world:
     bench.put(b"lost")
     bench.connection.hands_over = False
     assert pull(1, 0) == []
+    # Not lost but stopping: then it goes back.
+    assert bench.connection.requeued == [(b"lost", 0)]
     bench.connection.hands_over = True
     bench.put(b"f", b"g", b"h")
     assert [m.body for m in pull(1, 0)] == [b"f"]
