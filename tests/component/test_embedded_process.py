@@ -53,12 +53,14 @@ def get(url: str) -> Any:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Whether the process exists and has not ended: its parent cannot wait() for it yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
+    # A process is a zombie when its first thread is, but it has ended with its last one only.
+    return state != "Z" or len(threads) > 1
 
 
 def wait_for_death(pid: int) -> None:
