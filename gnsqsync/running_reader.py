@@ -111,7 +111,16 @@ class RunningReader:
 
     def supervise_aside(self) -> None:
         """A thread of our own waits for the stop."""
-        self._supervisor = self.runtime.spawn(f"nsq-reader {self._setup.name}", self._supervise)
+        self._supervisor = self.runtime.spawn(f"nsq-reader {self._setup.name}", self._stand_by)
+
+    def _stand_by(self) -> None:
+        try:
+            self._supervise()
+        except BaseException as error:
+            # Whoever joins must not wait for ever.
+            self._error = self._error or error
+            self._ended.set()
+            raise
 
     def supervise_here(self) -> None:
         """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces."""
