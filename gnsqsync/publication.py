@@ -46,6 +46,8 @@ class _Choice:
     dial: Connection | None = None
     wait_for: Latch | None = None
     dial_aside: list[Connection] = field(default_factory=list)
+    # What came of the dials of this round, the publish's own and those of others.
+    failures: list[NSQError] = field(default_factory=list)
 
 
 class Publication:
@@ -75,6 +77,7 @@ class Publication:
         self._nodes = WriterNodes(addresses, policy)
         self._live: dict[Address, Connection] = {}
         self._dialling: dict[Address, tuple[Connection, Latch]] = {}
+        self._failures: dict[Address, tuple[float, NSQError]] = {}
         self._tasks: list[Task] = []
         self._ready: tuple[Connection, ...] = ()
         # Live, but without an OK so far: one that only accepts connections stays on the bench.
@@ -104,11 +107,13 @@ class Publication:
                 if self._unproven:
                     self._prove(connection)
                 return
-            if isinstance(error, NotSent) or self._may_go_elsewhere(connection, error):
-                causes.append(error)
-            else:
+            # At the deadline it would leave, and nobody would wait for the answer.
+            if self._now() >= deadline or not (
+                isinstance(error, NotSent) or self._may_go_elsewhere(connection, error)
+            ):
                 self._count(error)
                 raise error
+            causes.append(error)
 
     def _prove(self, connection: Connection) -> None:
         with self._lock:
@@ -172,16 +177,15 @@ class Publication:
         ready = self._ready
         if ready:
             return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
-        tried: set[Address] = set()
+        since = self._now()
         while True:
-            choice = self._choose(tried)
+            choice = self._choose(since)
             for connection in choice.dial_aside:
                 self._spawn(connection, self._serve)
             if choice.connection is not None:
                 return choice.connection
             left = deadline - self._now()
             if choice.dial is not None:
-                tried.add(choice.dial.address)
                 error = self._open(choice.dial, max(0.001, left))
                 if error is None:
                     self._spawn(choice.dial, Connection.read)
@@ -191,15 +195,20 @@ class Publication:
                 choice.wait_for.wait(max(0.0, left))
             else:
                 # Each was tried: wait for the first bench to end, unless waiting is no use.
-                if not any(getattr(cause, "retriable", True) for cause in causes[-len(tried) :]):
+                causes.extend(error for error in choice.failures if error not in causes)
+                if not any(error.retriable for error in choice.failures):
                     self._raise_not_sent("no nsqd accepts this client", causes)
-                tried.clear()
-                self._ended.wait(max(0.0, min(left, self._bench_left())))
+                since = self._bench_end()
+                self._ended.wait(max(0.0, min(left, since - self._now())))
             if self._now() >= deadline:
                 self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
 
-    def _choose(self, tried: set[Address]) -> _Choice:
-        """The next step of a publish for which ``_ready`` has no connection."""
+    def _choose(self, since: float) -> _Choice:
+        """The next step of a publish for which ``_ready`` has no connection.
+
+        A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
+        that meet at a dead nsqd are one dial.
+        """
         choice = _Choice()
         with self._lock:
             if self._closed:
@@ -209,7 +218,9 @@ class Publication:
                 if live is not None:
                     choice.connection = live
                     break
-                if address in tried:
+                failed_at, failure = self._failures.get(address, (0.0, None))
+                if failure is not None and failed_at >= since:
+                    choice.failures.append(failure)
                     continue
                 if address in self._dialling:
                     choice.wait_for = choice.wait_for or self._dialling[address][1]
@@ -227,11 +238,11 @@ class Publication:
         self._dialling[address] = (connection, self.runtime.latch())
         return connection
 
-    def _bench_left(self) -> float:
+    def _bench_end(self) -> float:
         with self._lock:
             now = self._now()
             ends = [self._nodes.benched_until(address, now) for address in self._addresses]
-        return min((end - now for end in ends if end is not None), default=0.0)
+        return min((end for end in ends if end is not None), default=now)
 
     def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
         unique = list(dict.fromkeys(str(cause) for cause in causes))
@@ -259,9 +270,12 @@ class Publication:
                 if opened and not self._closed:
                     self._unproven.add(connection)
                     self._live[address] = connection
+                    self._failures.pop(address, None)
                     self._refresh()
                 else:
                     self._nodes.failed(address, self._now())
+                    if failure is not None:
+                        self._failures[address] = (self._now(), failure)
             # Whoever waits for this dial looks again, however it ended.
             latch.release()
         if failure is None and self._closed:

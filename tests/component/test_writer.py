@@ -1,0 +1,336 @@
+"""A Writer's life: dials, benches, closes, and what becomes of the publishes meanwhile."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gnsqsync import Writer
+from gnsqsync.errors import (
+    BadBody,
+    ClosedError,
+    MpubFailed,
+    NotSent,
+    OutcomeUnknown,
+    PublishError,
+    Refused,
+)
+from tests.component.conftest import Client, address
+from tests.support import scripted
+from tests.support.counting import CountingRuntime
+from tests.support.scripted import Command, Hook, ScriptedNsqd, automatic
+from tests.support.worlds import World
+
+
+def refuse(text: str) -> Hook:
+    """Answer with this error and close, as nsqd does."""
+
+    def hook(connection: scripted.Connection, command: Command) -> None:
+        connection.error(text)
+        scripted.close()(connection)
+
+    return hook
+
+
+def nothing(connection: scripted.Connection, command: Command) -> None:
+    """Answer nothing."""
+
+
+@contextmanager
+def unused_address() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        host, port = unused.getsockname()
+        yield f"{host}:{port}"
+
+
+def counting(world: World) -> CountingRuntime:
+    from gnsqsync.runtime import choose
+
+    return CountingRuntime(choose(world.runtime), leaves=("gnsqsync.net.opening.Opening",))
+
+
+# -- dials ----------------------------------------------------------------------------------------
+
+
+def test_many_that_publish_when_nobody_listens_dial_once_a_round(
+    client: Client, world: World
+) -> None:
+    """Not each for itself: whoever waited for a dial that failed knows what came of it."""
+    runtime = counting(world)
+    with unused_address() as where:
+        writer = Writer(where, runtime=runtime)
+
+        def publish() -> NotSent:
+            with pytest.raises(NotSent) as caught:
+                writer.publish("t", "x", timeout=0.8)
+            return caught.value
+
+        started = runtime.now()
+        tasks = [world.spawn(publish) for _ in range(20)]
+        errors = [task.join() for task in tasks]
+        assert runtime.now() - started < 6
+        for error in errors:
+            assert "no nsqd could be reached within 0.8 s" in str(error)
+            assert "refused" in str(error)
+            assert error.causes
+        # A dial takes no time here, so each may have come after the one before was over; but
+        # what all of them wait for, the end of the bench after 0.25 to 0.5 s, is one dial each.
+        assert runtime.counts.connects <= 20 + 2
+        assert writer.stats().not_sent == 20
+        writer.close()
+    runtime.check_ended()
+
+
+def test_who_waits_for_a_dial_that_fails_does_not_dial_again(client: Client, world: World) -> None:
+    """Twenty wait for one handshake that hangs; it fails once for all of them."""
+    runtime = counting(world)
+    with ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as nsqd:
+        writer = client.writer(nsqd, runtime=runtime, connect_timeout=0.3)
+        texts: list[str] = []
+
+        def publish() -> None:
+            with pytest.raises(NotSent) as caught:
+                writer.publish("t", "x", timeout=0.5)
+            texts.append(str(caught.value))
+
+        tasks = [world.spawn(publish) for _ in range(20)]
+        for task in tasks:
+            task.join()
+        assert len(nsqd.connections) <= 2
+        assert all("it ended while waiting for the answer to IDENTIFY" in text for text in texts)
+
+
+def test_a_client_that_nobody_accepts_is_told_at_once(client: Client, world: World) -> None:
+    hooks = {"IDENTIFY": refuse("E_BAD_BODY IDENTIFY msg timeout (9000000) is invalid")}
+    with ScriptedNsqd([automatic(hooks=hooks)]) as nsqd:
+        writer = client.writer(nsqd)
+        with pytest.raises(NotSent, match="no nsqd accepts this client: E_BAD_BODY") as caught:
+            writer.publish("t", "x", timeout=60)
+        assert isinstance(caught.value.causes[-1], BadBody)
+        assert len(nsqd.connections) == 1
+
+
+def test_connect_dials_side_by_side(client: Client, world: World) -> None:
+    with ScriptedNsqd() as one, ScriptedNsqd() as two, unused_address() as nobody:
+        writer = Writer([address(one), nobody, address(two)], runtime=world.runtime)
+        writer.connect(5)
+        assert {c.address for c in writer.stats().connections} == {address(one), address(two)}
+        writer.ping()
+        world.eventually(lambda: one.received("NOP") and two.received("NOP"))
+        writer.close()
+
+
+def test_an_nsqd_that_hangs_holds_up_one_publish_at_most(client: Client, world: World) -> None:
+    with (
+        ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as hangs,
+        ScriptedNsqd() as good,
+    ):
+        writer = client.writer(hangs, good, connect_timeout=0.2)
+        for _ in range(20):
+            writer.publish("t", "x", timeout=10)
+        assert len(good.received("PUB")) == 20
+        assert len(hangs.connections) <= 2
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def test_what_one_cannot_store_another_takes(client: Client, world: World) -> None:
+    hooks = {"PUB": refuse("E_PUB_FAILED PUB failed disk full"), "MPUB": refuse("E_MPUB_FAILED no")}
+    with ScriptedNsqd([automatic(hooks=hooks)]) as full, ScriptedNsqd() as good:
+        writer = client.writer(full, good)
+        writer.connect()
+        for _ in range(3):
+            writer.publish("t", "x")
+        assert len(good.received("PUB")) == 3
+        assert writer.stats().published == 3
+        assert writer.stats().refused == 0
+
+
+def test_a_part_of_an_mpub_may_be_stored_so_it_is_not_sent_elsewhere(
+    client: Client, world: World
+) -> None:
+    hooks = {"MPUB": refuse("E_MPUB_FAILED MPUB failed disk full")}
+    with (
+        ScriptedNsqd([automatic(hooks=hooks)]) as one,
+        ScriptedNsqd([automatic(hooks=hooks)]) as two,
+    ):
+        writer = client.writer(one, two)
+        with pytest.raises(Refused) as caught:
+            writer.publish_many("t", ["a", "b"])
+        assert isinstance(caught.value.error, MpubFailed)
+        assert caught.value.acknowledged == 0
+        assert len(one.received("MPUB")) + len(two.received("MPUB")) == 1
+
+
+def test_how_many_of_publish_many_were_confirmed(client: Client, world: World) -> None:
+    count: list[int] = []
+
+    def second_fails(connection: scripted.Connection, command: Command) -> None:
+        count.append(1)
+        if len(count) == 3:
+            scripted.reset()(connection)
+        connection.response()
+
+    with ScriptedNsqd([automatic(hooks={"MPUB": second_fails})]) as nsqd:
+        writer = client.writer(nsqd, max_body_size=4 + 10 * 14)
+        with pytest.raises(OutcomeUnknown) as caught:
+            writer.publish_many("t", [b"0123456789"] * 45)
+        assert caught.value.acknowledged == 20
+
+
+def test_futures(client: Client, world: World) -> None:
+    def hook(connection: scripted.Connection, command: Command) -> None:
+        if command.body == b"bad":
+            refuse("E_BAD_MESSAGE PUB message too big")(connection, command)
+        if command.body == b"cut":
+            scripted.reset()(connection)
+        if command.body != b"hang":
+            connection.response()
+
+    def outcome(future: Any) -> str:
+        world.eventually(future.done)
+        return type(future.exception(0)).__name__
+
+    with ScriptedNsqd([automatic(hooks={"PUB": hook})]) as nsqd:
+        writer = client.writer(nsqd)
+        assert outcome(writer.publish_async("t", "good")) == "NoneType"
+        assert outcome(writer.publish_async("t", "bad")) == "Refused"
+        world.eventually(lambda: not writer.is_connected)
+        assert outcome(writer.publish_async("t", "cut")) == "OutcomeUnknown"
+        world.eventually(lambda: not writer.is_connected)
+        futures = [writer.publish_async("t", body) for body in ("hang", "behind")]
+        futures[0].cancel()
+        world.eventually(lambda: len(nsqd.received("PUB")) == 5)
+        # The one answer is that of the first.
+        world.sleep(0.05)
+        assert not futures[1].done()
+        writer.close(0.1)
+        assert outcome(futures[1]) == "OutcomeUnknown"
+
+
+# -- closes ---------------------------------------------------------------------------------------
+
+
+def outcomes_of(world: World, writer: Writer, count: int, timeout: float = 30.0) -> list[Any]:
+    def publish(number: int) -> str:
+        try:
+            writer.publish("t", f"{number}", timeout=timeout)
+        except (PublishError, ClosedError) as error:
+            return type(error).__name__
+        return "OK"
+
+    return [world.spawn(publish, number) for number in range(count)]
+
+
+def test_close_waits_for_the_answers(client: Client, world: World) -> None:
+    go_on = threading.Event()
+    steps = [automatic(until="IDENTIFY"), scripted.wait_until(go_on), automatic()]
+    with ScriptedNsqd(steps) as nsqd:
+        writer = client.writer(nsqd)
+        writer.connect()
+        tasks = outcomes_of(world, writer, 8)
+        publication = writer._publication()
+        world.eventually(lambda: len(publication.connections()[0].outbox.pending) == 8)
+        closing = world.spawn(writer.close, 30)
+        world.sleep(0.05)
+        assert not closing.done
+        go_on.set()
+        assert [task.join() for task in tasks] == ["OK"] * 8
+        closing.join()
+        with pytest.raises(ClosedError, match="the Writer is closed"):
+            writer.publish("t", "x")
+        writer.close()
+
+
+def test_close_gives_up_in_the_end(client: Client, world: World) -> None:
+    with ScriptedNsqd([automatic(hooks={"PUB": nothing})]) as nsqd:
+        writer = client.writer(nsqd)
+        writer.connect()
+        tasks = outcomes_of(world, writer, 8)
+        world.eventually(lambda: len(nsqd.received("PUB")) == 8)
+        writer.close(0.1)
+        assert [task.join() for task in tasks] == ["OutcomeUnknown"] * 8
+
+
+def test_close_while_a_dial_is_under_way(client: Client, world: World) -> None:
+    with ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as nsqd:
+        writer = client.writer(nsqd, connect_timeout=60)
+        tasks = outcomes_of(world, writer, 4, 60)
+        world.eventually(lambda: nsqd.received("IDENTIFY"))
+        writer.close(30)
+        assert [task.join() for task in tasks] == ["ClosedError"] * 4
+
+
+def test_close_while_publishes_wait_for_a_bench_to_end(client: Client, world: World) -> None:
+    with unused_address() as where:
+        writer = Writer(where, runtime=world.runtime)
+        tasks = outcomes_of(world, writer, 4, 60)
+        world.sleep(0.1)
+        writer.close(30)
+        assert [task.join() for task in tasks] == ["ClosedError"] * 4
+
+
+def test_close_before_the_first_use(world: World) -> None:
+    writer = Writer(runtime=world.runtime)
+    writer.close()
+    for use in (writer.connect, writer.ping, writer.stats):
+        with pytest.raises(ClosedError):
+            use()
+    assert not writer.is_connected
+
+
+def test_close_in_the_middle_of_publishing(client: Client, world: World) -> None:
+    """Whatever was acknowledged is at nsqd, and whatever was not sent is not."""
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd)
+        writer.connect()
+        outcome: dict[str, str] = {}
+
+        def publish(who: int) -> None:
+            for number in range(10_000):
+                body = f"{who}-{number}"
+                try:
+                    writer.publish("t", body)
+                    outcome[body] = "OK"
+                except ClosedError:
+                    return
+                except PublishError as error:
+                    outcome[body] = type(error).__name__
+
+        tasks = [world.spawn(publish, who) for who in range(4)]
+        world.eventually(lambda: len(outcome) > 50)
+        writer.close()
+        for task in tasks:
+            task.join()
+        ok = {body for body, what in outcome.items() if what == "OK"}
+        arrived = {(c.body or b"").decode() for c in nsqd.received("PUB")}
+        assert ok <= arrived
+        assert not {body for body, what in outcome.items() if what == "NotSent"} & arrived
+
+
+# -- pickling -------------------------------------------------------------------------------------
+
+
+def test_a_pickled_writer_is_its_configuration(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd, client_id="me", publish_timeout=7)
+        writer.publish("t", "a")
+        copy = pickle.loads(pickle.dumps(writer))
+        assert not copy.is_connected
+        assert repr(copy) == repr(writer)
+        copy.publish("t", "b")
+        assert copy.stats().published == 1
+        assert len(nsqd.connections) == 2
+        assert nsqd.received("IDENTIFY")[1].json["client_id"] == "me"
+        copy.close()
+        writer.publish("t", "c")
+        assert len(nsqd.connections) == 2
