@@ -18,10 +18,13 @@ import pytest
 from tests.bench import clients, report, rows
 from tests.bench.cells import Sample
 from tests.bench.runners import rawnsq
-from tests.support.servers import Pool
 
 ROOT = Path(__file__).parents[2]
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
+
+
+# The benchmark measures on the real nsqd only; where there is none these tests are skipped.
+REAL = pytest.mark.parametrize("server_kind", ["real"])
 
 
 def have_ours() -> bool:
@@ -35,8 +38,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_row_of_floor_and_ours(server_pool: Pool, tmp_path: Path) -> None:
-    server_pool.require("real")
+@REAL
+def test_every_row_of_floor_and_ours(server_kind: str, tmp_path: Path) -> None:
     names = ["ours", "floor"] if have_ours() else ["floor"]
     out = tmp_path / "out.json"
     ran = bench("--messages=160", f"--clients={','.join(names)}", f"--json={out}")
@@ -54,8 +57,8 @@ def test_every_row_of_floor_and_ours(server_pool: Pool, tmp_path: Path) -> None:
         assert f"{row.name}: {row.title}" in ran.stdout
 
 
-def test_a_cell_without_a_figure_is_told(server_pool: Pool, tmp_path: Path) -> None:
-    server_pool.require("real")
+@REAL
+def test_a_cell_without_a_figure_is_told(server_kind: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     ran = bench(
         "--messages=160",

@@ -131,9 +131,9 @@ def test_config(site: Site) -> None:
             nsqd.set_config("log_level", "loud")
 
 
+# The profiler behind these is Go's.
+@pytest.mark.parametrize("server_kind", ["real"])
 def test_debug_commands(site: Site) -> None:
-    if site.kind == "embedded":
-        pytest.skip("the profiler and the garbage collector behind these are Go's")
     with NsqdHTTP(site.own_nsqd().http_address) as nsqd:
         nsqd.free_memory()
         nsqd.set_block_rate(0)

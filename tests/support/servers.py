@@ -322,7 +322,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "server_kind" in metafunc.fixturenames:
+    given = [marker.args[0] for marker in metafunc.definition.iter_markers("parametrize")]
+    if "server_kind" in metafunc.fixturenames and "server_kind" not in given:
         chosen = metafunc.config.getoption("--servers")
         metafunc.parametrize("server_kind", KINDS if chosen == "all" else [chosen])
 
