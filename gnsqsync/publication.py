@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
+from gnsqsync.backlog import BACKLOG_BYTES, BACKLOG_PUBLISHES, Backlog
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import (
     ClosedError,
@@ -36,6 +37,8 @@ log = logging.getLogger("gnsqsync.writer")
 
 # With so many publishes that gave up waiting and have no answer yet, a connection is closed.
 _ABANDONED_MAX = 100
+# How often, in seconds, who waits for an answer looks whether its bytes are still unsent.
+_LOOK_SECONDS = 0.1
 
 
 @dataclass
@@ -45,6 +48,8 @@ class _Choice:
     connection: Connection | None = None
     dial: Connection | None = None
     wait_for: Latch | None = None
+    # How many nsqds are still to be tried in this round; a dial gets its share of the time.
+    untried: int = 1
     dial_aside: list[Connection] = field(default_factory=list)
     # What came of the dials of this round, the publish's own and those of others.
     failures: list[NSQError] = field(default_factory=list)
@@ -64,12 +69,16 @@ class Publication:
         policy: str,
         options: ConnectionOptions,
         runtime: Runtime,
+        *,
+        retry_unknown: bool = False,
     ) -> None:
         self.pid = os.getpid()
         self.runtime = runtime
         self._addresses = tuple(addresses)
         self._failover = policy == "failover"
         self._options = options
+        self._retry_unknown = retry_unknown
+        self._backlog = Backlog(runtime)
         self._now = runtime.now
         self._lock = runtime.lock()
         self._ended = runtime.event()
@@ -95,25 +104,47 @@ class Publication:
         """
         deadline = self._now() + timeout
         causes: list[BaseException] = []
-        while True:
-            connection = self._pick(deadline, timeout, causes)
-            slot = PublishSlot(data, self.runtime.latch(), messages=messages)
-            outbox = connection.outbox
-            outbox.submit(slot, deadline - self._now())
-            if not slot.wait(max(0.0, deadline - self._now())):
-                self._give_up(connection, slot, timeout)
-            error = slot.error
-            if error is None:
-                if self._unproven:
-                    self._prove(connection)
+        try:
+            while True:
+                connection = self._pick(deadline, timeout, causes)
+                slot = PublishSlot(data, self.runtime.latch(), messages=messages)
+                connection.outbox.submit(slot, deadline - self._now())
+                if not slot.wait(max(0.0, min(deadline - self._now(), _LOOK_SECONDS))):
+                    self._wait_longer(connection, slot, deadline, timeout)
+                error = slot.error
+                if error is None:
+                    if self._unproven:
+                        self._prove(connection)
+                    return
+                # At the deadline it would leave, and nobody would wait for the answer.
+                if self._now() >= deadline or not self._may_try_again(connection, error):
+                    raise error
+                causes.append(error)
+        except (PublishError, ClosedError) as error:
+            raise self._verdict(error, causes)  # noqa: B904 - mostly it is the same error
+
+    def _wait_longer(
+        self, connection: Connection, slot: PublishSlot, deadline: float, timeout: float
+    ) -> None:
+        """Until there is an outcome; raises when the time is over before."""
+        while (left := deadline - self._now()) > 0:
+            if connection.outbox.has_unsent:
+                # Who was writing had less time than we have and left it where it was.
+                connection.outbox.flush(left)
+            if slot.wait(max(0.0, min(deadline - self._now(), _LOOK_SECONDS))):
                 return
-            # At the deadline it would leave, and nobody would wait for the answer.
-            if self._now() >= deadline or not (
-                isinstance(error, NotSent) or self._may_go_elsewhere(connection, error)
-            ):
-                self._count(error)
-                raise error
-            causes.append(error)
+        self._give_up(connection, slot, timeout)
+
+    def _verdict(
+        self, error: PublishError | ClosedError, causes: list[BaseException]
+    ) -> PublishError | ClosedError:
+        """What to raise, counted: once an outcome was unknown, no later attempt makes it known."""
+        unknown = next((c for c in causes if isinstance(c, OutcomeUnknown)), None)
+        if unknown is not None and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(f"{unknown}; sending it again failed: {error}")
+        if isinstance(error, PublishError):
+            self._count(error)
+        return error
 
     def _prove(self, connection: Connection) -> None:
         with self._lock:
@@ -125,8 +156,29 @@ class Publication:
         """Send it and return; ``timeout`` seconds are for finding a connection only."""
         future: Future[None] = Future()
         deadline = self._now() + timeout
-        connection = self._pick(deadline, timeout, [])
-        slot = PublishSlot(data, self.runtime.latch(), future, messages=messages)
+        try:
+            if not self._backlog.enter(len(data), deadline):
+                raise NotSent(
+                    f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
+                    f" and no room was made within {timeout:g} s"
+                )
+            try:
+                connection = self._pick(deadline, timeout, [])
+            except BaseException:
+                self._backlog.leave(len(data))
+                raise
+        except PublishError as error:
+            self._count(error)
+            raise
+
+        def ended(slot: PublishSlot) -> None:
+            self._backlog.leave(len(slot.data))
+            if slot.error is not None:
+                self._count(slot.error)
+            elif self._unproven:
+                self._prove(connection)
+
+        slot = PublishSlot(data, self.runtime.latch(), future, messages=messages, on_end=ended)
         connection.outbox.submit(slot, max(0.0, deadline - self._now()))
         return future
 
@@ -147,8 +199,13 @@ class Publication:
             error = OutcomeUnknown(
                 f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
             )
-        self._count(error)
         raise error
+
+    def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
+        """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
+        if isinstance(error, OutcomeUnknown):
+            return self._retry_unknown
+        return isinstance(error, NotSent) or self._may_go_elsewhere(connection, error)
 
     def _may_go_elsewhere(self, connection: Connection, error: PublishError) -> bool:
         """Whether another nsqd may take what this one could not store."""
@@ -186,7 +243,7 @@ class Publication:
                 return choice.connection
             left = deadline - self._now()
             if choice.dial is not None:
-                error = self._open(choice.dial, max(0.001, left))
+                error = self._open(choice.dial, max(0.001, left / choice.untried))
                 if error is None:
                     self._spawn(choice.dial, Connection.read)
                     return choice.dial
@@ -230,6 +287,7 @@ class Publication:
                 # Somebody else takes this publish; the one that is missing is dialled aside.
                 choice.dial_aside.append(choice.dial)
                 choice.dial = None
+        choice.untried = max(1, len(self._addresses) - len(choice.failures))
         return choice
 
     def _new_connection(self, address: Address) -> Connection:
@@ -248,9 +306,7 @@ class Publication:
         unique = list(dict.fromkeys(str(cause) for cause in causes))
         if unique:
             text += ": " + "; ".join(unique[-len(self._addresses) :])
-        error = NotSent(text, causes)
-        self._count(error)
-        raise error from (causes[-1] if causes else None)
+        raise NotSent(text, causes) from (causes[-1] if causes else None)
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -367,6 +423,7 @@ class Publication:
             live = list(self._live.values())
             dialling = [connection for connection, _ in self._dialling.values()]
         self._ended.set()
+        self._backlog.close()
         for connection in dialling:
             connection.close()
         for connection in live:

@@ -68,7 +68,11 @@ class WriterConnectionStats:
 
 @dataclass(frozen=True, slots=True)
 class WriterStats:
-    """A Writer at one moment; counters run since the first publish of this process."""
+    """A Writer at one moment; counters run since the first publish of this process.
+
+    ``published`` counts messages that nsqd confirmed, also after their publisher gave up waiting;
+    the others count calls (an MPUB of publish_many is one) by what they ended with.
+    """
 
     connections: tuple[WriterConnectionStats, ...]
     published: int

@@ -38,6 +38,8 @@ class Writer:
     ``nsqd_tcp_addresses``: a str or a list. ``policy``: "round_robin" over the live ones, or
     "failover": the first live one of the list, and back to the first when it is.
     ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
+    ``retry_unknown``: publish again, elsewhere or on a new connection, when a connection ends
+    before nsqd has answered, as long as the deadline allows. nsqd may then have it twice.
     ``max_msg_size``, ``max_body_size``: bytes, nsqd's --max-msg-size and --max-body-size; larger
     messages are refused here, since nsqd would close the connection on everybody else.
     ``max_defer``: seconds, nsqd's --max-req-timeout. ``runtime``: None, "threads" or "gevent".
@@ -53,6 +55,7 @@ class Writer:
         *,
         policy: str = "round_robin",
         publish_timeout: float = 5.0,
+        retry_unknown: bool = False,
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
         max_defer: float = 3600.0,
@@ -67,6 +70,9 @@ class Writer:
             raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
         self._policy = policy
         self._publish_timeout = check_duration("publish_timeout", publish_timeout, 0.001)
+        if not isinstance(retry_unknown, bool):
+            raise ConfigError(f"retry_unknown is {retry_unknown!r}; it must be True or False")
+        self._retry_unknown = retry_unknown
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
         self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
         self._max_defer = check_duration("max_defer", max_defer)
@@ -96,7 +102,7 @@ class Writer:
 
         Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
         tried while there is time); Refused when nsqd said no; OutcomeUnknown when it left and
-        no answer came: it is never sent again by itself. ClosedError after ``close()``.
+        no answer came, and ``retry_unknown`` did not help. ClosedError after ``close()``.
         """
         data = self._encode(topic, body, defer)
         self._publication().publish(data, 1, self._timeout(timeout))
@@ -137,9 +143,10 @@ class Writer:
     ) -> Future[None]:
         """Publish without waiting for nsqd; the Future ends with None or a PublishError.
 
-        Blocks as long as there is no connection, up to ``publish_timeout``, and raises as
-        ``publish()`` until the message is on its way. Callbacks of the Future run on the reading
-        thread and must be short.
+        Blocks, up to ``publish_timeout``, as long as there is no connection, and while 16 MiB
+        or 10,000 of these publishes wait for their outcome; raises as ``publish()`` until the
+        message is on its way. From then on it is not sent again, ``retry_unknown`` or not.
+        Callbacks of the Future run on the reading thread: they must be short, and not publish.
         """
         data = self._encode(topic, body, defer)
         return self._publication().publish_async(data, 1, self._publish_timeout)
@@ -244,7 +251,13 @@ class Writer:
         if self._closed:
             raise ClosedError("the Writer is closed; make a new one to publish again")
         runtime = choose(self._runtime_choice)
-        mine = Publication(self._addresses, self._policy, self._options, runtime)
+        mine = Publication(
+            self._addresses,
+            self._policy,
+            self._options,
+            runtime,
+            retry_unknown=self._retry_unknown,
+        )
         publication = self._by_process.setdefault(mine.pid, mine)
         if publication is mine:
             # uWSGI forks without running Python's hooks, so look for the parent's here as well.

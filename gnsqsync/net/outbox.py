@@ -25,10 +25,16 @@ class PublishSlot:
     ``succeed`` or ``fail`` is called once, by the reading thread or by who takes the slot back.
     """
 
-    __slots__ = ("_future", "_latch", "abandoned", "data", "error", "messages")
+    __slots__ = ("_future", "_latch", "_on_end", "abandoned", "data", "error", "messages")
 
     def __init__(
-        self, data: bytes, latch: Latch, future: Future[None] | None = None, *, messages: int = 1
+        self,
+        data: bytes,
+        latch: Latch,
+        future: Future[None] | None = None,
+        *,
+        messages: int = 1,
+        on_end: Callable[[PublishSlot], None] | None = None,
     ) -> None:
         self.data = data
         self.messages = messages
@@ -37,15 +43,21 @@ class PublishSlot:
         self.abandoned = False
         self._latch = latch
         self._future = future
+        # Called with the slot before its future ends; must be short.
+        self._on_end = on_end
 
     def succeed(self) -> None:
         self._latch.release()
+        if self._on_end is not None:
+            self._on_end(self)
         if self._future is not None and self._future.set_running_or_notify_cancel():
             self._future.set_result(None)
 
     def fail(self, error: PublishError) -> None:
         self.error = error
         self._latch.release()
+        if self._on_end is not None:
+            self._on_end(self)
         if self._future is not None and self._future.set_running_or_notify_cancel():
             self._future.set_exception(error)
 
@@ -141,6 +153,8 @@ class Outbox:
         if self._lock.acquire(True, wait):
             self._lock.release()
         self.flush(wait)
+        # What comes now was not sent, also where a layer hides how much of it left.
+        self._closed = True
 
     def _write(self, wait: float) -> bool:
         """One batch, holding ``_lock``. False when the kernel did not take all of it."""
