@@ -233,7 +233,7 @@ def test_an_nsqd_that_stops_reading(client: Client, world: World) -> None:
         started = now()
         # More than the kernels' buffers hold.
         large = world.spawn(publish, writer, "x" * (1 << 25), 1.0)
-        world.sleep(0.1)
+        world.eventually(lambda: writer.stats().connections[0].unanswered)
         small = world.spawn(publish, writer, "y", 0.1)
         assert small.join() == "NotSent"
         assert now() - started < 0.9
