@@ -21,6 +21,7 @@ from gnsqsync.embedded.names import valid_name
 JSON_TYPE = "application/json; charset=utf-8"
 TEXT_TYPE = "text/plain; charset=utf-8"
 _NSQ_HEADER = ("X-Nsq-Content-Type", "nsq; version=1.0")
+_HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
 # What Go's json.Marshal escapes besides the JSON rules.
 _GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -39,7 +40,8 @@ class HTTPFault(Exception):
 class Response:
     """An answer when the handler's plain return value does not say enough.
 
-    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping.
+    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping. ``phrase`` follows the status
+    in the first line; empty for the usual one.
     """
 
     body: bytes | str = b""
@@ -47,6 +49,7 @@ class Response:
     content_type: str = TEXT_TYPE
     headers: Sequence[tuple[str, str]] = ()
     plain: bool = False
+    phrase: str = ""
 
 
 def to_json(value: object) -> bytes:
@@ -187,7 +190,7 @@ class App:
             headers.append(("Content-Type", response.content_type))
         if not response.plain:
             headers.append(_NSQ_HEADER)
-        phrase = http.HTTPStatus(response.status).phrase
+        phrase = response.phrase or http.HTTPStatus(response.status).phrase
         start_response(f"{response.status} {phrase}", headers)
         if self._log is not None:
             self._log.debug(
@@ -204,6 +207,9 @@ class App:
     def respond(self, environ: Mapping[str, Any]) -> Response:
         """The answer to one request; never raises."""
         try:
+            refusal = _host_refusal(environ)
+            if refusal is not None:
+                return refusal
             if self._https_port is not None:
                 text = f'{{"message": "TLS_REQUIRED", "https_port": {self._https_port}}}'
                 return Response(text, 403, JSON_TYPE)
@@ -241,6 +247,20 @@ class App:
         if method == "OPTIONS":
             return Response(headers=allow, plain=True)
         return Response(to_json({"message": "METHOD_NOT_ALLOWED"}), 405, JSON_TYPE, allow)
+
+
+def _host_refusal(environ: Mapping[str, Any]) -> Response | None:
+    """Go's answer to HTTP/1.1 without the header Host, and to a Host that cannot be one."""
+    host = environ.get("HTTP_HOST")
+    if host is None and environ.get("SERVER_PROTOCOL") == "HTTP/1.1":
+        reason = "missing required Host header"
+    elif host is not None and not _HOST.fullmatch(host):
+        reason = "malformed Host header"
+    else:
+        return None
+    phrase = f"Bad Request: {reason}"
+    close = [("Connection", "close")]
+    return Response(f"400 {phrase}", 400, TEXT_TYPE, close, plain=True, phrase=phrase)
 
 
 def _as_response(answer: Answer) -> Response:

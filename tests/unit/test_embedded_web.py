@@ -202,6 +202,32 @@ def test_tls_required_refuses_every_path() -> None:
         assert headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
 
 
+@pytest.mark.parametrize(
+    ("protocol", "host", "reason"),
+    [
+        ("HTTP/1.1", None, "missing required Host header"),
+        ("HTTP/1.1", "a b", "malformed Host header"),
+        ("HTTP/1.0", "a/b", "malformed Host header"),
+        ("HTTP/1.0", None, ""),
+        ("HTTP/1.1", "", ""),
+        ("HTTP/1.1", "[::1]:4151", ""),
+    ],
+)
+def test_host(protocol: str, host: str | None, reason: str) -> None:
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/ping", "SERVER_PROTOCOL": protocol}
+    if host is not None:
+        environ["HTTP_HOST"] = host
+    # Go looks at it before nsqd sees the request.
+    for app in (App(ROUTES), App(ROUTES, https_port=4152)):
+        response = app.respond(environ)
+        if reason:
+            text = f"400 Bad Request: {reason}"
+            assert (response.status, response.body, response.phrase) == (400, text, text[4:])
+            assert (response.plain, response.headers) == (True, [("Connection", "close")])
+        else:
+            assert response.status != 400
+
+
 def test_json_is_written_as_go_does() -> None:
     assert to_json({"a": [1, None, "é<&>\u2028"]}) == (
         '{"a":[1,null,"é\\u003c\\u0026\\u003e\\u2028"]}'.encode()
