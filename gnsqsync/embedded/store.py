@@ -20,7 +20,7 @@ from gnsqsync.embedded.channel import QueuedMessage
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.identify import NSQ_VERSION
 from gnsqsync.embedded.names import is_ephemeral, valid_name
-from gnsqsync.embedded.options import StartError
+from gnsqsync.embedded.options import OptionsError, StartError
 
 __all__ = ["Store"]
 
@@ -45,20 +45,21 @@ class Store:
         self._lock = -1
 
     def open(self) -> None:
-        """Take the lock; StartError when the folder is missing or another nsqd has it."""
+        """Take the lock; OptionsError when the folder is missing or another nsqd has it."""
+        folder = self._folder
         try:
-            self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._lock = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            reason = f"open {folder}: {_reason(error)}"
+            raise OptionsError(f"failed to lock data-path: {reason}") from None
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise StartError(
-                f"failed to lock data-path: cannot flock directory {self._folder}"
-                " - possibly in use by another instance of nsqd"
-            ) from None
         except OSError as error:
             self.close()
-            reason = (error.strerror or str(error)).lower()
-            raise StartError(f"failed to lock data-path: open {self._folder}: {reason}") from None
+            raise OptionsError(
+                f"failed to lock data-path: cannot flock directory {folder} - {_reason(error)}"
+                " (possibly in use by another instance of nsqd)"
+            ) from None
 
     def close(self) -> None:
         """Give the lock back."""
@@ -69,7 +70,21 @@ class Store:
     # -- nsqd.dat --------------------------------------------------------------------------------
 
     def save_names(self, broker: Broker) -> None:
-        """Replace nsqd.dat."""
+        """Replace nsqd.dat; what goes wrong is logged."""
+        try:
+            self._write_names(broker)
+        except OSError as error:
+            self._log.error("failed to persist metadata - %s", error)
+
+    def save_first_names(self, broker: Broker) -> None:
+        """Replace nsqd.dat at the start; StartError when the folder cannot be written."""
+        try:
+            self._write_names(broker)
+        except OSError as error:
+            reason = f"open {error.filename}: {_reason(error)}"
+            raise StartError(f"failed to persist metadata - {reason}") from None
+
+    def _write_names(self, broker: Broker) -> None:
         topics = [
             {
                 "name": topic.name,
@@ -84,13 +99,9 @@ class Store:
             if not topic.ephemeral
         ]
         text = json.dumps({"topics": topics, "version": NSQ_VERSION}, separators=(",", ":"))
-        target = self._folder / "nsqd.dat"
         new = self._folder / f"nsqd.dat.{os.getpid()}.tmp"
-        try:
-            new.write_text(text)
-            os.replace(new, target)
-        except OSError as error:
-            self._log.error("failed to persist metadata - %s", error)
+        new.write_text(text)
+        os.replace(new, self._folder / "nsqd.dat")
 
     def load(self, broker: Broker) -> None:
         """Make the topics and channels of nsqd.dat and fill them; StartError if unreadable."""
@@ -99,31 +110,37 @@ class Store:
             content = path.read_bytes()
         except FileNotFoundError:
             return
-        try:
-            topics = json.loads(content)["topics"] if content else []
-            for found in topics or ():
-                self._load_topic(broker, found)
         except OSError as error:
-            raise StartError(f"failed to load metadata: {error}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StartError(f"failed to load metadata: failed to parse {path} - {error}") from None
+            call = "read" if isinstance(error, IsADirectoryError) else "open"
+            reason = f"failed to read metadata from {path} - {call} {path}: {_reason(error)}"
+            raise StartError(f"failed to load metadata - {reason}") from None
+        # All of it before the first queue: reading a queue removes its files.
+        try:
+            metadata = _object(json.loads(content), "the file")
+            topics = [_SavedTopic(entry) for entry in _list(metadata, "topics")]
+        except (ValueError, RecursionError) as error:
+            reason = f"failed to parse metadata in {path} - {error}"
+            raise StartError(f"failed to load metadata - {reason}") from None
+        try:
+            for topic in topics:
+                self._load_topic(broker, topic)
+        except OSError as error:
+            raise StartError(f"failed to load metadata - {error}") from None
 
-    def _load_topic(self, broker: Broker, found: dict[str, Any]) -> None:
-        name = found["name"]
-        if not valid_name(name.encode()):
-            self._log.warning("skipping creation of invalid topic %s", name)
+    def _load_topic(self, broker: Broker, saved: _SavedTopic) -> None:
+        if not saved.is_valid:
+            self._log.warning("skipping creation of invalid topic %s", saved.name)
             return
-        topic = broker.topic(name)
-        topic.pause(bool(found.get("paused")))
-        for entry in found.get("channels") or ():
-            channel_name = entry["name"]
-            if not valid_name(channel_name.encode()):
-                self._log.warning("skipping creation of invalid channel %s", channel_name)
+        topic = broker.topic(saved.name)
+        topic.pause(saved.paused)
+        for entry in saved.channels:
+            if not entry.is_valid:
+                self._log.warning("skipping creation of invalid channel %s", entry.name)
                 continue
-            channel = topic.channel(channel_name)
-            channel.pause(bool(entry.get("paused")))
-            channel.restore(self._read_queue(f"{name}:{channel_name}"))
-        topic.restore(self._read_queue(name))
+            channel = topic.channel(entry.name)
+            channel.pause(entry.paused)
+            channel.restore(self._read_queue(f"{saved.name}:{entry.name}"))
+        topic.restore(self._read_queue(saved.name))
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -212,6 +229,51 @@ class Store:
             start = 0
         self._remove_files(queue)
         return messages
+
+
+class _Saved:
+    """A topic or channel of nsqd.dat. What is missing or null is empty or False, as in Go."""
+
+    def __init__(self, entry: Any, kind: str = "channel") -> None:
+        found = _object(entry, f"a {kind}")
+        name, paused = found.get("name"), found.get("paused")
+        self.name: str = "" if name is None else name
+        self.paused: bool = False if paused is None else paused
+        if not isinstance(self.name, str) or not isinstance(self.paused, bool):
+            raise ValueError(f"name or paused flag of a {kind} has a wrong type")
+
+    @property
+    def is_valid(self) -> bool:
+        # A lone surrogate from a \u escape cannot be encoded; "?" is not valid either.
+        return valid_name(self.name.encode("utf-8", "replace"))
+
+
+class _SavedTopic(_Saved):
+    def __init__(self, entry: Any) -> None:
+        super().__init__(entry, "topic")
+        self.channels = [_Saved(channel) for channel in _list(entry or {}, "channels")]
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is not an object")
+    return value
+
+
+def _list(entry: dict[str, Any], key: str) -> list[Any]:
+    value = entry.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is not an array")
+    return value
+
+
+def _reason(error: OSError) -> str:
+    """The error in Go's words, which begin with a small letter."""
+    return (error.strerror or str(error)).lower()
 
 
 def _records(data: bytes, offset: int, end: int) -> Iterator[QueuedMessage]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.channel import QueuedMessage
 from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.options import NsqdOptions, StartError
+from gnsqsync.embedded.options import NsqdOptions, OptionsError, StartError
 from gnsqsync.embedded.store import Store
 
 Fields = tuple[bytes, int, int, bytes]
@@ -145,12 +146,54 @@ def test_deleting_forgets_the_files_of_that_queue_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"topics":[5]}', '{"topics":[{"name":5}]}', '{"topics":[{}]}']
+    "content",
+    [
+        "",
+        "{",
+        "{} x",
+        "[]",
+        '{"topics":{}}',
+        '{"topics":[5]}',
+        '{"topics":[{"name":5}]}',
+        '{"topics":[{"name":"t","paused":1}]}',
+        '{"topics":[{"name":"t","channels":{}}]}',
+        '{"topics":[{"name":"t","channels":[5]}]}',
+    ],
 )
 def test_an_unreadable_nsqd_dat_stops_the_start(tmp_path: Path, content: str) -> None:
-    (tmp_path / "nsqd.dat").write_text(content)
-    with pytest.raises(StartError, match="failed to load metadata"):
+    path = tmp_path / "nsqd.dat"
+    path.write_text(content)
+    with pytest.raises(StartError) as caught:
         make_store(tmp_path).load(make_broker())
+    text = f"failed to load metadata - failed to parse metadata in {path} - "
+    assert str(caught.value).startswith(text)
+
+
+def test_a_mistake_in_nsqd_dat_leaves_the_queues_before_it_alone(tmp_path: Path) -> None:
+    store, broker = make_store(tmp_path), make_broker()
+    broker.topic("t").restore([message(1)])
+    store.save(broker)
+    before = sorted(os.listdir(tmp_path))
+    (tmp_path / "nsqd.dat").write_text('{"topics":[{"name":"t"},{"name":5}]}')
+    with pytest.raises(StartError):
+        make_store(tmp_path).load(make_broker())
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_what_cannot_be_opened_is_no_empty_nsqd_dat(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.dat").mkdir()
+    text = f"failed to load metadata - failed to read metadata from {tmp_path}/nsqd.dat - read "
+    with pytest.raises(StartError, match=re.escape(text) + ".*: is a directory"):
+        make_store(tmp_path).load(make_broker())
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match=r"open .*/file/nsqd\.dat: not a directory"):
+        make_store(tmp_path / "file").load(make_broker())
+
+
+@pytest.mark.parametrize("content", ["null", "{}", '{"topics":null}', '{"topics":[null,{}]}'])
+def test_what_is_missing_in_nsqd_dat_is_empty(tmp_path: Path, content: str) -> None:
+    (tmp_path / "nsqd.dat").write_text(content)
+    assert reloaded(tmp_path).topics == {}
 
 
 def test_invalid_names_are_skipped(tmp_path: Path) -> None:
@@ -164,10 +207,23 @@ def test_invalid_names_are_skipped(tmp_path: Path) -> None:
 def test_the_lock(tmp_path: Path) -> None:
     one, two = make_store(tmp_path), make_store(tmp_path)
     one.open()
-    with pytest.raises(StartError, match="in use by another"):
+    with pytest.raises(OptionsError) as caught:
         two.open()
+    assert str(caught.value) == (
+        f"failed to lock data-path: cannot flock directory {tmp_path} - resource temporarily"
+        " unavailable (possibly in use by another instance of nsqd)"
+    )
     one.close()
     two.open()
     two.close()
-    with pytest.raises(StartError, match="no such file"):
+    with pytest.raises(OptionsError) as caught:
         make_store(tmp_path / "missing").open()
+    assert str(caught.value) == (
+        f"failed to lock data-path: open {tmp_path}/missing: no such file or directory"
+    )
+
+
+def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.dat").mkdir()
+    with pytest.raises(StartError, match=r"failed to persist metadata - open .*/nsqd"):
+        make_store(tmp_path).save_first_names(make_broker())
