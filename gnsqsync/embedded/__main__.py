@@ -17,9 +17,6 @@ from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions, OptionsError, S
 from gnsqsync.embedded.goflag import Exit
 from gnsqsync.embedded.golog import Log
 
-# Flags of nsqd that are read but not implemented, and that somebody would miss.
-_NOT_IMPLEMENTED = {"statsd_address": "nothing is pushed to statsd"}
-
 
 class Server(Protocol):
     """What NsqdServer and LookupdServer offer."""
@@ -65,11 +62,11 @@ def _run(
     argv: Sequence[str],
     exit_with_parent: bool,
 ) -> int:
+    # What ends the Go programs has this prefix, whatever --log-prefix says.
     log = Log(f"[{cls.program}] ")
     try:
         options = parse(argv)
-        log = Log(options.log_prefix, options.log_level)
-        _say_what_it_is(log, options)
+        _say_what_it_is(Log(options.log_prefix, options.log_level), options)
         _serve(make(options), exit_with_parent)
     except Exit as exit_:
         sys.stdout.write(exit_.out)
@@ -93,10 +90,6 @@ def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions) -> None:
         log.info("ID: %d", options.node_id)
         if options.tls_cert:
             addresses.append(options.https_address)
-        for name, consequence in _NOT_IMPLEMENTED.items():
-            if getattr(options, name):
-                flag = name.replace("_", "-")
-                log.warning("--%s is not implemented here: %s", flag, consequence)
     for address in addresses:
         if not flags.is_loopback(address):
             log.warning("%s can be reached from other machines", address)

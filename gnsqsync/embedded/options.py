@@ -112,7 +112,8 @@ class NsqdOptions:
     broadcast_http_port: int = _option(
         "int", 0, "HTTP port that is registered with lookupd (0: the one nsqd listens on)"
     )
-    lookupd_tcp_address: tuple[str, ...] = _option(
+    # None after PUT /config/nsqlookupd_tcp_addresses with null.
+    lookupd_tcp_address: tuple[str, ...] | None = _option(
         "strings",
         (),
         "lookupd TCP address (may be given multiple times)",
@@ -226,6 +227,9 @@ class NsqdOptions:
         if self.output_buffer_timeout <= 0:
             # The Go nsqd starts and then crashes at its first client.
             raise OptionsError("--output-buffer-timeout must be positive")
+        if self.statsd_address and self.statsd_interval <= 0:
+            # The Go nsqd crashes at its start.
+            raise OptionsError("--statsd-interval must be positive")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,10 @@ from gnsqsync.embedded.lookup_peer import LookupPeers
 from gnsqsync.embedded.lookupd import identity
 from gnsqsync.embedded.names import is_ephemeral
 from gnsqsync.embedded.nsqd_http import NsqdHandlers
-from gnsqsync.embedded.options import NsqdOptions, OptionsError
+from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.embedded.session import Session
+from gnsqsync.embedded.stats import gather, memory_figures
+from gnsqsync.embedded.statsd import Pusher, expand_prefix
 from gnsqsync.embedded.store import Store
 from gnsqsync.embedded.tls_context import make_context
 from gnsqsync.embedded.web import App
@@ -76,6 +78,7 @@ class NsqdServer:
         self._tcp: StreamServer | None = None
         self._http: list[tuple[str, str, HTTPServer]] = []
         self._lookup: LookupPeers | None = None
+        self._statsd: Pusher | None = None
         self._stopped = Event()
         self._gc_threshold = gc.get_threshold()
 
@@ -95,11 +98,6 @@ class NsqdServer:
         # Messages are no garbage: with a million of them waiting, Python's collector would stop
         # the server for half a second now and then, at its own thresholds.
         gc.set_threshold(10_000, 10, 1000)
-        if options.statsd_address:
-            raise OptionsError(
-                "--statsd-address is not implemented in the embedded nsqd: leave it out,"
-                " or read /stats?format=json"
-            )
         self.tls_context = make_context(options, ssl.SSLContext)
         if options.auth_http_address:
             asker = Authenticator(options, self.log, self.broker.now, in_thread)
@@ -109,12 +107,13 @@ class NsqdServer:
             self._store.open()
             self._store.load(self.broker)
             self._loaded = True
-            self._store.save_names(self.broker)
+            self._store.save_first_names(self.broker)
         self.broker.listeners.append(self._names_changed)
         listener = listen(options.tcp_address)
         self._tcp = StreamServer(listener, self._serve_client)
         self.tcp_address, self.tcp_port = address_text(listener), port_of(listener)
         self._listen_http()
+        self._settle_options()
         # Before clients come, so that the first publish finds the channels that are known.
         self._start_lookup()
         self._tcp.start()
@@ -122,16 +121,33 @@ class NsqdServer:
         for kind, address, server in self._http:
             server.start()
             self.log.info("%s: listening on %s", kind, address)
+        if self.options.statsd_address:
+            self._statsd = Pusher(self.options, self._statsd_figures, self.log)
+            self._statsd.start()
+
+    def _settle_options(self) -> None:
+        """What depends on the ports: what nsqlookupd, statsd and GET /config are told."""
+        options = self.options
+        # A unix socket has port -1 here, and is told as 0.
+        http_port = options.broadcast_http_port or max(0, self.http_port)
+        self.options = replace(
+            options,
+            broadcast_tcp_port=options.broadcast_tcp_port or max(0, self.tcp_port),
+            broadcast_http_port=http_port,
+            statsd_prefix=expand_prefix(
+                options.statsd_prefix, options.broadcast_address, http_port
+            ),
+        )
 
     def _start_lookup(self) -> None:
         options, broker = self.options, self.broker
         lookup = self._lookup = LookupPeers(
-            options.lookupd_tcp_address,
+            options.lookupd_tcp_address or (),
             identity=identity(
                 options.broadcast_address,
                 socket.gethostname(),
-                options.broadcast_tcp_port or self.tcp_port,
-                options.broadcast_http_port or self.http_port,
+                options.broadcast_tcp_port,
+                options.broadcast_http_port,
             ),
             names=lambda: [(topic.name, list(topic.channels)) for topic in broker.topics.values()],
             log=self.log,
@@ -177,6 +193,8 @@ class NsqdServer:
         gc.set_threshold(*self._gc_threshold)
         if self._lookup is not None:
             self._lookup.stop()
+        if self._statsd is not None:
+            self._statsd.stop()
         self.broker.listeners.clear()
         if self._tcp is not None:
             self._tcp.close()
@@ -271,8 +289,12 @@ class NsqdServer:
         if self._store is not None:
             self._store.save_names(self.broker)
 
-    def set_lookupd_addresses(self, addresses: tuple[str, ...]) -> None:
-        """PUT /config/nsqlookupd_tcp_addresses."""
+    def _statsd_figures(self) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
+        topics = gather(self.broker, (), include_clients=False)["topics"]
+        return topics, memory_figures() if self.options.statsd_mem_stats else None
+
+    def set_lookupd_addresses(self, addresses: tuple[str, ...] | None) -> None:
+        """PUT /config/nsqlookupd_tcp_addresses; None for none, told apart by GET only."""
         self.options = replace(self.options, lookupd_tcp_address=addresses)
         if self._lookup is not None:
-            self._lookup.set_addresses(addresses)
+            self._lookup.set_addresses(addresses or ())
