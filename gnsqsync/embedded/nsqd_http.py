@@ -5,6 +5,7 @@ Knows requests and answers; what they do is done by the broker and the server.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import socket
@@ -18,12 +19,21 @@ from gnsqsync.embedded.channel import Channel
 from gnsqsync.embedded.flags import NSQ_VERSION, config_names, config_value
 from gnsqsync.embedded.golog import LEVELS, Log
 from gnsqsync.embedded.identify import Fatal
-from gnsqsync.embedded.names import valid_name
+from gnsqsync.embedded.names import go_quote, valid_name
+from gnsqsync.embedded.numbers import signed64
 from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.embedded.session import Session
 from gnsqsync.embedded.stats import gather, memory_figures, render_text
 from gnsqsync.embedded.topic import Topic, TopicGone
-from gnsqsync.embedded.web import Answer, HTTPFault, Request, Response, Route
+from gnsqsync.embedded.web import (
+    JSON_TYPE,
+    Answer,
+    HTTPFault,
+    Request,
+    Response,
+    Route,
+    to_json,
+)
 
 __all__ = ["Nsqd", "NsqdHandlers"]
 
@@ -50,8 +60,8 @@ class Nsqd(Protocol):
         """Topics, channels and paused flags are to be on disk when this returns."""
         ...
 
-    def set_lookupd_addresses(self, addresses: tuple[str, ...]) -> None:
-        """Register with these nsqlookupds from now on."""
+    def set_lookupd_addresses(self, addresses: tuple[str, ...] | None) -> None:
+        """Register with these nsqlookupds from now on; None is shown as null."""
         ...
 
 
@@ -82,6 +92,8 @@ class NsqdHandlers:
             ("POST", "/channel/unpause", lambda request: self._channel_pause(request, False)),
             ("GET", "/config/:opt", self._get_config),
             ("PUT", "/config/:opt", self._put_config),
+            ("POST", "/debug/freememory", self._free_memory),
+            ("PUT", "/debug/setblockrate", self._set_block_rate),
         ]
 
     # -- looking -----------------------------------------------------------------------------------
@@ -271,6 +283,9 @@ class NsqdHandlers:
         if name == "log_level":
             return LEVELS[self._nsqd.log.level]
         value: Answer = config_value(self._nsqd.options, name)
+        if value is None:
+            # A handler's None would be an empty answer.
+            return Response(to_json(None), content_type=JSON_TYPE)
         return value
 
     def _put_config(self, request: Request) -> Answer:
@@ -290,13 +305,39 @@ class NsqdHandlers:
             raise HTTPFault(400, "INVALID_OPTION")
         return self._config_answer(name)
 
+    # -- debugging: both do their work, and then nsqd trips over its own answer --------------------
 
-def _addresses(body: bytes) -> tuple[str, ...]:
+    def _free_memory(self, request: Request) -> Answer:
+        gc.collect()
+        raise HTTPFault(500, "INTERNAL_ERROR")
+
+    def _set_block_rate(self, request: Request) -> Answer:
+        """Checks the rate; there is no profile of blocking here to set it for."""
+        try:
+            text = request.get("rate") or ""
+        except HTTPFault:
+            text = ""
+        reason = "invalid syntax"
+        if _INTEGER.fullmatch(text):
+            # The bound on the length keeps away from numbers that Python refuses to convert.
+            if len(text) <= 4000 and signed64(int(text)) == int(text):
+                raise HTTPFault(500, "INTERNAL_ERROR")
+            reason = "value out of range"
+        quoted = go_quote(text.encode()).decode()
+        answer = f"invalid block rate : strconv.Atoi: parsing {quoted}: {reason}"
+        return Response(answer, 400, plain=True)
+
+
+def _addresses(body: bytes) -> tuple[str, ...] | None:
+    """The list in the body, where Go takes null for a list and for a string, too."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         raise HTTPFault(400, "INVALID_VALUE") from None
-    found = [] if found is None else found
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(
+        isinstance(item, (str, type(None))) for item in found
+    ):
         raise HTTPFault(400, "INVALID_VALUE")
-    return tuple(found)
+    return tuple(item or "" for item in found)

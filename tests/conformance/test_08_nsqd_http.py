@@ -1,7 +1,8 @@
-"""Rows 113 to 130: nsqd's HTTP API."""
+"""Rows 113 to 130: nsqd's HTTP API; at the end what is not in the list, observed."""
 
 from __future__ import annotations
 
+import socket
 import struct
 from typing import Any
 
@@ -422,3 +423,73 @@ def test_130_text_stats(site: Site) -> None:
     assert "[st             ]" in reply.text
     assert "[ch                       ]" in reply.text
     assert "*P" in reply.text
+
+
+def test_lookupd_addresses_may_be_null(site: Site) -> None:
+    http = site.own_nsqd().http_address
+    target = "/config/nsqlookupd_tcp_addresses"
+    accepted(get(http, target), b"[]")
+    for body, value in ((b"null", b"null"), (b"[]", b"[]"), (b"[null]", b'[""]')):
+        accepted(request(http, "PUT", target, body), value)
+        accepted(get(http, target), value)
+    for body in (b"[1]", b"{}", b'"a"', b"[null, []]"):
+        refused(request(http, "PUT", target, body), 400, "INVALID_VALUE")
+    accepted(get(http, target), b'[""]')
+    accepted(post(http, "/topic/create?topic=t"))
+
+
+def test_free_memory(http: Address) -> None:
+    # It does its work; then it has no answer.
+    refused(post(http, "/debug/freememory"), 500, "INTERNAL_ERROR")
+    refused(get(http, "/debug/freememory"), 405, "METHOD_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("rate=0", ""),
+        ("rate=-1&rate=x", ""),
+        ("rate=%2B9223372036854775807", ""),
+        ("rate=9223372036854775808", '"9223372036854775808": value out of range'),
+        ("rate=-9223372036854775809", '"-9223372036854775809": value out of range'),
+        ("rate=" + "9" * 5000, '"' + "9" * 5000 + '": value out of range'),
+        ("rate=x", '"x": invalid syntax'),
+        ("rate=1_0", '"1_0": invalid syntax'),
+        ("rate=%22%0a", r'"\"\n": invalid syntax'),
+        ("rate=%zz", '"": invalid syntax'),
+        ("rate=1;x", '"": invalid syntax'),
+        ("rate=", '"": invalid syntax'),
+        ("", '"": invalid syntax'),
+    ],
+)
+def test_set_block_rate(http: Address, query: str, reason: str) -> None:
+    reply = request(http, "PUT", f"/debug/setblockrate?{query}")
+    if reason:
+        text = f"invalid block rate : strconv.Atoi: parsing {reason}"
+        assert (reply.status, reply.text) == (400, text)
+        assert reply.headers["Content-Type"] == TEXT
+        assert "X-NSQ-Content-Type" not in reply.headers
+    else:
+        refused(reply, 500, "INTERNAL_ERROR")
+
+
+def raw(http: Address, text: bytes) -> bytes:
+    """What comes back until the server closes the connection."""
+    with socket.create_connection(http, timeout=10) as sock:
+        sock.sendall(text)
+        return sock.makefile("rb").read()
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [(b"", b"missing required Host header"), (b"Host: a b\r\n", b"malformed Host header")],
+)
+def test_host(http: Address, host: bytes, reason: bytes) -> None:
+    answer = raw(http, b"GET /ping HTTP/1.1\r\n" + host + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request: " + reason + b"\r\n")
+    assert answer.endswith(b"\r\n\r\n400 Bad Request: " + reason)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.0\r\n", b"HTTP/1.1\r\nHost:\r\nConnection: close\r\n"])
+def test_no_host_needed(http: Address, head: bytes) -> None:
+    assert raw(http, b"GET /ping " + head + b"\r\n").endswith(b"\r\n\r\nOK")
