@@ -17,6 +17,13 @@ def channel(server: Server, name: str = "c") -> Any:
     return channel_stats(server.http_address, "t", name)
 
 
+def last_words(server: Server) -> str:
+    """The text of the FATAL line at the end of the log; its prefix is never --log-prefix."""
+    line = server.log.splitlines()[-1]
+    assert line.startswith("[nsqd] ")
+    return line.partition(" FATAL: ")[2]
+
+
 def test_150_clean_restart(site: Site) -> None:
     server = site.own_nsqd()
     create_channel(server, "t", "c")
@@ -110,6 +117,11 @@ def test_154_no_data_path(site: Site) -> None:
     server.stop()
     server.data_path.rename(server.folder / "elsewhere")
     assert server.run_to_the_end() == 1
+    path = server.data_path
+    assert last_words(server) == (
+        "failed to instantiate nsqd - failed to lock data-path:"
+        f" open {path}: no such file or directory"
+    )
 
 
 def test_155_clean_stop(site: Site) -> None:
@@ -118,3 +130,54 @@ def test_155_clean_stop(site: Site) -> None:
     client.subscribe("t", "c", 1)
     assert server.stop() == 0
     client.closed()
+
+
+def test_one_data_path_for_two(site: Site) -> None:
+    first = site.own_nsqd()
+    second = Server(site.kind, "nsqd", [f"-data-path={first.data_path}", "-log-prefix=x"])
+    try:
+        assert second.run_to_the_end() == 1
+        assert last_words(second) == (
+            "failed to instantiate nsqd - failed to lock data-path: cannot flock directory"
+            f" {first.data_path} - resource temporarily unavailable"
+            " (possibly in use by another instance of nsqd)"
+        )
+        assert "listening on" not in second.log
+    finally:
+        second.discard()
+    assert first.stop() == 0
+
+
+def test_a_broken_nsqd_dat(site: Site) -> None:
+    server = site.own_nsqd()
+    server.stop()
+    path = server.data_path / "nsqd.dat"
+    for content in ("", "x", "[]", '{"topics":{}}', '{"topics":[{"name":5}]}'):
+        path.write_text(content)
+        assert server.run_to_the_end() == 1, content
+        text = f"failed to load metadata - failed to parse metadata in {path} - "
+        assert last_words(server).startswith(text), content
+        assert path.read_text() == content
+    path.unlink()
+    path.mkdir()
+    assert server.run_to_the_end() == 1
+    assert last_words(server) == (
+        f"failed to load metadata - failed to read metadata from {path}"
+        f" - read {path}: is a directory"
+    )
+    path.rmdir()
+    for content in ("null", "{}", '{"topics":[null]}'):
+        path.write_text(content)
+        server.start()
+        assert server.stop() == 0
+
+
+def test_a_data_path_that_cannot_be_written(site: Site) -> None:
+    server = site.own_nsqd()
+    server.stop()
+    # A folder that takes no files, whoever asks.
+    server.flags.append("-data-path=/proc/self")
+    assert server.run_to_the_end() == 1
+    found = last_words(server)
+    assert found.startswith("failed to persist metadata - open /proc/self/nsqd.dat.")
+    assert found.endswith(".tmp: no such file or directory")
