@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 
 from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import HTTPError, NSQError
 from gnsqsync.net.http import LookupdHTTP
-from gnsqsync.runtime import Runtime, Task
+from gnsqsync.runtime import Event, Runtime, Task
 
-__all__ = ["Discovery"]
+__all__ = ["Discovery", "lookupd_client"]
 
 log = logging.getLogger("gnsqsync.lookupd")
 
@@ -19,73 +20,113 @@ log = logging.getLogger("gnsqsync.lookupd")
 _FIRST_RETRY = 1.0
 
 
+def lookupd_client(
+    url: str, authorization: str | None, options: ConnectionOptions, runtime: Runtime | None
+) -> LookupdHTTP:
+    """A client of one nsqlookupd with the options of a Reader. ConfigError if they do not fit.
+
+    An https URL is verified with the TLS files of the connections, where there are any.
+    """
+    return LookupdHTTP(
+        url,
+        authorization=authorization,
+        tls_ca_file=options.tls_ca_file,
+        tls_cert_file=options.tls_cert_file,
+        tls_key_file=options.tls_key_file,
+        tls_verify=options.tls_verify,
+        runtime=runtime,
+    )
+
+
 class Discovery:
     """Asks every nsqlookupd for the producers of a topic, each on a thread of its own.
 
     All are asked in each round and their answers merged by the receiver, so a dead or lying one
     delays nothing. Each wait is jittered anew, so that consumers started together drift apart.
+    ``found(source, addresses)`` is called with each answer, ``changed(url, error)`` when an
+    nsqlookupd begins to fail or, with None, works again; both by the poll thread.
+    ``_lock`` guards the tables of polls and tasks.
     """
 
     def __init__(
         self,
         topic: str,
-        urls: Sequence[str],
-        found: Callable[[str, set[Address]], None],
+        found: Callable[[Hashable, set[Address]], None],
+        changed: Callable[[str, Exception | None], None],
         runtime: Runtime,
         *,
         interval: float,
         jitter: float,
         rng: random.Random,
+        client: Callable[[str], LookupdHTTP],
     ) -> None:
         self._topic = topic
-        self._urls = tuple(urls)
         self._found = found
+        self._changed = changed
         self._runtime = runtime
         self._interval = interval
         self._jitter = jitter
         self._rng = rng
-        self._stopped = runtime.event()
+        self._client = client
+        self._lock = runtime.lock()
+        self._stopped = False
+        self._polls: dict[str, _Poll] = {}
         self._tasks: list[Task] = []
 
-    def start(self) -> None:
-        for url in self._urls:
-            client = LookupdHTTP(url, runtime=self._runtime)
-            self._tasks.append(
-                self._runtime.spawn(f"nsq-lookup {client.url}", self._poll, url, client)
-            )
+    def start(self, urls: Iterable[str]) -> None:
+        for url in urls:
+            self.add(url)
+
+    def add(self, url: str) -> None:
+        """Ask this one, too, from now on. Nothing happens when it is asked already."""
+        poll = _Poll(self._client(url), self._runtime.event())
+        with self._lock:
+            if self._stopped or url in self._polls:
+                return
+            self._polls[url] = poll
+            self._tasks = [task for task in self._tasks if task.alive]
+        task = self._runtime.spawn(f"nsq-lookup {poll.client.url}", self._run, poll)
+        with self._lock:
+            self._tasks.append(task)
+
+    def remove(self, url: str) -> None:
+        """Ask this one no more: its thread ends, and what it listed counts no longer.
+
+        A query under way ends by its own timeout; ``join()`` waits for that, not this call.
+        """
+        with self._lock:
+            poll = self._polls.pop(url, None)
+        if poll is not None:
+            poll.stopped.set()
+            self._found(poll, set())
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._polls)
 
     def stop(self) -> None:
         """Wake all poll threads, which then end; a query under way ends by its own timeout."""
-        self._stopped.set()
+        with self._lock:
+            self._stopped = True
+            polls = list(self._polls.values())
+        for poll in polls:
+            poll.stopped.set()
 
     def join(self, timeout: float) -> None:
         deadline = self._runtime.now() + timeout
-        for task in self._tasks:
+        with self._lock:
+            tasks = list(self._tasks)
+        for task in tasks:
             task.join(max(0.0, deadline - self._runtime.now()))
 
-    def _poll(self, url: str, client: LookupdHTTP) -> None:
-        failures = 0
-        last_error = ""
-        with client:
-            while not self._stopped.is_set():
-                try:
-                    addresses = self._ask(client)
-                except NSQError as error:
-                    failures += 1
-                    if str(error) != last_error:
-                        last_error = str(error)
-                        log.warning("lookup of %s failed: %s", self._topic, error)
-                except Exception:
-                    # A poll thread that dies ends discovery for good.
-                    failures += 1
-                    log.exception("lookup of %s at %s failed", self._topic, client.url)
-                else:
-                    if failures:
-                        log.info("lookup of %s works again at %s", self._topic, client.url)
-                    failures, last_error = 0, ""
-                    if not self._stopped.is_set():
-                        self._found(url, addresses)
-                self._stopped.wait(self._pause(failures))
+    def _run(self, poll: _Poll) -> None:
+        with poll.client:
+            while not poll.stopped.is_set():
+                self._ask(poll)
+                poll.stopped.wait(self._pause(poll.failures))
+        if not self._stopped:
+            # An answer may have crossed with remove().
+            self._found(poll, set())
 
     def _pause(self, failures: int) -> float:
         pause = self._interval
@@ -93,13 +134,60 @@ class Discovery:
             pause = min(pause, _FIRST_RETRY * 2.0 ** min(failures - 1, 16))
         return pause * (1 + self._jitter * (self._rng.random() - 0.5))
 
-    def _ask(self, client: LookupdHTTP) -> set[Address]:
+    def _ask(self, poll: _Poll) -> None:
         try:
-            result = client.lookup(self._topic)
+            addresses = self._lookup(poll)
+        except NSQError as error:
+            self._failed(poll, error)
+        except Exception as error:
+            # A poll thread that dies ends discovery for good.
+            log.exception("lookup of %s at %s failed", self._topic, poll.client.url)
+            self._failed(poll, error)
+        else:
+            if poll.failures:
+                log.info("lookup of %s works again at %s", self._topic, poll.client.url)
+                self._changed(poll.client.url, None)
+            poll.failures = 0
+            if not poll.stopped.is_set():
+                self._found(poll, addresses)
+
+    def _failed(self, poll: _Poll, error: Exception) -> None:
+        # News is that it fails, not each text that a broken server comes up with.
+        poll.failures += 1
+        log.log(
+            logging.DEBUG if poll.failures > 1 else logging.WARNING,
+            "lookup of %s failed: %s",
+            self._topic,
+            error,
+        )
+        if poll.failures == 1:
+            self._changed(poll.client.url, error)
+
+    def _lookup(self, poll: _Poll) -> set[Address]:
+        try:
+            result = poll.client.lookup(self._topic)
         except HTTPError as error:
-            if error.status == 404:
-                # The normal state before the first publish.
-                log.debug("%s does not know topic %s yet", client.url, self._topic)
-                return set()
-            raise
-        return {Address(p.broadcast_address, p.tcp_port) for p in result.producers}
+            # Another 404 comes from something that is not nsqlookupd.
+            if error.code != "TOPIC_NOT_FOUND":
+                raise
+            # The normal state before the first publish.
+            log.log(
+                logging.DEBUG if poll.unknown else logging.INFO,
+                "%s does not know topic %s yet",
+                poll.client.url,
+                self._topic,
+            )
+            poll.unknown = True
+            return set()
+        poll.unknown = False
+        return {producer.tcp_address for producer in result.producers}
+
+
+class _Poll:
+    """One nsqlookupd that is asked. Only its thread changes ``failures`` and ``unknown``."""
+
+    def __init__(self, client: LookupdHTTP, stopped: Event) -> None:
+        self.client = client
+        self.stopped = stopped
+        self.failures = 0
+        self.unknown = False

@@ -276,6 +276,23 @@ class Dispatch:
         rest, self._rest = self._rest, []
         yield from rest
 
+    def take_back(self, connection: Connection) -> Iterator[Message]:
+        """Take out what no handler has begun of one connection; the rest stays queued."""
+        mine: list[Message] = []
+        others: list[_Chunk | None] = []
+        while True:
+            try:
+                chunk: _Chunk | None = self._queue.get(0)
+            except TimeoutError:
+                break
+            if chunk is not None and chunk[0] is connection:
+                mine.extend(chunk[1])
+            else:
+                others.append(chunk)
+        for chunk in others:
+            self._queue.put(chunk)
+        yield from mine
+
     def stop(self) -> None:
         """Tell every worker to end after what it has in hand."""
         self._stopping = True

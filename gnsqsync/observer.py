@@ -23,6 +23,12 @@ class Observer:
     def lost(self, nsqd_address: str, reason: Exception) -> None:
         """A connection ended, or could not be made. It is dialled again by itself."""
 
+    def lookup_failed(self, url: str, reason: Exception) -> None:
+        """An nsqlookupd gave no answer of use; once, until it works again. It is asked on."""
+
+    def lookup_recovered(self, url: str) -> None:
+        """An nsqlookupd answers again after it failed."""
+
     def backoff(self, level: int, seconds: float) -> None:
         """Backoff began or went to another level; RDY is 0 everywhere for ``seconds``.
 
@@ -31,6 +37,12 @@ class Observer:
 
     def gave_up(self, message: Message) -> None:
         """A message had more attempts than max_attempts and is finished without a handler."""
+
+    def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
+        """nsqd refused an answer: the message had timed out and comes again, or came already.
+
+        ``code``: "E_FIN_FAILED", "E_REQ_FAILED" or "E_TOUCH_FAILED". On the reading thread.
+        """
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
         """A worker handled a chunk of messages of one connection in ``seconds``."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from gnsqsync.addresses import http_urls, parse_addresses
+from gnsqsync.addresses import Address, http_urls, parse_address, parse_addresses
 from gnsqsync.config import (
     ConnectionOptions,
     check_channel,
@@ -16,12 +17,14 @@ from gnsqsync.config import (
     check_topic,
     split_connection_options,
 )
+from gnsqsync.discovery import lookupd_client
+from gnsqsync.ensuring import ChannelMaker
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
 from gnsqsync.observer import Observer
 from gnsqsync.reader_options import ReaderOptions, ReaderSetup
 from gnsqsync.running_reader import RunningReader
-from gnsqsync.runtime import Runtime
+from gnsqsync.runtime import Runtime, choose
 from gnsqsync.stats import ReaderStats, StopResult
 
 __all__ = ["Reader"]
@@ -46,6 +49,7 @@ class Reader:
     ``backoff_strategy``: "exponential", "full_jitter" or a function from level to seconds, which
     must only compute: it runs under the reader's lock.
     ``lookupd_poll_interval``: seconds, each moved by ``lookupd_poll_jitter`` (0 to 1).
+    ``lookupd_authorization``: a bearer token for nsqlookupds behind a proxy that wants one.
     ``low_rdy_idle_timeout``, ``low_rdy_timeout``: with more nsqds than max_in_flight, how many
     seconds one holds its turn idle, or at all. ``rdy_redistribute_interval``: seconds.
     ``latency``: "adaptive" keeps RDY just above what is in flight while messages trickle, so
@@ -77,6 +81,7 @@ class Reader:
         backoff_strategy: str | Callable[[int], float] = "exponential",
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
+        lookupd_authorization: str | None = None,
         low_rdy_idle_timeout: float = 10.0,
         low_rdy_timeout: float = 30.0,
         rdy_redistribute_interval: float = 5.0,
@@ -110,6 +115,7 @@ class Reader:
             backoff_strategy=backoff_strategy,
             lookupd_poll_interval=lookupd_poll_interval,
             lookupd_poll_jitter=lookupd_poll_jitter,
+            lookupd_authorization=lookupd_authorization,
             low_rdy_idle_timeout=low_rdy_idle_timeout,
             low_rdy_timeout=low_rdy_timeout,
             rdy_redistribute_interval=rdy_redistribute_interval,
@@ -132,6 +138,11 @@ class Reader:
             observer=observer if observer is not None else Observer(),
             runtime=runtime,
         )
+        # What is wanted now: keys of dicts, since setting and popping one is atomic.
+        self._nsqds = dict.fromkeys(nsqds)
+        self._lookupds = dict.fromkeys(lookupds)
+        for url in lookupds:
+            self._check_lookupd(url)
         self._run: RunningReader | None = None
 
     # -- lifecycle -----------------------------------------------------------------------------
@@ -145,13 +156,19 @@ class Reader:
         """
         if self._run is not None:
             raise ClosedError("a Reader is started once; make a new one to consume again")
-        run = RunningReader(self._setup)
+        setup = self._current_setup()
+        run = RunningReader(setup)
         # dict.setdefault is atomic, so of two threads that start, one wins.
         first: object = self.__dict__.setdefault("_started", run)
         if first is not run:
             raise ClosedError("a Reader is started once; make a new one to consume again")
         self._run = run
         run.start()
+        # What was added or removed before the line that published the run, and after the copy.
+        for address in self._nsqds.keys() ^ set(setup.nsqds):
+            self._want_nsqd(run, address)
+        for url in self._lookupds.keys() ^ set(setup.lookupds):
+            self._want_lookupd(run, url)
         if block:
             run.supervise_here()
             return run.join(None)
@@ -194,6 +211,85 @@ class Reader:
             run.give_back_taken()
         self.stop()
         self.join()
+
+    # -- which servers ---------------------------------------------------------------------------
+
+    def add_nsqd(self, address: object) -> None:
+        """Consume from this nsqd, too. From any thread, before or after ``start()``.
+
+        ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid. Nothing
+        happens when it is known already.
+        """
+        nsqd = parse_address(address)
+        self._nsqds[nsqd] = None
+        if self._run is not None:
+            self._want_nsqd(self._running(), nsqd)
+
+    def remove_nsqd(self, address: object) -> None:
+        """Consume from this nsqd no more; returns at once. From any thread, as ``add_nsqd``.
+
+        A connection gets CLS: handlers at work finish, what none has begun is requeued, then it
+        closes. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
+        """
+        nsqd = parse_address(address)
+        self._nsqds.pop(nsqd, None)
+        if self._run is not None:
+            self._want_nsqd(self._running(), nsqd)
+
+    def add_lookupd(self, url: object) -> None:
+        """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
+
+        ``url`` as one of ``lookupd_http_addresses``; ConfigError if it is not valid.
+        """
+        (lookupd,) = http_urls([url])
+        self._check_lookupd(lookupd)
+        self._lookupds[lookupd] = None
+        if self._run is not None:
+            self._want_lookupd(self._running(), lookupd)
+
+    def remove_lookupd(self, url: object) -> None:
+        """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
+
+        Connections live on. One that ends later and that nobody lists is redialled three times.
+        """
+        (lookupd,) = http_urls([url])
+        self._lookupds.pop(lookupd, None)
+        if self._run is not None:
+            self._want_lookupd(self._running(), lookupd)
+
+    def ensure_channel(self, timeout: float = 10.0) -> None:
+        """Make topic and channel exist, so that no message is published before. Blocks.
+
+        Before or after ``start()``, from any thread. Registers the channel at every nsqlookupd,
+        where nsqds that get the topic later find it; makes it at the nsqds that have the topic,
+        over HTTP or else by a short SUB; and by a short SUB at the ``nsqd_tcp_addresses``, whose
+        HTTP port is not known. ``timeout``: seconds for all of it.
+
+        Raises ConnectionLost that says what could not be reached, and ConfigError for an
+        #ephemeral channel. One nsqlookupd out of several is enough.
+        """
+        check_duration("timeout", timeout, 0.001)
+        ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
+
+    def _current_setup(self) -> ReaderSetup:
+        return replace(self._setup, nsqds=tuple(self._nsqds), lookupds=tuple(self._lookupds))
+
+    def _want_nsqd(self, run: RunningReader, address: Address) -> None:
+        if address in self._nsqds:
+            run.add_nsqd(address)
+        else:
+            run.remove_nsqd(address)
+
+    def _want_lookupd(self, run: RunningReader, url: str) -> None:
+        if url in self._lookupds:
+            run.add_lookupd(url)
+        else:
+            run.remove_lookupd(url)
+
+    def _check_lookupd(self, url: str) -> None:
+        # Whether user info, token and TLS files fit together shows when a client is made.
+        setup = self._setup
+        lookupd_client(url, setup.flow.lookupd_authorization, setup.options, None)
 
     # -- flow ------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import Address
@@ -32,6 +32,7 @@ class ReaderOptions:
     backoff_strategy: str | Callable[[int], float] = "exponential"
     lookupd_poll_interval: float = 60.0
     lookupd_poll_jitter: float = 0.3
+    lookupd_authorization: str | None = field(default=None, repr=False)
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0
@@ -87,7 +88,8 @@ class ReaderSetup:
     channel: str
     handler: Callable[[Message], object] | None
     nsqds: tuple[Address, ...]
-    lookupds: tuple[str, ...]
+    # Their URLs may have a user and a password.
+    lookupds: tuple[str, ...] = field(repr=False)
     flow: ReaderOptions
     options: ConnectionOptions
     observer: Observer

@@ -9,7 +9,8 @@ import logging
 import os
 import random
 
-from gnsqsync.discovery import Discovery
+from gnsqsync.addresses import Address
+from gnsqsync.discovery import Discovery, lookupd_client
 from gnsqsync.dispatch import Dispatch
 from gnsqsync.errors import ClosedError
 from gnsqsync.giving_up import GivingUp
@@ -74,7 +75,6 @@ class RunningReader:
             flow,
             setup.options,
             direct=setup.nsqds,
-            discovers=bool(setup.lookupds),
             runtime=runtime,
             timer=self._timer,
             receiver=self,
@@ -84,13 +84,17 @@ class RunningReader:
         )
         self._discovery = Discovery(
             setup.topic,
-            setup.lookupds,
             self.subscription.on_discovered,
+            self._lookup_changed,
             runtime,
             interval=flow.lookupd_poll_interval,
             jitter=flow.lookupd_poll_jitter,
             rng=rng,
+            client=lambda url: lookupd_client(
+                url, flow.lookupd_authorization, setup.options, runtime
+            ),
         )
+        self.subscription.discovers = bool(setup.lookupds)
 
     def start(self) -> None:
         flow = self._setup.flow
@@ -107,7 +111,7 @@ class RunningReader:
         self._timer.start()
         self.dispatch.start()
         self.subscription.start()
-        self._discovery.start()
+        self._discovery.start(self._setup.lookupds)
 
     def supervise_aside(self) -> None:
         """A thread of our own waits for the stop."""
@@ -238,9 +242,41 @@ class RunningReader:
         return deadline
 
     def on_settled(self) -> None:
-        """Something may have ended that the stop waits for."""
+        """Something may have ended that a stop or a removal waits for."""
+        self.subscription.look_after_leaving()
         if self._stopping:
             self._control.put((_SETTLED, 0.0))
+
+    # -- which servers ---------------------------------------------------------------------------
+
+    def add_nsqd(self, address: Address) -> None:
+        self.subscription.add_nsqd(address)
+
+    def remove_nsqd(self, address: Address) -> None:
+        """CLS there; what no handler has begun goes back; it closes when the rest is answered."""
+        connection = self.subscription.remove_nsqd(address)
+        if connection is not None:
+            self._take_back(connection)
+
+    def _take_back(self, connection: Connection) -> None:
+        for message in self.dispatch.take_back(connection):
+            connection.requeue_quietly(message, 0)
+        connection.outbox.flush(1.0)
+        self.on_settled()
+
+    def add_lookupd(self, url: str) -> None:
+        self.subscription.discovers = True
+        self._discovery.add(url)
+
+    def remove_lookupd(self, url: str) -> None:
+        self._discovery.remove(url)
+        self.subscription.discovers = self._discovery.has_any
+
+    def _lookup_changed(self, url: str, error: Exception | None) -> None:
+        if error is None:
+            self.subscription.notify("lookup_recovered", url)
+        else:
+            self.subscription.notify("lookup_failed", url, error)
 
     # -- what the parts tell ---------------------------------------------------------------------
 
@@ -255,6 +291,9 @@ class RunningReader:
             connection.hands_over = False
             self._give_back()
             self.dispatch.stop()
+        elif not connection.hands_over:
+            # They crossed with the CLS of remove_nsqd().
+            self._take_back(connection)
 
     def on_chunk(
         self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 from gnsqsync.addresses import Address
@@ -32,6 +32,8 @@ log = logging.getLogger("gnsqsync.reader")
 
 # A lowered RDY takes that long, at most, to reach nsqd and stop messages on the wire.
 _TRANSIT_SECONDS = 0.1
+# How long nsqd has to close its side of a connection that was removed.
+_EOF_SECONDS = 1.0
 
 
 class Receiver(Protocol):
@@ -58,7 +60,6 @@ class Subscription:
         options: ConnectionOptions,
         *,
         direct: Iterable[Address],
-        discovers: bool,
         runtime: Runtime,
         timer: Timer,
         receiver: Receiver,
@@ -77,11 +78,14 @@ class Subscription:
         self._receiver = receiver
         self._observer = observer
         self._on_hopeless = on_hopeless
-        self._direct = tuple(direct)
-        self._discovers = discovers
+        # Whether nsqlookupds are asked, so that more nsqds may come.
+        self.discovers = False
+        self._direct = set(direct)
         self._lock = runtime.lock()
         self._connections: dict[Address, Connection] = {}
         self._dialling: set[Connection] = set()
+        # Removed, and not closed yet because messages are in flight.
+        self._leaving: set[Connection] = set()
         self._tasks: list[Task] = []
         # Addresses whose nsqd refused us for a reason that a retry does not change.
         self._refused: dict[Address, NSQError] = {}
@@ -107,11 +111,53 @@ class Subscription:
         """Dial the direct nsqds, side by side, each on the thread that then reads from it."""
         self._tick()
 
-    def on_discovered(self, source: str, addresses: set[Address]) -> None:
+    def on_discovered(self, source: Hashable, addresses: set[Address]) -> None:
         """What one nsqlookupd lists now. By its poll thread."""
         with self._lock:
             self._nodes.discovered(source, addresses, self._runtime.now())
         self._tick()
+
+    def add_nsqd(self, address: Address) -> None:
+        with self._lock:
+            self._direct.add(address)
+            self._nodes.add_direct(address)
+        self._tick()
+
+    def remove_nsqd(self, address: Address) -> Connection | None:
+        """No redial there; the connection that gets CLS and leaves when it is drained, if any."""
+        changed: list[Connection] = []
+        with self._lock:
+            self._direct.discard(address)
+            self._refused.pop(address, None)
+            self._nodes.remove(address)
+            dialling = [c for c in self._dialling if c.address == address]
+            connection = self._connections.get(address)
+            if connection is not None:
+                connection.hands_over = False
+                self._leaving.add(connection)
+                self._allocator.retire(address)
+                changed = self._plan(self._runtime.now())
+        for dial in dialling:
+            dial.close()
+        if connection is not None:
+            connection.start_closing()
+        self._apply(changed)
+        return connection
+
+    def look_after_leaving(self) -> None:
+        """Have removed connections closed that are drained. From any thread; cheap."""
+        if self._leaving and not self._stopping:
+            # Not here: a reading thread cannot close its own connection.
+            self._timer.after(0.0, self._close_leaving)
+
+    def _close_leaving(self) -> None:
+        with self._lock:
+            drained = [c for c in self._leaving if c.closed or (c.quiet and not c.in_flight)]
+            self._leaving.difference_update(drained)
+        for connection in drained:
+            connection.close()
+            # When nsqd does not end its side.
+            self._timer.after(_EOF_SECONDS, connection.cut)
 
     def _dial_due(self, now: float) -> list[Connection]:
         """Connections to open now; holding ``_lock``."""
@@ -147,13 +193,13 @@ class Subscription:
             raise
         with self._lock:
             self._dialling.discard(connection)
-            joined = not self._stopping
+            now = self._runtime.now()
+            address = connection.address
+            # False, too, when the address was removed meanwhile.
+            joined = not self._stopping and self._nodes.connected(address, now)
             if joined:
-                now = self._runtime.now()
-                address = connection.address
                 self._refused.pop(address, None)
                 self._connections[address] = connection
-                self._nodes.connected(address, now)
                 self._allocator.add(address, connection.negotiated.max_rdy_count, now)
                 changed = self._plan(now)
         if not joined:
@@ -172,18 +218,26 @@ class Subscription:
             self._dialling.discard(connection)
             if self._stopping:
                 return
-            self._nodes.failed(address, self._runtime.now())
-            if not error.retriable:
+            direct = address in self._direct
+            again = self._nodes.failed(address, self._runtime.now())
+            if direct and not error.retriable:
                 self._refused[address] = error
-                if not self._discovers and len(self._refused) == len(self._direct):
+                if not self.discovers and self._refused.keys() >= self._direct:
                     hopeless = error
             else:
                 self._refused.pop(address, None)
+        if connection.closing:
+            log.debug("the dial of %s ended as asked", connection.nsqd_address)
+            self._arm()
+            return
         hint = ""
-        if self._discovers:
+        if not direct:
             hint = " (if the address is wrong, see nsqd's --broadcast-address, or address_map)"
         if error.retriable:
-            log.warning("%s%s; it is tried again", error, hint)
+            next_try = "no nsqlookupd lists it, so it is not tried again"
+            if again is not None:
+                next_try = f"it is tried again in {again - self._runtime.now():.1f} s"
+            log.warning("%s%s; %s", error, hint, next_try)
         else:
             log.error("%s%s; trying again will not help before that is changed", error, hint)
         self.notify("lost", str(address), error)
@@ -347,10 +401,23 @@ class Subscription:
     def on_quiet(self, connection: Connection) -> None:
         self._receiver.on_settled()
 
-    def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
-        log.warning("%s: %s", connection.nsqd_address, error)
+    def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
+        log.warning(
+            "%s: %s",
+            connection.nsqd_address,
+            error,
+            extra={**self._log_fields(connection), "message_id": message_id},
+        )
+        self.notify("answer_failed", connection.nsqd_address, message_id, error.code)
         self.replan()
         self._receiver.on_settled()
+
+    def _log_fields(self, connection: Connection) -> dict[str, str]:
+        return {
+            "topic": self._topic,
+            "channel": self._channel,
+            "nsqd": connection.nsqd_address,
+        }
 
     def requeue_delay_for(self, message: Message) -> float:
         return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
@@ -414,7 +481,7 @@ class Subscription:
         return any(
             connection.in_flight and len(connection.in_flight) >= 0.85 * connection.level.share
             for connection in self.connections()
-            if connection.level is not None
+            if connection.level is not None and not connection.closing
         )
 
     def totals(self) -> _Totals:

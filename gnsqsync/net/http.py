@@ -7,6 +7,7 @@ http_transport's, nor of the shape of JSON, which is http_types'.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -58,7 +59,11 @@ __all__ = [
     "TopicStats",
 ]
 
+log = logging.getLogger("gnsqsync.http")
+
 _OPTION = re.compile(r"[a-z0-9_]+")
+# So that a server that sends new nonsense each time fills no memory.
+_MAX_SKIPPED = 1000
 _PROFILES = ("", "block", "cmdline", "goroutine", "heap", "threadcreate")
 
 
@@ -293,6 +298,14 @@ class LookupdHTTP(HTTPClient):
         self, address: Any = "127.0.0.1:4161", *, timeout: float = 2.0, **options: Any
     ) -> None:
         super().__init__(address, timeout=timeout, **options)
+        # What was left out of answers and logged; a poll would log it again each time.
+        self._skipped: set[str] = set()
+
+    def _skip(self, text: str) -> None:
+        known = text in self._skipped
+        if not known and len(self._skipped) < _MAX_SKIPPED:
+            self._skipped.add(text)
+        log.log(logging.DEBUG if known else logging.WARNING, "%s: %s", self.url, text)
 
     def ping(self) -> str:
         """``OK``."""
@@ -307,20 +320,20 @@ class LookupdHTTP(HTTPClient):
 
         HTTPError 404 TOPIC_NOT_FOUND is the usual answer before the first publish.
         """
-        return LookupResult.parse(self._get_json("/lookup", _topic_params(topic)), self.url)
+        return LookupResult.parse(self._get_json("/lookup", _topic_params(topic)), self._skip)
 
     def topics(self) -> tuple[str, ...]:
         """All topics, also those without an nsqd, in no order."""
-        return parse_names(self._get_json("/topics"), "topics", self.url)
+        return parse_names(self._get_json("/topics"), "topics", self._skip)
 
     def channels(self, topic: str) -> tuple[str, ...]:
         """The channels of a topic; none for an unknown topic."""
         answer = self._get_json("/channels", _topic_params(topic))
-        return parse_names(answer, "channels", self.url)
+        return parse_names(answer, "channels", self._skip)
 
     def nodes(self) -> tuple[Node, ...]:
         """The nsqds that are alive, with their topics."""
-        return parse_nodes(self._get_json("/nodes"), self.url)
+        return parse_nodes(self._get_json("/nodes"), self._skip)
 
     def debug(self) -> dict[str, tuple[Registration, ...]]:
         """The whole registration database: ``category:key:subkey`` to registrations."""

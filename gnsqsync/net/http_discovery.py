@@ -6,6 +6,7 @@ Knows the shapes. Knows nothing of requests, URLs or sockets. Where discovery de
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,11 +86,11 @@ class LookupResult:
     producers: tuple[Producer, ...]
 
     @classmethod
-    def parse(cls, data: object, where: str) -> LookupResult:
+    def parse(cls, data: object, skipped: Callable[[str], None]) -> LookupResult:
         entry = mapping(data, "/lookup")
         return cls(
-            channels=each_valid(entry, "channels", check_channel, where),
-            producers=each_valid(entry, "producers", Producer.parse, where),
+            channels=each_valid(entry, "channels", check_channel, skipped),
+            producers=each_valid(entry, "producers", Producer.parse, skipped),
         )
 
 
@@ -149,12 +150,12 @@ def parse_registrations(data: object) -> dict[str, tuple[Registration, ...]]:
     return {key: objects(entry, key, Registration.parse) for key in entry}
 
 
-def parse_nodes(data: object, where: str) -> tuple[Node, ...]:
+def parse_nodes(data: object, skipped: Callable[[str], None]) -> tuple[Node, ...]:
     """``GET /nodes`` of nsqlookupd."""
-    return each_valid(mapping(data, "/nodes"), "producers", Node.parse, where)
+    return each_valid(mapping(data, "/nodes"), "producers", Node.parse, skipped)
 
 
-def parse_names(data: object, key: str, where: str) -> tuple[str, ...]:
+def parse_names(data: object, key: str, skipped: Callable[[str], None]) -> tuple[str, ...]:
     """``GET /topics`` and ``GET /channels`` of nsqlookupd."""
     check = check_topic if key == "topics" else check_channel
-    return each_valid(mapping(data, f"/{key}"), key, check, where)
+    return each_valid(mapping(data, f"/{key}"), key, check, skipped)

@@ -6,13 +6,10 @@ older and newer servers are understood.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from gnsqsync.errors import ConfigError, ProtocolError
-
-logger = logging.getLogger("gnsqsync.http")
 
 T = TypeVar("T")
 Entry = Mapping[str, Any]
@@ -82,8 +79,10 @@ def port(entry: Entry, key: str) -> int:
     return value
 
 
-def each_valid(entry: Entry, key: str, parse: Callable[[Any], T], where: str) -> tuple[T, ...]:
-    """The entries of a list that ``parse`` accepts; each other one is logged and left out.
+def each_valid(
+    entry: Entry, key: str, parse: Callable[[Any], T], skipped: Callable[[str], None]
+) -> tuple[T, ...]:
+    """The entries of a list that ``parse`` accepts; ``skipped`` is told of each other one.
 
     One nsqd that registered nonsense must not hide the others from a consumer.
     """
@@ -92,5 +91,5 @@ def each_valid(entry: Entry, key: str, parse: Callable[[Any], T], where: str) ->
         try:
             found.append(parse(item))
         except (ProtocolError, ConfigError) as error:
-            logger.warning("%s: an entry of %r is left out: %s", where, key, error)
+            skipped(f"an entry of {key!r} is left out: {error}")
     return tuple(found)

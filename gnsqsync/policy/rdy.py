@@ -180,6 +180,12 @@ class RdyAllocator(Generic[Key]):
         self._test = None
         return gone.rdy > 0
 
+    def retire(self, node: Key) -> None:
+        """This one gets no RDY any more; what it has in flight still counts until ``remove()``."""
+        found = self._nodes.get(node)
+        if found is not None:
+            found.cap = found.target = 0
+
     def set_max_in_flight(self, n: int) -> None:
         """Change the limit; 0 is like a pause."""
         self.max_in_flight = n
