@@ -43,6 +43,8 @@ class Responder(Protocol):
     def msg_timeout(self) -> float: ...
     @property
     def max_msg_timeout(self) -> float: ...
+    @property
+    def is_closed(self) -> bool: ...
 
     def is_in_flight(self, message: Message) -> bool: ...
     def finish(self, message: Message) -> bool: ...
@@ -104,10 +106,15 @@ class Message:
         Each touch moves it, but never past the server's max_msg_timeout (nsq-reference 1.14).
         """
         responder = self._responder
-        return min(
-            self._touched_at + responder.msg_timeout,
-            self._received_at + responder.max_msg_timeout,
-        )
+        return min(self._touched_at + responder.msg_timeout, self.hard_deadline)
+
+    @property
+    def hard_deadline(self) -> float:
+        """When no touch helps any more: nsqd's max_msg_timeout after the delivery.
+
+        In seconds of ``time.monotonic()`` (nsq-reference 1.14).
+        """
+        return self._received_at + self._responder.max_msg_timeout
 
     @property
     def is_alive(self) -> bool:
@@ -116,7 +123,11 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether nsqd said that the message is no longer ours (E_FIN_FAILED and the like)."""
+        """Whether nsqd said that the message is no longer ours.
+
+        After a refused TOUCH (E_TOUCH_FAILED); of a detached message also when its FIN or REQ
+        was refused. That comes a round trip later. The Observer's ``answer_failed`` tells of all.
+        """
         return bool(self._status & TIMED_OUT)
 
     @property
@@ -166,7 +177,9 @@ class Message:
         return json.loads(self.body)
 
     def _not_in_flight(self, answer: str) -> bool:
-        if self._status & ANSWERED:
+        # Neither timed out nor orphaned: another thread answered it this moment.
+        gone = self._status & TIMED_OUT or self._responder.is_closed
+        if self._status & ANSWERED or not gone:
             raise MessageAnswered(f"{answer}() on message {self.id}, which was answered before")
         return False
 

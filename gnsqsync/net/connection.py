@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
@@ -62,7 +63,7 @@ class Consumer(Protocol):
     def on_quiet(self, connection: Connection) -> None:
         """nsqd has answered CLS: no more messages. By the reading thread."""
 
-    def on_answer_failed(self, connection: Connection, error: ServerError) -> None:
+    def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
         """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the reading thread."""
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
@@ -123,6 +124,9 @@ class Connection:
         self._stream: Stream | None = None
         self._decoder = FrameDecoder(self, options.max_frame_size)
         self._early: list[Reply] = []
+        # Detached messages that were answered and that somebody still holds, by id: nsqd may
+        # refuse the answer. Only ever single items are set and taken.
+        self._answered_late: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
 
     # Filled by open(); before it there is nothing to answer and nothing to publish.
     outbox: Outbox
@@ -263,14 +267,19 @@ class Connection:
 
     def _answer_failed(self, error: ServerError) -> None:
         self.answers_failed += 1
+        # "FIN 0123456789abcdef failed ID not in flight"
+        message_id = [*error.detail.split(" "), "", ""][1]
         if isinstance(error, TouchFailed):
-            message_id = error.detail.split(" ")[1:2]
             for message in list(self.in_flight):
-                if [message.id] == message_id:
+                if message.id == message_id:
                     message._status |= TIMED_OUT
                     self.in_flight.discard(message)
+        else:
+            answered = self._answered_late.pop(message_id.encode(), None)
+            if answered is not None:
+                answered._status |= TIMED_OUT
         if self._consumer is not None:
-            self._consumer.on_answer_failed(self, error)
+            self._consumer.on_answer_failed(self, message_id, error)
 
     def _lose(self, reason: Exception) -> None:
         """The one path of every loss; by the reading thread, once.
@@ -298,6 +307,10 @@ class Connection:
     @property
     def max_msg_timeout(self) -> float:
         return self.negotiated.max_msg_timeout
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed
 
     def is_in_flight(self, message: Message) -> bool:
         return message in self.in_flight
@@ -349,6 +362,7 @@ class Connection:
         # A worker flushes at the end of its chunk, the sweep within 0.1 s; a detached message
         # has no worker.
         if message._status & DETACHED:
+            self._answered_late[message._id] = message
             self.outbox.flush(PASSING_WAIT)
 
     # -- closing ---------------------------------------------------------------------------

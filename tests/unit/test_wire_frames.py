@@ -29,6 +29,7 @@ class NoResponder:
     nsqd_address = "127.0.0.1:4150"
     msg_timeout = 60.0
     max_msg_timeout = 900.0
+    is_closed = False
 
     def is_in_flight(self, message: Message) -> bool:
         raise NotImplementedError
