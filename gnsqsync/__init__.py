@@ -7,6 +7,7 @@ nothing: no thread, no socket, no lock.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync._version import __version__
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from gnsqsync.observer import Observer
     from gnsqsync.reader import Reader
     from gnsqsync.writer import Writer
+
+# What to show is the application's choice; without this Python prints warnings by itself.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOME = {
     "ConnectionOptions": "gnsqsync.config",

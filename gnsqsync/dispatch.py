@@ -6,7 +6,7 @@ Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from gnsqsync.message import ANSWERED, Message, Requeue
@@ -66,6 +66,7 @@ class Dispatch:
         max_attempts: int,
         outcomes: Outcomes,
         report_all: bool = False,
+        log_fields: Mapping[str, str] | None = None,
     ) -> None:
         self._runtime = runtime
         self._handler = handler
@@ -74,6 +75,7 @@ class Dispatch:
         self._limit = max_attempts or 65536
         self._outcomes = outcomes
         self._report_all = report_all
+        self._log_fields = log_fields or {}
         self._queue = runtime.queue()
         self._tasks: list[Task] = []
         # One entry a worker that has not ended; appended before, removed at its end.
@@ -220,6 +222,7 @@ class Dispatch:
             what_now,
             exc_info=True,
             extra={
+                **self._log_fields,
                 "message_id": message.id,
                 "attempts": message.attempts,
                 "nsqd": message.nsqd_address,

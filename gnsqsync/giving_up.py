@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import NSQError
@@ -26,30 +27,51 @@ class GivingUp:
     """
 
     def __init__(
-        self, flow: ReaderOptions, options: ConnectionOptions, runtime: Runtime, observer: Observer
+        self,
+        flow: ReaderOptions,
+        options: ConnectionOptions,
+        runtime: Runtime,
+        observer: Observer,
+        log_fields: Mapping[str, str],
     ) -> None:
         self.count = 0
         self._flow = flow
         self._options = options
         self._runtime = runtime
         self._observer = observer
+        self._log_fields = log_fields
         self._lock = runtime.lock()
         self._writers: dict[str, Writer] = {}
 
     def settle(self, message: Message) -> bool:
         """True: finish it. False: requeue it, something failed on the way."""
         flow = self._flow
+        extra = {
+            **self._log_fields,
+            "message_id": message.id,
+            "attempts": message.attempts,
+            "nsqd": message.nsqd_address,
+        }
         try:
             if flow.on_giving_up is not None:
                 flow.on_giving_up(message)
+        except Exception:
+            log.warning(
+                "on_giving_up failed on message %s; it is requeued",
+                message.id,
+                exc_info=True,
+                extra=extra,
+            )
+            return False
+        try:
             if flow.dead_letter_topic is not None:
                 self._writer(message.nsqd_address).publish(flow.dead_letter_topic, message.body)
         except NSQError as error:
-            log.warning("dead letter of message %s failed, it is requeued: %s", message.id, error)
-            return False
-        except Exception:
             log.warning(
-                "on_giving_up failed on message %s; it is requeued", message.id, exc_info=True
+                "dead letter of message %s failed, it is requeued: %s",
+                message.id,
+                error,
+                extra=extra,
             )
             return False
         with self._lock:
@@ -59,6 +81,7 @@ class GivingUp:
             message.id,
             message.attempts - 1,
             flow.max_attempts,
+            extra=extra,
         )
         try:
             self._observer.gave_up(message)

@@ -41,6 +41,10 @@ _ABANDONED_MAX = 100
 _LOOK_SECONDS = 0.1
 
 
+def _log_fields(connection: Connection) -> dict[str, str]:
+    return {"nsqd": connection.nsqd_address}
+
+
 @dataclass
 class _Choice:
     """What to do next for a publish, decided under the lock: one of the first three."""
@@ -337,10 +341,11 @@ class Publication:
         if failure is None and self._closed:
             connection.close()
         if failure is None:
-            log.info("connected to %s", connection.nsqd_address)
+            log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
         else:
             level = logging.WARNING if failure.retriable else logging.ERROR
-            log.log(logging.DEBUG if connection.closing else level, "%s", failure)
+            level = logging.DEBUG if connection.closing else level
+            log.log(level, "%s", failure, extra=_log_fields(connection))
         return failure
 
     def _serve(self, connection: Connection) -> None:
@@ -408,9 +413,13 @@ class Publication:
                 self._nodes.failed(connection.address, self._now())
                 self._refresh()
         if connection.closing:
-            log.debug("%s closed as asked", connection.nsqd_address)
+            log.debug(
+                "%s closed as asked", connection.nsqd_address, extra=_log_fields(connection)
+            )
         else:
-            log.warning("lost %s: %s", connection.nsqd_address, reason)
+            log.warning(
+                "lost %s: %s", connection.nsqd_address, reason, extra=_log_fields(connection)
+            )
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -99,3 +99,8 @@ class ReaderSetup:
     def name(self) -> str:
         """For logs and the names of threads."""
         return f"{self.topic}/{self.channel}"
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """For the ``extra`` of log lines."""
+        return {"topic": self.topic, "channel": self.channel}

@@ -60,7 +60,9 @@ class RunningReader:
         rng = random.Random()
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
-        self._giving_up = GivingUp(setup.flow, setup.options, runtime, setup.observer)
+        self._giving_up = GivingUp(
+            setup.flow, setup.options, runtime, setup.observer, setup.log_fields
+        )
         self.dispatch = Dispatch(
             runtime,
             setup.handler,
@@ -68,6 +70,7 @@ class RunningReader:
             max_attempts=flow.max_attempts,
             outcomes=self,
             report_all=self._observes_batches,
+            log_fields=setup.log_fields,
         )
         self.subscription = Subscription(
             setup.topic,
@@ -105,6 +108,7 @@ class RunningReader:
                 self._setup.name,
                 in_flight,
                 flow.concurrency,
+                extra=self._setup.log_fields,
             )
         self.runtime.on_fork(self._after_fork)
         at_exit(self.end_now)
@@ -201,9 +205,14 @@ class RunningReader:
         not_at_exit(self.end_now)
         self._result = StopResult(unanswered=left, workers_running=running)
         if self._result.clean:
-            log.info("%s stopped", self._setup.name)
+            log.info("%s stopped", self._setup.name, extra=self._setup.log_fields)
         else:
-            log.warning("%s stopped with %s", self._setup.name, self._result)
+            log.warning(
+                "%s stopped with %s",
+                self._setup.name,
+                self._result,
+                extra=self._setup.log_fields,
+            )
         self._ended.set()
 
     def _give_back(self) -> None:

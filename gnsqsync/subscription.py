@@ -19,9 +19,10 @@ from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
 from gnsqsync.observer import Observer
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.nodes import ReaderNodes
-from gnsqsync.policy.rdy import Load, RdyAllocator
+from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 from gnsqsync.reader_options import ReaderOptions
 from gnsqsync.runtime import Runtime, Task
+from gnsqsync.silence import Silence
 from gnsqsync.stats import ConnectionStats
 from gnsqsync.sweep import Sweep
 from gnsqsync.timer import Timer
@@ -91,6 +92,7 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
+        self._silence = Silence()
         self._past = _Totals()
         self._sweep = Sweep(self.connections, flow, runtime, timer)
         self._nodes = ReaderNodes(self._direct, rng=rng)
@@ -206,7 +208,13 @@ class Subscription:
             connection.close()
             connection.read()
             return
-        log.info("%s/%s subscribed at %s", self._topic, self._channel, connection.nsqd_address)
+        log.info(
+            "%s/%s subscribed at %s",
+            self._topic,
+            self._channel,
+            connection.nsqd_address,
+            extra=self._log_fields(connection),
+        )
         self._apply(changed)
         self.notify("connected", connection.nsqd_address)
         connection.read()
@@ -237,9 +245,14 @@ class Subscription:
             next_try = "no nsqlookupd lists it, so it is not tried again"
             if again is not None:
                 next_try = f"it is tried again in {again - self._runtime.now():.1f} s"
-            log.warning("%s%s; %s", error, hint, next_try)
+            log.warning("%s%s; %s", error, hint, next_try, extra=self._log_fields(connection))
         else:
-            log.error("%s%s; trying again will not help before that is changed", error, hint)
+            log.error(
+                "%s%s; trying again will not help before that is changed",
+                error,
+                hint,
+                extra=self._log_fields(connection),
+            )
         self.notify("lost", str(address), error)
         if hopeless is not None:
             self._on_hopeless(hopeless)
@@ -262,9 +275,16 @@ class Subscription:
         if not known:
             return
         if connection.closing:
-            log.debug("%s closed as asked", connection.nsqd_address)
+            log.debug(
+                "%s closed as asked", connection.nsqd_address, extra=self._log_fields(connection)
+            )
         else:
-            log.warning("lost %s: %s", connection.nsqd_address, reason)
+            log.warning(
+                "lost %s: %s",
+                connection.nsqd_address,
+                reason,
+                extra=self._log_fields(connection),
+            )
         self._apply(changed)
         self._receiver.on_settled()
         self.notify("lost", connection.nsqd_address, reason)
@@ -303,8 +323,25 @@ class Subscription:
             changed = self._plan(now)
             due = self._dial_due(now)
             self._tasks = [task for task in self._tasks if task.alive]
+            asked_for, reason = self._why_silent()
+            silent = self._silence.note(reason, now)
+        if silent is not None:
+            log.log(
+                logging.INFO if asked_for else logging.WARNING,
+                "%s/%s has had RDY 0 everywhere for %.0f s: %s",
+                self._topic,
+                self._channel,
+                silent,
+                reason,
+                extra=self._log_fields(),
+            )
         if resumed:
-            log.info("%s/%s tests the waters with RDY 1", self._topic, self._channel)
+            log.info(
+                "%s/%s tests the waters with RDY 1",
+                self._topic,
+                self._channel,
+                extra=self._log_fields(),
+            )
         for connection in due:
             task = self._runtime.spawn(
                 f"nsq-read {connection.nsqd_address}", self._serve, connection
@@ -312,6 +349,18 @@ class Subscription:
             with self._lock:
                 self._tasks.append(task)
         self._apply(changed)
+
+    def _why_silent(self) -> tuple[bool, str]:
+        """Why no nsqd may send, "" when one may; holding ``_lock``. First: whether it is wanted."""
+        if self._stopping or any(self._allocator.rdy_of(a) for a in self._connections):
+            return True, ""
+        if self.paused or not self._allocator.max_in_flight:
+            return True, "it is paused, or max_in_flight is 0"
+        if not self._connections:
+            return False, "no nsqd is connected"
+        if self._allocator.regime is Regime.SILENT:
+            return True, "backoff after failures"
+        return False, "the messages in flight use up max_in_flight; handlers are slow or stuck"
 
     def _arm(self) -> None:
         """See to it that ``_tick`` runs when time alone changes something."""
@@ -359,10 +408,17 @@ class Subscription:
         seconds = 0.0 if resume_at is None else resume_at - now
         if self.in_backoff:
             log.info(
-                "%s/%s backs off for %.1f s (level %d)", self._topic, self._channel, seconds, level
+                "%s/%s backs off for %.1f s (level %d)",
+                self._topic,
+                self._channel,
+                seconds,
+                level,
+                extra=self._log_fields(),
             )
         else:
-            log.info("%s/%s is out of backoff", self._topic, self._channel)
+            log.info(
+                "%s/%s is out of backoff", self._topic, self._channel, extra=self._log_fields()
+            )
         self._apply(changed)
         self.notify("backoff", level, seconds)
 
@@ -412,12 +468,11 @@ class Subscription:
         self.replan()
         self._receiver.on_settled()
 
-    def _log_fields(self, connection: Connection) -> dict[str, str]:
-        return {
-            "topic": self._topic,
-            "channel": self._channel,
-            "nsqd": connection.nsqd_address,
-        }
+    def _log_fields(self, connection: Connection | None = None) -> dict[str, str]:
+        fields = {"topic": self._topic, "channel": self._channel}
+        if connection is not None:
+            fields["nsqd"] = connection.nsqd_address
+        return fields
 
     def requeue_delay_for(self, message: Message) -> float:
         return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)

@@ -166,7 +166,11 @@ class Connection:
         )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         if self.negotiated.auth_ignored:
-            log.warning("%s does not ask for AUTH; the auth_secret was not sent", self.nsqd_address)
+            log.warning(
+                "%s does not ask for AUTH; the auth_secret was not sent",
+                self.nsqd_address,
+                extra={"nsqd": self.nsqd_address},
+            )
 
     def _use(self, stream: Stream) -> None:
         self._stream = stream
