@@ -109,6 +109,9 @@ class _Peer:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit():
             raise _Lost(f"dial tcp: address {self.address}: missing host or port")
+        if int(port) > 65535:
+            # The resolver would take it modulo 65536.
+            raise _Lost(f"dial tcp: address {port}: invalid port")
         where = (host.strip("[]"), int(port))
         self._socket = socket.create_connection(where, timeout=_DIAL_TIMEOUT)
         self._socket.settimeout(_IO_TIMEOUT)

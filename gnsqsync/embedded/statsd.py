@@ -200,6 +200,9 @@ class Pusher:
 def _dial(address: str) -> Any:
     """A UDP socket that sends to host:port. OSError, UnicodeError."""
     host, _, port = address.rpartition(":")
+    if port.isascii() and port.isdigit() and int(port) > 65535:
+        # The resolver would take it modulo 65536.
+        raise OSError(f"address {port}: invalid port")
     host = host.removeprefix("[").removesuffix("]") or "localhost"
     with gevent.Timeout(_DIAL_TIMEOUT, TimeoutError("timed out")):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)

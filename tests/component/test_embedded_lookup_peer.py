@@ -177,6 +177,12 @@ def test_one_that_is_silent_does_not_hold_up_the_others(recorder: Recorder, nsqd
         assert "not an address: missing host or port" in nsqd.log.getvalue()
 
 
+def test_a_port_that_cannot_be(recorder: Recorder, nsqd: Nsqd) -> None:
+    port = int(recorder.address.rpartition(":")[2]) + 65536
+    nsqd.peers(f"127.0.0.1:{port}")
+    assert f"dial tcp: address {port}: invalid port" in nsqd.log.getvalue()
+
+
 def test_addresses_change_live(recorder: Recorder, nsqd: Nsqd) -> None:
     peers = nsqd.peers()
     peers.names_changed("topic created", "nobody hears", None)

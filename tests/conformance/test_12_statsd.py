@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -67,6 +68,10 @@ def statsd() -> Iterator[Statsd]:
         sock.bind(("127.0.0.1", 0))
         sock.settimeout(TIMEOUT)
         yield Statsd(sock)
+
+
+def logged_twice(server: Server, line: str) -> bool:
+    return server.log.count(line) >= 2
 
 
 def host_key(server: Server) -> str:
@@ -265,10 +270,12 @@ def test_what_was_begun_is_sent_at_the_end(site: Site) -> None:
 
 @waiting
 def test_an_address_that_is_none(site: Site) -> None:
-    server = site.own_nsqd("-statsd-address=nowhere", "-statsd-interval=1100ms")
-    line = "ERROR: failed to create UDP socket to statsd(nowhere)\n"
-    site.eventually(lambda: server.log.count(line) >= 2, TIMEOUT)
-    assert server.stop() == 0
+    for address in ("nowhere", "127.0.0.1:99999"):
+        server = site.own_nsqd(f"-statsd-address={address}", "-statsd-interval=1100ms")
+        line = f"ERROR: failed to create UDP socket to statsd({address})\n"
+        # The second shows that the first did not end it.
+        site.eventually(partial(logged_twice, server, line), TIMEOUT)
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize(
