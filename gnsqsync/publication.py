@@ -413,9 +413,7 @@ class Publication:
                 self._nodes.failed(connection.address, self._now())
                 self._refresh()
         if connection.closing:
-            log.debug(
-                "%s closed as asked", connection.nsqd_address, extra=_log_fields(connection)
-            )
+            log.debug("%s closed as asked", connection.nsqd_address, extra=_log_fields(connection))
         else:
             log.warning(
                 "lost %s: %s", connection.nsqd_address, reason, extra=_log_fields(connection)
@@ -452,7 +450,12 @@ class Publication:
             waiting[-1].wait(max(0.0, deadline - self._now()))
 
     def abandon(self) -> None:
-        """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
+        """In a forked child: close the descriptors and nothing else. No lock is to be trusted.
+
+        A greenlet that was publishing is copied into the child, and finds this closed.
+        """
+        self._closed = True
+        self._ready = ()
         for connection in self._live.values():
             connection.abandon()
         for connection, _ in self._dialling.values():

@@ -345,6 +345,7 @@ class Reader:
     def _pull(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
         run = self._running()
         while True:
+            run.check_process()
             # Answers to the list before leave now, not when the sweep comes round.
             run.flush()
             batch = run.dispatch.pull(max_messages, max_wait)
@@ -358,6 +359,11 @@ class Reader:
             yield from batch
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _start_with_max_in_flight(self, count: int) -> None:
+        """For a ReaderGroup, before ``start()``."""
+        flow = replace(self._setup.flow, max_in_flight=count)
+        self._setup = replace(self._setup, flow=flow)
 
     def _running(self) -> RunningReader:
         run = self._run

@@ -36,5 +36,5 @@ def run_script(*parts: str, timeout: float = 60.0) -> str:
         timeout=timeout,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert done.stderr == "", done.stderr
     return done.stdout.strip()

@@ -1,0 +1,28 @@
+"""The beginning of scripts that use Reader and Writer in a process of their own, in any world."""
+
+from __future__ import annotations
+
+from tests.support.servers import Server
+
+WORLDS = ("threads", "gevent", "patched")
+
+
+def prelude(world: str, server: Server, topic: str) -> str:
+    """Source that imports what scripts need and names the world, the nsqd and the topic."""
+    lines = []
+    if world == "patched":
+        lines += ["import gevent.monkey", "gevent.monkey.patch_all()"]
+    lines += [
+        "import os, signal, sys, threading, time",
+        "from gnsqsync import Reader, Requeue, Writer",
+        "from gnsqsync.errors import ClosedError, ConfigError, NotSent, OutcomeUnknown",
+        "from tests.support.forking import Child, Nsqd, in_child",
+        "from tests.support.worlds import World",
+        f"world = World({world!r})",
+        "runtime = world.runtime",
+        f"nsqd = Nsqd('http://%s:%d' % {server.http_address!r})",
+        f"address = '%s:%d' % {server.tcp_address!r}",
+        f"topic = {topic!r}",
+        "me = topic + '-client'",
+    ]
+    return "\n".join(lines)
