@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from gnsqsync.config import check_int
-from gnsqsync.errors import ClosedError, ConfigError, NSQError
+from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader import Reader
-from gnsqsync.runtime import Runtime, choose
+from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.stats import StopResult
 from gnsqsync.timer import Timer
 
@@ -18,6 +18,8 @@ __all__ = ["ReaderGroup"]
 
 # How often a shared max_in_flight is divided anew, in seconds.
 _ROUND_SECONDS = 1.0
+# How long a limit that was taken from a reader may be in use there, until nsqd has heard of it.
+_TRANSIT_SECONDS = 0.5
 
 
 class ReaderGroup:
@@ -44,6 +46,9 @@ class ReaderGroup:
         self._runtime_choice = runtime
         self._share: _SharedLimit | None = None
         self._started = False
+        self._watchers: list[Task] = []
+        self._results: dict[Reader, StopResult] = {}
+        self._errors: list[BaseException] = []
 
     def start(self, block: bool = True) -> list[StopResult] | None:
         """Start all; with ``block`` until ``stop()``, then their results. See Reader.start."""
@@ -51,8 +56,18 @@ class ReaderGroup:
             raise ClosedError("a ReaderGroup is started once; make a new one to consume again")
         self._started = True
         runtime = choose(self._runtime_choice)
-        for reader in self.readers:
-            reader.start(block=False)
+        try:
+            for reader in self.readers:
+                if self._max_in_flight is not None:
+                    # Its part of the shared limit comes when all are there.
+                    reader._start_with_max_in_flight(0)
+                reader.start(block=False)
+                self._watchers.append(
+                    runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
+                )
+        except BaseException:
+            self.stop(0.0)
+            raise
         if self._max_in_flight is not None:
             self._share = _SharedLimit(self.readers, self._max_in_flight, runtime)
         if not block:
@@ -64,29 +79,36 @@ class ReaderGroup:
             self.join()
             raise
 
+    def _watch(self, reader: Reader) -> None:
+        """Wait for one reader; if it ended by an error, the others end too."""
+        try:
+            result = reader.join()
+        except BaseException as error:  # noqa: BLE001 - join() raises it
+            self._errors.append(error)
+            self.stop()
+        else:
+            assert result is not None
+            self._results[reader] = result
+
     def stop(self, timeout: float = 30.0) -> None:
         """Ask every reader to end; returns at once. See Reader.stop."""
         for reader in self.readers:
             reader.stop(timeout)
 
     def join(self) -> list[StopResult]:
-        """Wait until all have stopped. If one stopped by an error, the others stop too."""
-        results = []
-        failure: NSQError | None = None
-        for reader in self.readers:
-            try:
-                result = reader.join()
-            except NSQError as error:
-                failure = failure or error
-                self.stop()
-            else:
-                assert result is not None
-                results.append(result)
+        """Wait until all have stopped, and return their results in order.
+
+        When one stops by an error, the others are stopped, and the error is raised here.
+        """
+        if not self._started:
+            raise ClosedError("the ReaderGroup is not started")
+        for watcher in self._watchers:
+            watcher.join()
         if self._share is not None:
             self._share.close()
-        if failure is not None:
-            raise failure
-        return results
+        if self._errors:
+            raise self._errors[0]
+        return [self._results[reader] for reader in self.readers]
 
     def __enter__(self) -> ReaderGroup:
         if not self._started:
@@ -110,13 +132,16 @@ class _SharedLimit:
         self._readers = readers
         self._runtime = runtime
         self._allocator: RdyAllocator[int] = RdyAllocator(
-            limit, low_rdy_idle_timeout=10.0, low_rdy_timeout=30.0, rng=random.Random()
+            limit,
+            low_rdy_idle_timeout=10.0,
+            low_rdy_timeout=30.0,
+            transit=_TRANSIT_SECONDS,
+            rng=random.Random(),
         )
         self._received = [0] * len(readers)
         self._busy_at = [runtime.now()] * len(readers)
         for index in range(len(readers)):
             self._allocator.add(index, limit, runtime.now())
-            readers[index].set_max_in_flight(0)
         self._timer = Timer(runtime, "nsq-timer group")
         self._timer.start()
         self._round()

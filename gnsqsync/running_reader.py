@@ -102,7 +102,7 @@ class RunningReader:
     def start(self) -> None:
         flow = self._setup.flow
         in_flight = flow.initial_max_in_flight
-        if in_flight <= 1 or in_flight < flow.concurrency:
+        if in_flight == 1 or 0 < in_flight < flow.concurrency:
             log.info(
                 "%s: max_in_flight is %d for %d workers; raise it when messages are small and many",
                 self._setup.name,
