@@ -156,8 +156,9 @@ class Discovery:
         poll.failures += 1
         log.log(
             logging.DEBUG if poll.failures > 1 else logging.WARNING,
-            "lookup of %s failed: %s",
+            "lookup of %s at %s failed: %s",
             self._topic,
+            poll.client.url,
             error,
         )
         if poll.failures == 1:

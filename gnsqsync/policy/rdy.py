@@ -416,7 +416,8 @@ class RdyAllocator(Generic[Key]):
                 if node.rdy and regime is Regime.ROTATE:
                     moments.append(node.turn_at + self._turn_timeout)
         if self.waiting:
-            moments.extend(node.held_until for node in nodes if node.held)
+            # Of all nodes: one that was retired holds its slots until then, too.
+            moments.extend(node.held_until for node in self._nodes.values() if node.held)
         return min(moments, default=None)
 
 
