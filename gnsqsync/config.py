@@ -60,10 +60,10 @@ def check_body(body: object, max_size: int, what: str = "body") -> bytes:
     ConfigError when it is of another type, empty, or larger than ``max_size`` bytes: nsqd would
     close the connection, and with it other publishes under way (nsq-reference 1.18).
     """
-    if isinstance(body, str):
-        data = body.encode()
-    elif isinstance(body, bytes):
+    if isinstance(body, bytes):
         data = body
+    elif isinstance(body, str):
+        data = body.encode()
     elif isinstance(body, (bytearray, memoryview)):
         data = bytes(body)
     else:

@@ -119,8 +119,12 @@ class Writer:
         self._check_topic(topic)
         if isinstance(bodies, (bytes, str)):
             raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
+        limit = self._max_msg_size
         checked = [
-            check_body(body, self._max_msg_size, f"bodies[{index}]")
+            # The text of an error is made only for a body that is not plainly right.
+            body
+            if type(body) is bytes and 0 < len(body) <= limit
+            else check_body(body, limit, f"bodies[{index}]")
             for index, body in enumerate(bodies)
         ]
         if not checked:
