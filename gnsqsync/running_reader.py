@@ -32,6 +32,8 @@ log = logging.getLogger("gnsqsync.reader")
 _JOIN_SECONDS = 5.0
 # For threads that have nothing left to do but to see it.
 _NOTICE_SECONDS = 0.5
+# What a handler at work is granted at the end of the interpreter.
+_EXIT_SECONDS = 0.5
 # What a handler at work is granted after Ctrl-C.
 _INTERRUPT_SECONDS = 30.0
 
@@ -53,6 +55,7 @@ class RunningReader:
         self._control = runtime.queue()
         self._ended = runtime.event()
         self._stopping = False
+        self._handlers_die = False
         self._result: StopResult | None = None
         self._error: BaseException | None = None
         self._supervisor: Task | None = None
@@ -162,9 +165,10 @@ class RunningReader:
         return self._result
 
     def end_now(self) -> None:
-        """For the end of the interpreter: stop without waiting for handlers."""
+        """For the end of the interpreter, and of every handler that still runs with it."""
         if self._pid == os.getpid() and not self._ended.is_set():
-            self.stop(0.0)
+            self._handlers_die = True
+            self.stop(_EXIT_SECONDS)
             self._ended.wait(_JOIN_SECONDS)
 
     # -- stopping --------------------------------------------------------------------------------
@@ -194,6 +198,8 @@ class RunningReader:
         self._give_back()
         self.dispatch.stop()
         deadline = self._wait_drained(deadline)
+        if self._handlers_die:
+            self._give_back_all()
         left = self.subscription.in_flight
         # Also when the time is over: idle workers still have to notice.
         running = self.dispatch.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
@@ -222,6 +228,12 @@ class RunningReader:
                 touched.add(connection)
         for connection in touched:
             connection.outbox.flush(1.0)
+
+    def _give_back_all(self) -> None:
+        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
+        for connection in self.subscription.connections():
+            for message in list(connection.in_flight):
+                connection.requeue_quietly(message, 0)
 
     def give_back_taken(self) -> None:
         """REQ 0 for what the pull form handed out and nobody answered or detached."""
