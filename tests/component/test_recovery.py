@@ -1,0 +1,226 @@
+"""A Reader that loses what it had: dials, tests and RDY come back, and stay away after a stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from gnsqsync import Message
+from gnsqsync.errors import BadBody, BadChannel, InvalidCommand
+from tests.component.conftest import Client, address, names
+from tests.component.test_writer import refuse, unused_address
+from tests.support import scripted
+from tests.support.scripted import Command, ScriptedNsqd, automatic
+from tests.support.worlds import World
+
+SUBSCRIBED = automatic(until="RDY")
+
+
+def test_the_clock_on_the_wall_may_jump(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day forward and a day back: the redial comes when it would have come anyway."""
+    real = time.time
+    with ScriptedNsqd() as nsqd:
+        client.consume(print, nsqd)
+        for number, jump in enumerate((86400.0, -86400.0), start=1):
+            world.eventually(lambda: len(nsqd.received("RDY")) == number)  # noqa: B023
+            monkeypatch.setattr(time, "time", lambda: real() + jump)  # noqa: B023
+            nsqd.drop_connections()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 3)
+
+
+def test_a_stop_ends_redials(client: Client, world: World) -> None:
+    """Also the one that was due already: nothing is dialled once the Reader has stopped."""
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(print, nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.refuse_connections()
+        nsqd.drop_connections()
+        world.eventually(lambda: not reader.stats().connections)
+        reader.stop()
+        assert reader.join(10) is not None
+        nsqd.accept_connections()
+        # The first redial would have come within half a second.
+        world.sleep(0.7)
+        assert len(nsqd.connections) == 1
+
+
+def test_a_reading_thread_that_dies_takes_its_connection_along(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody foresaw, too, is a loss like any other: told, removed, dialled again."""
+    got: list[Message] = []
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(got.append, nsqd, max_in_flight=2)
+        world.eventually(lambda: nsqd.received("RDY"))
+        run = reader._run
+        assert run is not None
+        put = run.dispatch.put
+
+        def broken(*args: Any) -> None:
+            run.dispatch.put = put  # type: ignore[method-assign]
+            raise RuntimeError("nobody foresaw this")
+
+        run.dispatch.put = broken  # type: ignore[method-assign]
+        nsqd.connections[0].message(b"x")
+        world.eventually(lambda: len(nsqd.received("RDY")) == 2)
+        assert "nobody foresaw this" in caplog.text
+        nsqd.connections[1].message(b"y")
+        world.eventually(lambda: reader.stats().finished == 1)
+        assert [message.body for message in got] == [b"y"]
+        assert reader.stats().in_flight == 0
+
+
+def test_a_timer_job_that_fails_is_not_the_last(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redials and RDY rounds are jobs of one timer, which must not die of one of them."""
+
+    def broken() -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(print, nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        assert reader._run is not None
+        reader._run._timer.after(0.0, broken)
+        world.eventually(lambda: "nobody foresaw this" in caplog.text)
+        nsqd.drop_connections()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 2)
+
+
+def test_the_pull_form_outlives_a_connection(client: Client, world: World) -> None:
+    """A loss does not look like the end; only a stop ends the loop."""
+    bodies: list[bytes] = []
+    with ScriptedNsqd() as nsqd:
+        reader = client.reader(None, nsqd)
+
+        def loop() -> None:
+            for message in reader:
+                bodies.append(message.body)
+                message.finish()
+
+        task = world.spawn(loop)
+        for number, body in enumerate((b"before", b"after")):
+            world.eventually(lambda: len(nsqd.received("RDY")) > number)  # noqa: B023
+            nsqd.connections[number].message(body)
+            world.eventually(lambda: len(nsqd.received("FIN")) == number + 1)  # noqa: B023
+            nsqd.drop_connections()
+        assert bodies == [b"before", b"after"]
+        assert not task.done
+        reader.stop()
+        task.join()
+
+
+def test_the_log_says_when_the_next_dial_is(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with unused_address() as where:
+        client.consume(print, nsqd_tcp_addresses=where)
+        world.eventually(lambda: "it is tried again in 0." in caplog.text)
+        assert where in caplog.text
+
+
+def test_an_nsqd_that_is_down_at_the_start(client: Client, world: World) -> None:
+    """It takes the path of one that is lost: start() does not raise, and the rest goes on."""
+    got: list[bytes] = []
+    with ScriptedNsqd() as late, ScriptedNsqd() as good:
+        late.refuse_connections()
+        client.consume(lambda m: got.append(m.body), late, good, max_in_flight=2)
+        world.eventually(lambda: good.received("RDY"))
+        good.connections[0].message(b"good")
+        world.eventually(lambda: got == [b"good"])
+        late.accept_connections()
+        world.eventually(lambda: late.received("RDY"))
+        late.connections[0].message(b"late")
+        world.eventually(lambda: got == [b"good", b"late"])
+
+
+@pytest.mark.parametrize(
+    ("step", "text", "error"),
+    [
+        ("IDENTIFY", "E_BAD_BODY IDENTIFY msg timeout (9000000) is invalid", BadBody),
+        ("IDENTIFY", "E_INVALID cannot IDENTIFY in current state", InvalidCommand),
+        ("SUB", "E_BAD_CHANNEL SUB channel name is not valid", BadChannel),
+    ],
+)
+def test_a_refused_configuration_is_loud_and_final(
+    client: Client,
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+    text: str,
+    error: type[Exception],
+) -> None:
+    """When all nsqds refuse us, start() raises what they said."""
+    script = [automatic(hooks={step: refuse(text)})]
+    with ScriptedNsqd(script) as one, ScriptedNsqd(script) as two:
+        task = world.spawn(client.reader(print, one, two).start)
+        with pytest.raises(error, match=text[:10]):
+            task.join()
+        told = [r for r in caplog.records if r.levelno == logging.ERROR and text in r.getMessage()]
+        assert len(told) == 2
+        assert (len(one.connections), len(two.connections)) == (1, 1)
+
+
+def test_a_refused_secret_is_loud_and_tried_again(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """nsqd says the same when its authentication server is away for a moment."""
+    hooks = {"AUTH": refuse("E_AUTH_FAILED AUTH failed")}
+    bad = [automatic(hooks=hooks, auth_required=True)]
+    good = [automatic(auth_required=True)]
+    with ScriptedNsqd(bad, good) as nsqd:
+        client.consume(print, nsqd, auth_secret="secret")
+        world.eventually(lambda: nsqd.received("RDY"))
+        assert "E_AUTH_FAILED AUTH failed; it is tried again in 0." in caplog.text
+
+
+def test_a_backoff_outlives_the_connection(client: Client, world: World) -> None:
+    """The REQ dies with its connection; RDY comes back by the test, and then in full."""
+    attempts: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        attempts.append(message.body)
+        if message.body == b"bad":
+            raise ValueError
+
+    def vanish(connection: scripted.Connection, command: Command) -> None:
+        scripted.reset()(connection)
+
+    first = [SUBSCRIBED, scripted.message(b"bad"), automatic(hooks={"REQ": vanish})]
+    with ScriptedNsqd(first, [automatic()]) as nsqd:
+        reader = client.consume(
+            handler, nsqd, max_in_flight=5, latency="throughput", backoff_multiplier=0.4
+        )
+        world.eventually(lambda: nsqd.received("REQ"))
+        world.eventually(lambda: not reader.stats().connections)
+        assert reader.is_in_backoff
+        assert reader.stats().backoff_level == 1
+        world.eventually(lambda: len(nsqd.received("SUB")) == 2)
+        world.eventually(lambda: names(nsqd)[-1] == "RDY 1")
+        assert reader.is_in_backoff
+        nsqd.connections[1].message(b"good")
+        world.eventually(lambda: names(nsqd)[-1] == "RDY 5")
+        assert attempts == [b"bad", b"good"]
+        assert not reader.is_in_backoff
+
+
+def test_a_dead_address_costs_the_others_nothing(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes part in nothing: the one that lives has the whole limit, said once."""
+    with ScriptedNsqd() as nsqd, unused_address() as dead:
+        client.consume(
+            print,
+            nsqd_tcp_addresses=[address(nsqd), dead],
+            max_in_flight=4,
+            latency="throughput",
+            rdy_redistribute_interval=0.05,
+        )
+        world.eventually(lambda: caplog.text.count(f"cannot connect to {dead}") == 2)
+        assert names(nsqd) == ["SUB t ch", "RDY 4"]
