@@ -299,7 +299,7 @@ def test_ensure_channel_ends_in_time(client: Client, world: World) -> None:
     hooks: Any = {"IDENTIFY": lambda connection, command: None}
     with ScriptedNsqd([automatic(hooks=hooks)]) as silent, ScriptedNsqd() as good:
         reader = client.reader(print, silent, good)
-        with pytest.raises(ConnectionLost, match=r"0\.3 s"):
+        with pytest.raises(ConnectionLost, match="could not be made everywhere"):
             reader.ensure_channel(timeout=0.3)
         assert names(good) == ["SUB t ch"]
         silent.drop_connections()

@@ -229,6 +229,20 @@ class Pool:
                 self._servers[key] = server
         return server
 
+    def get_many(self, kind: str, program: str, count: int, share: str) -> list[Server]:
+        """As get() for share 0, share 1 ...; those that are new start side by side."""
+        keys = [(kind, program, f"{share} {number}") for number in range(count)]
+        with self._lock:
+            new = [Server(kind, program) for key in keys if key not in self._servers]
+            # Known before they start, so that nobody loses one that fails.
+            self._servers.update(zip((k for k in keys if k not in self._servers), new, strict=True))
+            threads = [threading.Thread(target=server.start) for server in new]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return [self._servers[key] for key in keys]
+
     def close(self) -> None:
         servers = list(self._servers.values())
         for server in servers:
@@ -256,6 +270,10 @@ class Site:
     def nsqd(self, *flags: str, share: str = "") -> Server:
         """A running nsqd, shared with the tests that ask for the same flags and `share`."""
         return self._pool.get(self.kind, "nsqd", flags, share)
+
+    def nsqds(self, count: int, share: str = "one of many") -> list[Server]:
+        """So many nsqds with default flags, shared like nsqd()."""
+        return self._pool.get_many(self.kind, "nsqd", count, share)
 
     def nsqlookupd(self, *flags: str, share: str = "") -> Server:
         """A running nsqlookupd, shared like nsqd()."""
