@@ -124,8 +124,8 @@ class Outbox:
         """Write what waits, or leave it to the thread that is writing: it looks again.
 
         ``wait``: how many seconds this caller has when the kernel's buffer is full; what is
-        left then goes with the next flush. Whatever breaks the send shuts the stream down,
-        which wakes the reading thread; nothing is raised but what is no Exception.
+        left then goes with the next flush. Whatever else breaks the send shuts the stream
+        down, which wakes the reading thread; nothing is raised but what is no Exception.
         """
         lock = self._lock
         while self.has_unsent and lock.acquire(False):
@@ -134,6 +134,11 @@ class Outbox:
                 if self._closed or self.broken is not None:
                     return
                 emptied = self._write(wait)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                # nsqd is gone, and the reading thread will see that behind what nsqd sent
+                # before: perhaps the error that says why.
+                self.broken = error
+                return
             except Exception as error:  # noqa: BLE001 - kept for the reading thread
                 self.broken = error
                 self._stream.shutdown()

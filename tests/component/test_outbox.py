@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from typing import Any
 
@@ -258,12 +259,26 @@ def test_a_caller_with_much_time_gives_a_stalled_connection_up_too() -> None:
 
 
 def test_what_breaks_a_send_wakes_the_reading_thread_and_is_not_raised() -> None:
-    kernel = Kernel(room=0, breaks=True)
+    def fail() -> None:
+        raise OSError(errno.ENOBUFS, "no buffers")
+
+    kernel = Kernel()
+    kernel.on_send = fail
     outbox = outbox_on(kernel)
     outbox.commands.append(b"NOP\n")
     outbox.flush()
     assert kernel.is_shut
+    assert isinstance(outbox.broken, OSError)
+
+
+def test_a_peer_that_closed_may_have_said_why() -> None:
+    """What it sent is still to be read, so the stream is not shut; it ends by itself."""
+    kernel = Kernel(room=0, breaks=True)
+    outbox = outbox_on(kernel)
+    outbox.commands.append(b"NOP\n")
+    outbox.flush()
     assert isinstance(outbox.broken, BrokenPipeError)
+    assert not kernel.is_shut
 
 
 def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
