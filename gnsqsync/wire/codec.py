@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import Any, Protocol
 
-from gnsqsync.errors import ProtocolError
+from gnsqsync.errors import NegotiationFailed, ProtocolError
 
 __all__ = ["DeflateLayer", "Layer", "SnappyLayer"]
 
@@ -78,8 +78,12 @@ class SnappyLayer:
     eof = False  # the format has no end mark
 
     def __init__(self) -> None:
-        import snappy
-
+        try:
+            import snappy
+        except ImportError as error:
+            raise NegotiationFailed(
+                f"snappy needs the package python-snappy, which cannot be imported: {error}"
+            ) from error
         self._compressor: Any = snappy.StreamCompressor()
         self._decompressor: Any = snappy.StreamDecompressor()
         self._identified = False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import Any
 
 import pytest
 
 from gnsqsync import Message
-from gnsqsync.errors import BadBody, BadChannel, InvalidCommand
+from gnsqsync.errors import BadBody, BadChannel, InvalidCommand, NegotiationFailed
 from tests.component.conftest import Client, address, names
 from tests.component.test_writer import refuse, unused_address
 from tests.support import scripted
@@ -165,6 +166,18 @@ def test_a_refused_configuration_is_loud_and_final(
         told = [r for r in caplog.records if r.levelno == logging.ERROR and text in r.getMessage()]
         assert len(told) == 2
         assert (len(one.connections), len(two.connections)) == (1, 1)
+
+
+def test_snappy_without_its_package(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names what to install, and no dial is tried again."""
+    monkeypatch.setitem(sys.modules, "snappy", None)
+    with ScriptedNsqd([automatic(snappy=True)]) as nsqd:
+        task = world.spawn(client.reader(print, nsqd, snappy=True).start)
+        with pytest.raises(NegotiationFailed, match="needs the package python-snappy"):
+            task.join()
+        assert len(nsqd.connections) == 1
 
 
 def test_a_refused_secret_is_loud_and_tried_again(

@@ -1,0 +1,292 @@
+"""What a Reader does not do: fill logs, keep memory, take signals, stall, count a failure twice."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from gnsqsync import Message, Observer, Reader, Writer
+from gnsqsync.errors import PublishError
+from gnsqsync.net.connection import Connection
+from gnsqsync.net.outbox import PublishSlot
+from gnsqsync.running_reader import RunningReader
+from tests.component.conftest import Client, names
+from tests.support import scripted
+from tests.support.scripted import Command, ScriptedNsqd, automatic, message_frame
+from tests.support.worlds import World
+
+SUBSCRIBED = automatic(until="RDY")
+
+
+def messages(count: int, body: bytes = b"x") -> bytes:
+    return b"".join(message_frame(body) for _ in range(count))
+
+
+# -- handlers that take long ----------------------------------------------------------------------
+
+
+def test_more_messages_than_asked_for_hold_up_nothing(client: Client, world: World) -> None:
+    """nsqd sends them after timeouts of its own. The reading thread goes on reading."""
+    release: list[bool] = []
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd:
+        reader = client.consume(lambda m: world.eventually(lambda: release), nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        for _ in range(10):
+            nsqd.connections[0].send(messages(100))
+        nsqd.connections[0].response(b"_heartbeat_")
+        world.eventually(lambda: nsqd.received("NOP"))
+        assert reader.stats().in_flight == 1000
+        assert nsqd.received("FIN") == []
+        release.append(True)
+        world.eventually(lambda: len(nsqd.received("FIN")) == 1000)
+
+
+def test_a_publish_that_stalls_in_a_handler(client: Client, world: World) -> None:
+    """It ends at its deadline, and the consumer's heartbeats are answered meanwhile."""
+    outcomes: list[str] = []
+    nothing = {"PUB": lambda connection, command: None}
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd, ScriptedNsqd([automatic(hooks=nothing)]) as stalled:
+        writer = client.writer(stalled, publish_timeout=0.5)
+
+        def handler(message: Message) -> None:
+            try:
+                writer.publish("t", message.body)
+            except PublishError as error:
+                outcomes.append(type(error).__name__)
+
+        client.consume(handler, nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x")
+        world.eventually(lambda: stalled.received("PUB"))
+        nsqd.connections[0].response(b"_heartbeat_")
+        world.eventually(lambda: nsqd.received("NOP"))
+        assert outcomes == []
+        world.eventually(lambda: nsqd.received("FIN"))
+        assert outcomes == ["OutcomeUnknown"]
+
+
+def test_close_from_inside_a_handler(client: Client, world: World) -> None:
+    """Of the Writer that it publishes with and of the Reader that runs it, while others wait."""
+    results: list[Any] = []
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd, ScriptedNsqd() as other:
+        writer = client.writer(other)
+
+        def handler(message: Message) -> None:
+            writer.publish("t", message.body)
+            writer.close()
+            reader.stop()
+            results.append(reader.stats())
+
+        reader = client.consume(handler, nsqd, concurrency=2, max_in_flight=10)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x")
+        world.eventually(lambda: nsqd.received("CLS"))
+        nsqd.connections[0].response(b"CLOSE_WAIT")
+        result = reader.join(10)
+        assert result is not None
+        assert result.clean
+        assert len(results) == 1
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+class Levels(Observer):
+    """Notes each change of the backoff."""
+
+    def __init__(self) -> None:
+        self.levels: list[int] = []
+
+    def backoff(self, level: int, seconds: float) -> None:
+        self.levels.append(level)
+
+
+def test_failures_side_by_side_are_one_backoff(client: Client, world: World) -> None:
+    begun: list[Message] = []
+    observer = Levels()
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        world.eventually(lambda: len(begun) == 5)
+        raise ValueError
+
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd:
+        reader = client.consume(
+            handler, nsqd, concurrency=5, backoff_multiplier=60, observer=observer
+        )
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].send(messages(5))
+        world.eventually(lambda: len(nsqd.received("REQ")) == 5)
+        assert reader.stats().backoff_level == 1
+        world.eventually(lambda: observer.levels == [1])
+
+
+def test_backoff_that_is_off_changes_nothing_else(client: Client, world: World) -> None:
+    def handler(message: Message) -> None:
+        raise ValueError
+
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd:
+        reader = client.consume(
+            handler, nsqd, max_in_flight=3, max_backoff_duration=0, latency="throughput"
+        )
+        world.eventually(lambda: nsqd.received("RDY"))
+        for attempts in (1, 2, 5):
+            nsqd.connections[0].message(b"x", attempts=attempts)
+        world.eventually(lambda: len(nsqd.received("REQ")) == 3)
+        # The delays of a requeue are its own, and so are those between dials.
+        assert [c.parameters[1] for c in nsqd.received("REQ")] == ["90000", "180000", "450000"]
+        assert [name for name in names(nsqd) if name.startswith("RDY")] == ["RDY 3"]
+        assert not reader.is_in_backoff
+
+
+def test_the_log_tells_when_a_backoff_begins_and_ends(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"bad":
+            raise ValueError("the database is away")
+
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd, caplog.at_level(logging.INFO, "gnsqsync.reader"):
+        reader = client.consume(handler, nsqd, backoff_multiplier=0.05)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"bad")
+        world.eventually(lambda: "t/ch backs off for 0.1 s (level 1)" in caplog.text)
+        assert "ValueError: the database is away" in caplog.text
+        world.eventually(lambda: "t/ch tests the waters with RDY 1" in caplog.text)
+        nsqd.connections[0].message(b"good")
+        world.eventually(lambda: "t/ch is out of backoff" in caplog.text)
+        assert not reader.is_in_backoff
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "E_FIN_FAILED",
+        "E_FIN_FAILED FIN {id} failed ID not in flight",
+        "E_FIN_FAILED FIN {id} failed client does not own message",
+        "E_FIN_FAILED quite another text, of another version",
+    ],
+)
+def test_a_refused_fin_is_known_by_its_code(client: Client, world: World, text: str) -> None:
+    def refuse(connection: scripted.Connection, command: Command) -> None:
+        connection.error(text.format(id=command.parameters[0]))
+
+    with ScriptedNsqd([SUBSCRIBED, automatic(hooks={"FIN": refuse})]) as nsqd:
+        reader = client.consume(lambda m: None, nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        for count in (1, 2):
+            nsqd.connections[0].message(b"x")
+            world.eventually(lambda: reader.stats().answers_failed == count)  # noqa: B023
+        assert len(nsqd.connections) == 1
+        assert reader.stats().connections
+
+
+# -- logs and signals -----------------------------------------------------------------------------
+
+
+def test_heartbeats_leave_no_line_in_the_log(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedNsqd() as nsqd, caplog.at_level(logging.DEBUG, "gnsqsync"):
+        client.consume(print, nsqd)
+        writer = client.writer(nsqd)
+        writer.connect()
+        world.eventually(lambda: nsqd.received("RDY"))
+        world.eventually(lambda: "subscribed" in caplog.text and "connected to" in caplog.text)
+        caplog.clear()
+        for _ in range(20):
+            for connection in nsqd.connections:
+                connection.response(b"_heartbeat_")
+        world.eventually(lambda: len(nsqd.received("NOP")) == 40)
+        assert caplog.records == []
+
+
+def test_an_end_that_was_asked_for_is_no_news(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The EOF that follows is told at DEBUG, of a Reader and of a Writer."""
+    with ScriptedNsqd() as nsqd, caplog.at_level(logging.DEBUG, "gnsqsync"):
+        reader = client.consume(print, nsqd, max_in_flight=2)
+        writer = client.writer(nsqd)
+        writer.publish("t", "x")
+        world.eventually(lambda: nsqd.received("RDY"))
+        writer.close()
+        reader.stop()
+        assert reader.join(10) is not None
+        assert caplog.text.count("closed as asked") >= 1
+        assert [r for r in caplog.records if r.levelno > logging.INFO] == []
+        assert "closed the connection" not in caplog.text
+
+
+def test_signals_belong_to_the_program(client: Client, world: World) -> None:
+    """A start that blocks the main thread installs no handler; Ctrl-C is Python's own."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    during: list[Any] = []
+
+    def handler(message: Message) -> None:
+        during.append([signal.getsignal(number) for number in numbers])
+        reader.stop()
+
+    assert threading.current_thread() is threading.main_thread()
+    with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()]) as nsqd:
+        reader = client.reader(handler, nsqd)
+        reader.start()
+    assert during == [before]
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def alive(*kinds: type) -> dict[str, int]:
+    """How many objects of each kind there are."""
+    gc.collect()
+    everything = gc.get_objects()
+    return {kind.__name__: sum(isinstance(o, kind) for o in everything) for kind in kinds}
+
+
+def test_nothing_piles_up(client: Client, world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Many messages and publishes, some of them failures, and connections that get lost."""
+    kinds = (Message, Connection, PublishSlot, Reader, RunningReader)
+    # Kept log records hold what failed by their tracebacks.
+    caplog.set_level(logging.CRITICAL, "gnsqsync")
+
+    def handler(message: Message) -> None:
+        if message.body == b"touch":
+            message.touch()
+        if message.body == b"bad":
+            raise ValueError
+
+    def life(nsqd: ScriptedNsqd, other: ScriptedNsqd, writer: Writer) -> None:
+        nsqd.commands.clear()
+        reader = client.consume(
+            handler, nsqd, max_in_flight=100, max_backoff_duration=0, auto_touch=True
+        )
+        client.forget(reader)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[-1].send(messages(200) + messages(5, b"bad") + messages(5, b"touch"))
+        for _ in range(20):
+            writer.publish("t", "x")
+        world.eventually(lambda: reader.stats().finished == 205)
+        assert reader._run is not None
+        # One sweep for all messages, one tick for RDY and redials, and no timer each.
+        assert len(reader._run._timer._heap) <= 4
+        nsqd.drop_connections()
+        other.drop_connections()
+        world.eventually(lambda: not writer.is_connected)
+        reader.stop()
+        assert reader.join(10) is not None
+
+    with ScriptedNsqd([SUBSCRIBED, automatic()]) as nsqd, ScriptedNsqd() as other:
+        writer = client.writer(other)
+        before = alive(*kinds)
+        for _ in range(12):
+            life(nsqd, other, writer)
+        # A task may hold the last of each for a moment.
+        world.eventually(lambda: all(n <= before[kind] + 2 for kind, n in alive(*kinds).items()))

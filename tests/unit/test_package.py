@@ -1,0 +1,93 @@
+"""What a package index and a busy environment meet: names, dependencies, clocks, old syntax."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from setuptools import find_packages
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gnsqsync"
+
+# They tell people and files what time it is.
+WITH_A_CALENDAR = {"cli", "embedded"}
+WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
+# Words that became keywords or may be mistaken for modules; pynsq had an argument "async".
+NEW_WORDS = {"async", "await", "match", "case", "type"}
+
+
+def settings() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def wall_clocks(source: str) -> Iterator[int]:
+    """The lines that read a clock which somebody may set."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "time" and node.attr in WALL_CLOCK:
+                yield node.lineno
+        elif isinstance(node, ast.Import):
+            if any(alias.name == "datetime" for alias in node.names):
+                yield node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            if node.module == "datetime" or (node.module == "time" and names & WALL_CLOCK):
+                yield node.lineno
+
+
+def test_no_interval_of_the_client_is_measured_by_the_wall_clock() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in WITH_A_CALENDAR
+        for line in wall_clocks(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_a_wall_clock_is_found() -> None:
+    source = "import time\nimport datetime\nfrom time import time\ntime.time()\ntime.monotonic()"
+    assert list(wall_clocks(source)) == [2, 3, 4]
+
+
+def test_one_name_of_our_own_is_installed() -> None:
+    """Two distributions with one top-level name write over each other's files."""
+    config = settings()
+    include = config["options.packages.find"]["include"].split()
+    packages = find_packages(str(ROOT), include=include)
+    assert {name.split(".")[0] for name in packages} == {"gnsqsync"}
+    assert config["metadata"]["name"] == "gnsqsync"
+
+
+def test_dependencies_are_few_and_have_lower_bounds_only() -> None:
+    """No event loop and no pin that could fight with an application's own."""
+    config = settings()
+    required = config["options"]["install_requires"].split("\n")[1:]
+    extras = [
+        line
+        for section in config["options.extras_require"].values()
+        for line in section.split("\n")[1:]
+    ]
+    assert {re.split(r"\W", line.replace("-", "_"))[0] for line in required} == {
+        "gevent",
+        "requests",
+        "python_snappy",
+    }
+    for line in required + extras:
+        assert re.fullmatch(r"[\w-]+(>=[\d.]+)?", line.split(";")[0]), line
+        assert re.split(r"[^\w-]", line)[0] not in ("tornado", "trio", "anyio", "asyncio"), line
+
+
+def test_the_sources_are_python_of_the_oldest_version_that_is_promised() -> None:
+    minor = int(re.fullmatch(r">=3\.(\d+)", settings()["options"]["python_requires"])[1])  # type: ignore[index]
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, minor))
+        names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        assert not names & NEW_WORDS, path
+        assert not {*path.relative_to(PACKAGE).parts, path.stem} & NEW_WORDS
