@@ -454,7 +454,7 @@ def test_trickling_messages_keep_rdy_just_above_what_is_in_flight(
 ) -> None:
     """Then nsqd sends each at once (nsq-reference 1.17). Lowered in front of the FIN."""
     ids = [b"0123456789abcd%02d" % n for n in range(3)]
-    with ScriptedNsqd([automatic(until="RDY")]) as nsqd:
+    with ScriptedNsqd() as nsqd:
         client.consume(lambda m: world.sleep(0.05), nsqd, max_in_flight=10)
         world.eventually(lambda: nsqd.received("RDY"))
         for number, id in enumerate(ids):
@@ -467,7 +467,7 @@ def test_trickling_messages_keep_rdy_just_above_what_is_in_flight(
 
 
 def test_rdy_stays_where_it_is_at_the_whole_share(client: Client, world: World) -> None:
-    with ScriptedNsqd([automatic(until="RDY")]) as nsqd:
+    with ScriptedNsqd() as nsqd:
         client.consume(lambda m: None, nsqd, max_in_flight=5, latency="throughput")
         world.eventually(lambda: nsqd.received("RDY"))
         for _ in range(5):
@@ -484,7 +484,7 @@ def test_a_fin_does_not_wait_for_a_handler_that_runs_long(client: Client, world:
         if message.body == b"long":
             world.eventually(lambda: release)
 
-    with ScriptedNsqd([automatic(until="RDY")]) as nsqd:
+    with ScriptedNsqd() as nsqd:
         client.consume(handler, nsqd, max_in_flight=200)
         world.eventually(lambda: nsqd.received("RDY"))
         server = nsqd.connections[0]

@@ -39,7 +39,7 @@ def stop(reader: Reader, world: World, timeout: float = 30.0, within: float = 4.
 
 def test_stop_during_a_dial(client: Client, world: World) -> None:
     with black_hole() as (host, port):
-        reader = client.consume(print, nsqd_tcp_addresses=f"{host}:{port}", connect_timeout=1.0)
+        reader = client.consume(print, nsqd_tcp_addresses=f"{host}:{port}", connect_timeout=0.4)
         world.sleep(0.05)
         assert stop(reader, world) == CLEAN
 
@@ -132,7 +132,7 @@ def test_a_message_put_into_the_queue_behind_the_stops_look(client: Client, worl
     in_between: list[bool] = []
     handled: list[Message] = []
     id = b"0123456789abcdef"
-    with ScriptedNsqd([SUBSCRIBED]) as nsqd:
+    with ScriptedNsqd() as nsqd:
         reader = client.consume(handled.append, nsqd)
         world.eventually(lambda: nsqd.received("RDY"))
         run = reader._run
@@ -151,7 +151,6 @@ def test_a_message_put_into_the_queue_behind_the_stops_look(client: Client, worl
         reader.stop(60)
         world.eventually(lambda: nsqd.received("REQ"))
         assert names(nsqd)[-1] == f"REQ {id.decode()} 0"
-        nsqd.connections[0].response(b"CLOSE_WAIT")
         assert reader.join(10) == CLEAN
         assert handled == []
 
@@ -331,7 +330,7 @@ def test_delays_beyond_all_bounds(client: Client, world: World) -> None:
             raise Requeue(math.inf, backoff=False)
         message.requeue(1e300, backoff=False)
 
-    with ScriptedNsqd([SUBSCRIBED]) as nsqd:
+    with ScriptedNsqd() as nsqd:
         reader = client.consume(handler, nsqd)
         world.eventually(lambda: nsqd.received("RDY"))
         nsqd.connections[0].message(b"raise")

@@ -1,0 +1,82 @@
+"""Several Readers as one: they start, share a limit, fail and stop together."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnsqsync import Message, ReaderGroup
+from gnsqsync.errors import BadTopic, ClosedError, ConfigError
+from gnsqsync.stats import StopResult
+from tests.component.conftest import Client
+from tests.support import scripted
+from tests.support.scripted import Command, ScriptedNsqd, automatic
+from tests.support.worlds import World
+
+
+def refuse(connection: scripted.Connection, command: Command) -> None:
+    connection.error("E_BAD_TOPIC SUB topic name is not valid")
+    scripted.close()(connection)
+
+
+def rdy(nsqd: ScriptedNsqd) -> int:
+    """The last one told, -1 for none."""
+    return int(([command.parameters[0] for command in nsqd.received("RDY")] or ["-1"])[-1])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_that_fails_ends_the_others(client: Client, world: World, number: int) -> None:
+    """Whichever it is, and not when the others end by themselves, which may be never."""
+    bad, good = ScriptedNsqd([automatic(hooks={"SUB": refuse})]), ScriptedNsqd()
+    with bad, good:
+        nsqds = [good, good]
+        nsqds[number] = bad
+        readers = [client.reader(print, nsqd) for nsqd in nsqds]
+        task = world.spawn(ReaderGroup(readers, runtime=world.runtime).start)
+        with pytest.raises(BadTopic):
+            task.join()
+        assert readers[1 - number].join(0) == StopResult(0, 0)
+
+
+def test_a_group_that_cannot_start_leaves_nothing_running(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        first, second = client.reader(print, nsqd), client.consume(print, nsqd)
+        group = ReaderGroup([first, second], runtime=world.runtime)
+        with pytest.raises(ClosedError, match="a Reader is started once"):
+            group.start()
+        assert first.join(10) is not None
+
+
+def test_the_limit_is_shared_and_goes_where_the_messages_are(client: Client, world: World) -> None:
+    got: list[Message] = []
+    with ScriptedNsqd() as one, ScriptedNsqd() as two:
+        options = {"latency": "throughput"}
+        readers = [client.reader(got.append, nsqd, **options) for nsqd in (one, two)]
+        group = ReaderGroup(readers, max_in_flight=10, runtime=world.runtime)
+        with group:
+            world.eventually(lambda: (rdy(one), rdy(two)) == (5, 5))
+            assert sum(reader.stats().max_in_flight for reader in readers) == 10
+            one.connections[0].message(b"x")
+            two.connections[0].message(b"y")
+            world.eventually(lambda: len(got) == 2)
+        assert (rdy(one), rdy(two)) == (0, 0)
+
+
+def test_start_and_stop(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        group = ReaderGroup(
+            [client.reader(print, nsqd), client.reader(print, nsqd)], runtime=world.runtime
+        )
+        with pytest.raises(ClosedError, match="not started"):
+            group.join()
+        task = world.spawn(group.start)
+        world.eventually(lambda: len(nsqd.received("RDY")) == 2)
+        with pytest.raises(ClosedError, match="a ReaderGroup is started once"):
+            group.start()
+        group.stop()
+        assert task.join() == [StopResult(0, 0)] * 2
+
+
+def test_what_is_no_group() -> None:
+    for readers in ([], [object()]):
+        with pytest.raises(ConfigError, match="a ReaderGroup needs one Reader or more"):
+            ReaderGroup(readers)  # type: ignore[arg-type]
