@@ -11,7 +11,7 @@ from gnsqsync import Message
 from gnsqsync.errors import ClosedError
 from gnsqsync.stats import StopResult
 from tests.integration.conftest import Client, url
-from tests.support.servers import Server
+from tests.support.servers import Server, Site
 from tests.support.worlds import World
 
 
@@ -179,3 +179,45 @@ def test_close_waits_for_publishes_under_way(
     assert [future.exception(0) for future in futures] == [None] * 500
     with pytest.raises(ClosedError):
         writer.publish_async(topic, b"x")
+
+
+def test_stop_does_not_wait_for_the_next_poll(
+    client: Client, site: Site, world: World, topic: str
+) -> None:
+    """Nor for its jitter: the pause between two polls ends with the stop."""
+    reader = client.consume(
+        topic, lambda m: None, lookupd_http_addresses=url(site.nsqlookupd()), max_in_flight=2
+    )
+    run = reader._run
+    # The first query is over, and its thread waits for a minute.
+    world.eventually(lambda: [poll.unknown for poll in run._discovery._polls.values()] == [True])
+    started = run.runtime.now()
+    reader.stop()
+    assert reader.join(30) == StopResult(0, 0)
+    assert run.runtime.now() - started < 3
+    world.eventually(lambda: not any(task.alive for task in run._discovery._tasks))
+
+
+def test_what_a_stop_leaves_comes_back_after_its_timeout(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    """As after a crash: nsqd does not requeue when a consumer disconnects."""
+    begun: list[Message] = []
+    again: list[Message] = []
+    release: list[bool] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        world.eventually(lambda: release, 60)
+
+    client.writer(nsqd).publish(topic, b"x")
+    reader = client.consume(topic, handler, nsqd, msg_timeout=1)
+    world.eventually(lambda: begun)
+    reader.stop(0)
+    assert reader.join(10) == StopResult(unanswered=1, workers_running=1)
+    client.consume(topic, again.append, nsqd)
+    world.eventually(lambda: again, 20)
+    assert (again[0].id, again[0].attempts) == (begun[0].id, 2)
+    assert stats_of(nsqd, topic).timeout_count == 1
+    release.append(True)
+    world.eventually(lambda: not reader._run.dispatch.working)
