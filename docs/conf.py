@@ -16,6 +16,7 @@ version = release = __version__
 extensions = ["sphinx.ext.autodoc"]
 exclude_patterns = ["_build", "examples"]
 html_theme = "alabaster"
+html_static_path = ["_static"]
 html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}
 
 autodoc_typehints = "signature"

@@ -1,11 +1,9 @@
-"""Options as nsqd sees them, and limits as its stats show them: what the feature table promises."""
+"""Options whose effect shows only at an nsqd; what a message and a Reader know of themselves."""
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
-from typing import Any
 
 import pytest
 
@@ -28,18 +26,6 @@ def consumers(nsqd: Server, topic: str) -> list[ClientStats]:
         ]
 
 
-# -- IDENTIFY and the socket ---------------------------------------------------------------------
-
-
-def test_who_we_are_shows_in_the_stats(
-    client: Client, nsqd: Server, world: World, topic: str
-) -> None:
-    names = {"client_id": "billing-7", "hostname": "here.example", "user_agent": "shop/3"}
-    client.consume(topic, print, nsqd, **names)
-    (seen,) = world.eventually(lambda: consumers(nsqd, topic))
-    assert {name: getattr(seen, name) for name in names} == names
-
-
 def test_sampling(client: Client, nsqd: Server, world: World, topic: str) -> None:
     got: list[Message] = []
     reader = client.consume(topic, got.append, nsqd, sample_rate=19, max_in_flight=100)
@@ -57,23 +43,6 @@ def test_sampling(client: Client, nsqd: Server, world: World, topic: str) -> Non
     assert 220 < len(got) < 580
 
 
-def test_local_addr(client: Client, nsqd: Server, world: World, topic: str) -> None:
-    client.consume(topic, print, nsqd, local_addr="127.0.0.2")
-    (seen,) = world.eventually(lambda: consumers(nsqd, topic))
-    assert seen.remote_address.startswith("127.0.0.2:")
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
-def test_an_ipv6_literal(client: Client, site: Site, world: World, topic: str) -> None:
-    nsqd = site.own_nsqd("-tcp-address=[::1]:0")
-    assert nsqd.tcp_address[0] == "[::1]"
-    got: list[Message] = []
-    client.writer(nsqd).publish(topic, b"six")
-    client.consume(topic, got.append, nsqd)
-    assert [m.body for m in world.eventually(lambda: got)] == [b"six"]
-    assert got[0].nsqd_address == f"[::1]:{nsqd.tcp_address[1]}"
-
-
 def test_tls_versions(client: Client, site: Site, topic: str) -> None:
     nsqd = site.nsqd(*site.certificates.flags, "-tls-min-version=tls1.2")
     default = client.writer(nsqd, tls_ca_file=str(site.certificates.ca_file))
@@ -87,9 +56,6 @@ def test_tls_versions(client: Client, site: Site, topic: str) -> None:
     # A context is used as it is: this one trusts nobody.
     with pytest.raises(NotSent, match="does not verify"):
         client.writer(nsqd, tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)).publish(topic, b"x")
-
-
-# -- what a message and a Reader know of themselves ----------------------------------------------
 
 
 def test_a_message_knows_its_deadlines(
@@ -134,42 +100,3 @@ def test_is_starved(client: Client, nsqd: Server, world: World, topic: str) -> N
     for message in kept:
         message.finish()
     assert not reader.is_starved
-
-
-# -- max_in_flight over several nsqds ------------------------------------------------------------
-
-
-def test_max_in_flight_holds_over_all_nsqds(
-    client: Client, site: Site, world: World, topic: str
-) -> None:
-    nsqds = [site.nsqd(share=f"limit {n}") for n in range(2)]
-    kept: list[Message] = []
-
-    def handler(message: Message) -> None:
-        message.detach()
-        kept.append(message)
-
-    for nsqd in nsqds:
-        client.writer(nsqd).publish_many(topic, [b"x"] * 10)
-    reader = client.consume(topic, handler, *nsqds, max_in_flight=5, latency="throughput")
-    # All slots come into use, and never more, wherever the rest of the messages is.
-    world.eventually(lambda: len(kept) == 5)
-    for _ in range(20):
-        world.eventually(lambda: kept)
-        assert sum(seen.in_flight_count for n in nsqds for seen in consumers(n, topic)) <= 5
-        assert kept.pop(0).finish()
-    world.eventually(lambda: reader.stats().finished == 20)
-
-
-def test_more_nsqds_than_max_in_flight(
-    client: Client, site: Site, world: World, topic: str
-) -> None:
-    nsqds = [site.nsqd(share=f"limit {n}") for n in range(3)]
-    got: list[bytes] = []
-    options: dict[str, Any] = {"max_in_flight": 1, "low_rdy_idle_timeout": 0.1}
-    reader = client.consume(topic, lambda m: got.append(m.body), *nsqds, **options)
-    world.eventually(lambda: len(reader.stats().connections) == 3)
-    for number, nsqd in enumerate(nsqds):
-        client.writer(nsqd).publish_many(topic, [b"%d" % number] * 3)
-    world.eventually(lambda: len(got) == 9, 30)
-    assert sum(c.rdy for c in reader.stats().connections) <= 1
