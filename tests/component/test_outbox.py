@@ -81,7 +81,7 @@ def outbox_on(kernel: Kernel, level: RdyLevel | None = None, in_flight: int = 0)
 
 
 def slot(data: bytes) -> PublishSlot:
-    return PublishSlot(data, choose("threads").latch())
+    return PublishSlot(data, choose().latch())
 
 
 def outcome(slot: PublishSlot) -> str:
@@ -307,7 +307,7 @@ def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -
     outbox = outbox_on(kernel)
     futures: list[Future[None]] = [Future(), Future(), Future()]
     for future, data in zip(futures, (FIRST, SECOND, THIRD), strict=True):
-        outbox.submit(PublishSlot(data, choose("threads").latch(), future), 0.0)
+        outbox.submit(PublishSlot(data, choose().latch(), future), 0.0)
     assert futures[0].cancel()
     outbox.pending.popleft().succeed()
     assert not futures[1].done()
