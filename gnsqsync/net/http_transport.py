@@ -233,8 +233,13 @@ def _directly(fn: Callable[..., _Answer], *args: object) -> _Answer:
 
 
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:
-    """The error that others were raised from; ``outer`` is what the caller was handling."""
+    """The error that others were raised from; ``outer`` is what the caller was handling.
+
+    They lose their tracebacks: urllib3's frames and errors refer to each other, and would keep a
+    pool of open sockets alive behind ``close()`` until the garbage collector comes.
+    """
     while True:
+        error.__traceback__ = None
         earlier = error.__cause__ or error.__context__
         if earlier is None or earlier is outer:
             return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -646,3 +648,20 @@ def test_a_child_does_not_use_the_connection_of_its_parent(fake: FakeServer) -> 
         assert fake.connections == 2
         lookupd.topics()
     assert fake.connections == 2
+
+
+def test_a_failed_call_leaves_nothing_for_the_garbage_collector() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = "{}:{}".format(*closed.getsockname())
+    gc.collect()
+    gc.disable()
+    try:
+        with LookupdHTTP(address) as lookupd:
+            with pytest.raises(ConnectionLost, match="refused"):
+                lookupd.ping()
+            manager: Any = lookupd._idle[0].get_adapter("http://").poolmanager
+            pool = weakref.ref(manager.pools[next(iter(manager.pools.keys()))])
+            del manager
+        assert pool() is None
+    finally:
+        gc.enable()
