@@ -47,7 +47,8 @@ class Reader:
     ``requeue_delay``, ``max_requeue_delay``: seconds. ``max_backoff_duration``: seconds, 0 is
     off; ``backoff_multiplier``: seconds; the pause of level n is that times 2 to the n;
     ``backoff_strategy``: "exponential", "full_jitter" or a function from level to seconds, which
-    must only compute: it runs under the reader's lock.
+    must only compute: it runs under the reader's lock. ``backoff_on_fin_failed``: a FIN that
+    nsqd refuses, since the message had timed out, counts as a failure.
     ``lookupd_poll_interval``: seconds, each moved by ``lookupd_poll_jitter`` (0 to 1).
     ``lookupd_authorization``: a bearer token for nsqlookupds behind a proxy that wants one.
     ``low_rdy_idle_timeout``, ``low_rdy_timeout``: with more nsqds than max_in_flight, how many
@@ -79,6 +80,7 @@ class Reader:
         max_backoff_duration: float = 128.0,
         backoff_multiplier: float = 1.0,
         backoff_strategy: str | Callable[[int], float] = "exponential",
+        backoff_on_fin_failed: bool = False,
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
@@ -113,6 +115,7 @@ class Reader:
             max_backoff_duration=max_backoff_duration,
             backoff_multiplier=backoff_multiplier,
             backoff_strategy=backoff_strategy,
+            backoff_on_fin_failed=backoff_on_fin_failed,
             lookupd_poll_interval=lookupd_poll_interval,
             lookupd_poll_jitter=lookupd_poll_jitter,
             lookupd_authorization=lookupd_authorization,

@@ -30,6 +30,7 @@ class ReaderOptions:
     max_backoff_duration: float = 128.0
     backoff_multiplier: float = 1.0
     backoff_strategy: str | Callable[[int], float] = "exponential"
+    backoff_on_fin_failed: bool = False
     lookupd_poll_interval: float = 60.0
     lookupd_poll_jitter: float = 0.3
     lookupd_authorization: str | None = field(default=None, repr=False)
@@ -67,8 +68,9 @@ class ReaderOptions:
         check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
         if self.latency not in ("adaptive", "throughput"):
             raise ConfigError(f"latency is {self.latency!r}; it must be 'adaptive' or 'throughput'")
-        if not isinstance(self.auto_touch, bool):
-            raise ConfigError(f"auto_touch is {self.auto_touch!r}; it must be True or False")
+        for name in ("auto_touch", "backoff_on_fin_failed"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
         if self.on_giving_up is not None and not callable(self.on_giving_up):
             raise ConfigError("on_giving_up must be a callable that takes the message")
         if self.dead_letter_topic is not None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
-from gnsqsync.errors import ClosedError, NSQError, ServerError
+from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
 from gnsqsync.observer import Observer
@@ -92,6 +92,8 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
+        # Said once: that there are more nsqds than max_in_flight.
+        self._told_crowd = False
         self._silence = Silence()
         self._past = _Totals()
         self._sweep = Sweep(self.connections, flow, runtime, timer)
@@ -204,6 +206,9 @@ class Subscription:
                 self._connections[address] = connection
                 self._allocator.add(address, connection.negotiated.max_rdy_count, now)
                 changed = self._plan(now)
+                limit = self._allocator.max_in_flight
+                crowd = len(self._connections) > limit > 0 and not self._told_crowd
+                self._told_crowd = self._told_crowd or crowd
         if not joined:
             connection.close()
             connection.read()
@@ -215,6 +220,15 @@ class Subscription:
             connection.nsqd_address,
             extra=self._log_fields(connection),
         )
+        if crowd:
+            log.warning(
+                "%s/%s has more nsqds than max_in_flight, which is %d: they take turns, and"
+                " messages wait; raise it",
+                self._topic,
+                self._channel,
+                limit,
+                extra=self._log_fields(),
+            )
         self._apply(changed)
         self.notify("connected", connection.nsqd_address)
         connection.read()
@@ -465,6 +479,8 @@ class Subscription:
             extra={**self._log_fields(connection), "message_id": message_id},
         )
         self.notify("answer_failed", connection.nsqd_address, message_id, error.code)
+        if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
+            self.note(0, 1)
         self.replan()
         self._receiver.on_settled()
 

@@ -186,6 +186,29 @@ def test_a_refused_fin_is_known_by_its_code(client: Client, world: World, text: 
         assert reader.stats().connections
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_work_that_is_done_too_late_slows_down_if_wanted(
+    client: Client, world: World, wanted: bool
+) -> None:
+    def refuse(connection: scripted.Connection, command: Command) -> None:
+        connection.error(f"E_FIN_FAILED FIN {command.parameters[0]} failed ID not in flight")
+
+    with ScriptedNsqd([SUBSCRIBED, automatic(hooks={"FIN": refuse})]) as nsqd:
+        reader = client.consume(
+            lambda m: None,
+            nsqd,
+            backoff_on_fin_failed=wanted,
+            backoff_multiplier=60,
+            latency="throughput",
+        )
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x")
+        world.eventually(lambda: reader.stats().answers_failed == 1)
+        world.eventually(lambda: reader.is_in_backoff == wanted)
+        world.eventually(lambda: names(nsqd)[-1].startswith("RDY 0" if wanted else "FIN"))
+        assert reader.stats().backoff_level == int(wanted)
+
+
 # -- logs and signals -----------------------------------------------------------------------------
 
 
@@ -221,6 +244,76 @@ def test_an_end_that_was_asked_for_is_no_news(
         assert caplog.text.count("closed as asked") >= 1
         assert [r for r in caplog.records if r.levelno > logging.INFO] == []
         assert "closed the connection" not in caplog.text
+
+
+def test_more_nsqds_than_max_in_flight_are_told_once(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "t/ch has more nsqds than max_in_flight, which is 1"
+    with ScriptedNsqd() as one, ScriptedNsqd() as two, ScriptedNsqd() as three:
+        reader = client.consume(print, one, two, three)
+        world.eventually(lambda: len(reader.stats().connections) == 3)
+        world.eventually(lambda: text in caplog.text)
+        three.drop_connections()
+        world.eventually(lambda: len(three.received("SUB")) == 2)
+        world.eventually(lambda: len(reader.stats().connections) == 3)
+        assert caplog.text.count("more nsqds than max_in_flight") == 1
+
+
+@pytest.mark.parametrize(
+    ("max_in_flight", "concurrency", "level"),
+    [(1, 1, "INFO"), (3, 4, "WARNING"), (4, 4, ""), (0, 1, "")],
+)
+def test_a_limit_that_keeps_workers_idle_is_told(
+    client: Client,
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    max_in_flight: int,
+    concurrency: int,
+    level: str,
+) -> None:
+    with ScriptedNsqd() as nsqd, caplog.at_level(logging.INFO, "gnsqsync"):
+        client.consume(print, nsqd, max_in_flight=max_in_flight, concurrency=concurrency)
+    text = f"t/ch: max_in_flight is {max_in_flight} for {concurrency} workers"
+    told = [r.levelname for r in caplog.records if r.getMessage().startswith(text)]
+    assert told == ([level] if level else [])
+
+
+@pytest.mark.parametrize("cause", ["backoff", "pause", "nobody"])
+def test_why_nothing_comes_for_long_is_told(
+    client: Client,
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: str,
+) -> None:
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.2)
+
+    def handler(message: Message) -> None:
+        raise ValueError
+
+    level, text = {
+        "backoff": ("INFO", "backoff after failures"),
+        "pause": ("INFO", "it is paused, or max_in_flight is 0"),
+        "nobody": ("WARNING", "no nsqd is connected"),
+    }[cause]
+    with ScriptedNsqd() as nsqd, caplog.at_level(logging.INFO, "gnsqsync"):
+        if cause == "nobody":
+            nsqd.refuse_connections()
+        reader = client.consume(
+            handler, nsqd, backoff_multiplier=60, rdy_redistribute_interval=0.05
+        )
+        if cause != "nobody":
+            world.eventually(lambda: nsqd.received("RDY"))
+        if cause == "pause":
+            reader.pause()
+        elif cause == "backoff":
+            nsqd.connections[0].message(b"x")
+        world.eventually(lambda: text in caplog.text)
+        # Once of each reason, though rounds go on.
+        world.sleep(0.3)
+    (record,) = [r for r in caplog.records if "RDY 0 everywhere" in r.getMessage()]
+    assert (record.levelname, getattr(record, "topic")) == (level, "t")  # noqa: B009
 
 
 def test_signals_belong_to_the_program(client: Client, world: World) -> None:

@@ -117,6 +117,8 @@ def test_connection_options_out_of_range(options: dict[str, Any], text: str) -> 
         ({"lookupd_poll_jitter": 2}, "must be a number, 0 to 1"),
         ({"lookupd_http_addresses": "ftp://x"}, "write http://host:port"),
         ({"latency": "low"}, "'adaptive' or 'throughput'"),
+        ({"auto_touch": 1}, "auto_touch is 1; it must be True or False"),
+        ({"backoff_on_fin_failed": "yes"}, "it must be True or False"),
         ({"dead_letter_topic": "no no"}, "topic name"),
         ({"max_inflight": 5}, "did you mean"),
         ({"heartbeat": 5}, "no option 'heartbeat'; did you mean 'heartbeat_interval'"),
