@@ -6,6 +6,7 @@ Knows the order of a start and of a stop; checks no option and handles no byte.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 
@@ -32,6 +33,8 @@ log = logging.getLogger("gnsqsync.reader")
 _JOIN_SECONDS = 5.0
 # For threads that have nothing left to do but to see it.
 _NOTICE_SECONDS = 0.5
+# How often a thread that waits for a stop wakes up; see _next_word.
+_WAKE_SECONDS = 1.0
 # What a handler at work is granted at the end of the interpreter.
 _EXIT_SECONDS = 0.5
 # What a handler at work is granted after Ctrl-C.
@@ -106,7 +109,8 @@ class RunningReader:
         flow = self._setup.flow
         in_flight = flow.initial_max_in_flight
         if in_flight == 1 or 0 < in_flight < flow.concurrency:
-            log.info(
+            log.log(
+                logging.WARNING if in_flight < flow.concurrency else logging.INFO,
                 "%s: max_in_flight is %d for %d workers; raise it when messages are small and many",
                 self._setup.name,
                 in_flight,
@@ -156,8 +160,10 @@ class RunningReader:
         self.stop(0.0)
 
     def join(self, timeout: float | None) -> StopResult | None:
-        if not self._ended.wait(timeout):
-            return None
+        deadline = self.runtime.now() + (math.inf if timeout is None else timeout)
+        while not self._ended.wait(min(deadline - self.runtime.now(), _WAKE_SECONDS)):
+            if self.runtime.now() >= deadline:
+                return None
         if self._supervisor is not None:
             self._supervisor.join(_JOIN_SECONDS)
         if self._error is not None:
@@ -185,9 +191,9 @@ class RunningReader:
         6. every thread is joined;
         7. the result says what was left.
         """
-        kind, timeout = self._control.get()
+        kind, timeout = self._next_word(math.inf)
         while kind != _STOP:
-            kind, timeout = self._control.get()
+            kind, timeout = self._next_word(math.inf)
         deadline = self.runtime.now() + timeout
         self._stopping = True
         self._discovery.stop()
@@ -255,12 +261,29 @@ class RunningReader:
             if left <= 0:
                 break
             try:
-                kind, timeout = self._control.get(left)
+                kind, timeout = self._next_word(left)
             except TimeoutError:
                 break
             if kind == _STOP:
                 deadline = min(deadline, self.runtime.now() + timeout)
         return deadline
+
+    def _next_word(self, seconds: float) -> tuple[str, float]:
+        """What ``_control`` says next; TimeoutError after ``seconds``.
+
+        Awake each second: a signal that comes while the main thread is just going to sleep
+        would have its handler run by Python only at the next wake-up.
+        """
+        deadline = self.runtime.now() + seconds
+        while True:
+            left = deadline - self.runtime.now()
+            try:
+                word: tuple[str, float] = self._control.get(min(left, _WAKE_SECONDS))
+            except TimeoutError:
+                if left <= _WAKE_SECONDS:
+                    raise
+            else:
+                return word
 
     def on_settled(self) -> None:
         """Something may have ended that a stop or a removal waits for."""
