@@ -20,7 +20,14 @@ import urllib3.exceptions
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, http_urls
 from gnsqsync.config import check_duration
-from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
+from gnsqsync.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectionLost,
+    HTTPError,
+    NSQError,
+    ProtocolError,
+)
 from gnsqsync.runtime import choose
 
 if TYPE_CHECKING:
@@ -173,21 +180,27 @@ class HTTPClient:
             )
             with response:
                 content = _read(response, time.monotonic() + timeout * SLOWEST_ANSWER, shown)
+            return _Answer(
+                response.status_code,
+                response.reason,
+                response.headers.get("Content-Type", ""),
+                content,
+                shown,
+            )
         except (requests.exceptions.ContentDecodingError, urllib3.exceptions.DecodeError) as error:
-            raise ProtocolError(f"{shown}: the answer cannot be decompressed: {error}") from error
+            failure: NSQError = ProtocolError(
+                f"{shown}: the answer cannot be decompressed: {error}"
+            )
+            cause = _first(error, outer)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise ConnectionLost(
-                f"{method} {shown}: {self._reason(error, timeout, outer)}"
-            ) from _first(error, outer)
+            reason = self._reason(error, timeout, outer)
+            failure = ConnectionLost(f"{method} {shown}: {reason}")
+            cause = _first(error, outer)
         finally:
             self._give_back(session)
-        return _Answer(
-            response.status_code,
-            response.reason,
-            response.headers.get("Content-Type", ""),
-            content,
-            shown,
-        )
+        # Behind the except, so that requests' error is not its context: that one holds the pool,
+        # and who keeps our error (a log, an observer) would keep its sockets open.
+        raise failure from cause
 
     def _take_session(self) -> requests.Session:
         if self._session is not None:
