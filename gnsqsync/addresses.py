@@ -5,6 +5,7 @@ Knows their forms and the default ports; resolves and connects nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -61,7 +62,7 @@ def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
         return Address("", 0, path)
     if "://" in text:
         raise ConfigError(
-            f"address {text!r} is a URL; nsqd's TCP address has no scheme, write host:port"
+            f"address {_shown(text)} is a URL; nsqd's TCP address has no scheme, write host:port"
         )
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -109,6 +110,11 @@ def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[
     return tuple(dict.fromkeys(_http_url(part, default_port) for part in parts))
 
 
+def _shown(url: str) -> str:
+    """The URL for an error text: without user info and query, which may hold a secret."""
+    return repr(re.sub(r"\?.*", "?...", re.sub(r"//.*@", "//...@", url), flags=re.DOTALL))
+
+
 def _http_url(text: object, default_port: int) -> str:
     if not isinstance(text, str) or not text:
         raise ConfigError(f"HTTP address is {text!r}; it must be host:port or a URL")
@@ -118,7 +124,7 @@ def _http_url(text: object, default_port: int) -> str:
         parts: SplitResult = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"HTTP address {text!r} is not valid: {error}") from None
+        raise ConfigError(f"HTTP address {_shown(text)} is not valid: {error}") from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise ConfigError(f"HTTP address {text!r} is not valid; write http://host:port")
+        raise ConfigError(f"HTTP address {_shown(text)} is not valid; write http://host:port")
     return text

@@ -1,0 +1,188 @@
+"""What is logged when something is wrong or goes on: once, at its level, and no secret."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+import pytest
+
+from gnsqsync import ConnectionOptions, LookupdHTTP, Reader, Writer
+from gnsqsync.errors import NSQError
+from gnsqsync.silence import Silence
+from tests.component.conftest import Client, address
+from tests.support import scripted
+from tests.support.interpreter import run_script
+from tests.support.scripted import Command, ScriptedNsqd, automatic
+from tests.support.worlds import World
+
+
+@pytest.fixture(autouse=True)
+def all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= level and record.name.startswith("gnsqsync")
+    ]
+
+
+def test_nothing_is_printed_where_nobody_configured_logging() -> None:
+    out = run_script("""
+        import logging, sys, io
+        sys.stderr = io.StringIO()
+        import gnsqsync
+        from gnsqsync import Writer
+        from gnsqsync.errors import NotSent
+        try:
+            # Nobody can listen there.
+            Writer("127.0.0.1:1").publish("t", "x", timeout=0.1)
+        except NotSent:
+            pass
+        handlers = logging.getLogger("gnsqsync").handlers
+        print([type(handler).__name__ for handler in handlers], repr(sys.stderr.getvalue()))
+    """)
+    assert out == "['NullHandler'] ''"
+
+
+def test_heartbeats_are_not_worth_a_line(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = [automatic(until="RDY"), *[scripted.heartbeat()] * 20, automatic()]
+    with ScriptedNsqd(script, [automatic(until="IDENTIFY"), *[scripted.heartbeat()] * 20]) as nsqd:
+        client.consume(lambda m: None, nsqd)
+        world.eventually(lambda: len(nsqd.received("NOP")) >= 1)
+        before = len(lines(caplog, logging.INFO))
+        client.writer(nsqd).connect()
+        world.eventually(lambda: len(nsqd.received("NOP")) >= 2)
+        # "connected to", and nothing more.
+        assert len(lines(caplog, logging.INFO)) <= before + 1
+        assert not [line for line in lines(caplog) if "heartbeat" in line.lower()]
+
+
+def test_a_loss_that_nobody_asked_for_is_one_warning(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = [automatic(until="RDY"), scripted.close()]
+    with ScriptedNsqd(script, [automatic()]) as nsqd:
+        client.consume(lambda m: None, nsqd)
+        world.eventually(lambda: len(nsqd.received("SUB")) == 2)
+        where = address(nsqd)
+        world.eventually(lambda: lines(caplog, logging.WARNING))
+        assert lines(caplog, logging.WARNING) == [f"lost {where}: {where} closed the connection"]
+
+
+SECRETS = ("s3cr3t-auth", "p4ssw0rd", "t0k3n")
+
+
+def test_no_secret_shows_anywhere(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logs of all levels, reprs, stats, errors with their causes, names of threads."""
+    shown: list[str] = []
+
+    def show(error: BaseException) -> None:
+        shown.extend(traceback.format_exception(error))
+        shown.append(repr(error))
+
+    def refuse(connection: scripted.Connection, command: Command) -> None:
+        connection.error("E_AUTH_FAILED AUTH failed")
+        scripted.close()(connection)
+
+    options = ConnectionOptions(auth_secret=SECRETS[0])
+    lookupd = f"http://user:{SECRETS[1]}@127.0.0.1:1/path?token={SECRETS[2]}"
+    shown += [repr(options), str(options)]
+    with ScriptedNsqd([automatic(hooks={"AUTH": refuse}, auth_required=True)]) as nsqd:
+        for secret in SECRETS[:1]:
+            assert options.secret() == secret.encode()
+        writer = client.writer(nsqd, options=options)
+        with pytest.raises(NSQError) as caught:
+            writer.publish("t", "x", timeout=0.3)
+        show(caught.value)
+        assert (nsqd.received("AUTH")[0].body or b"").decode() == SECRETS[0]
+        reader = client.reader(
+            lambda m: None,
+            nsqd,
+            options=options,
+            lookupd_http_addresses=lookupd,
+            lookupd_poll_interval=0.5,
+        )
+        reader.start(block=False)
+        world.eventually(lambda: len(nsqd.received("AUTH")) >= 3)
+        world.eventually(lambda: any(line.startswith("lookup of t at") for line in lines(caplog)))
+        shown += [repr(reader), repr(reader.stats()), repr(writer), repr(writer.stats())]
+        shown += [repr(reader._setup), str(reader._running().__dict__)]
+    with LookupdHTTP(lookupd, runtime=world.runtime) as http:
+        shown += [repr(http), http.url]
+        with pytest.raises(NSQError) as caught:
+            http.topics()
+        show(caught.value)
+    for bad in (f"http://user:{SECRETS[1]}@", f"ftp://user:{SECRETS[1]}@host"):
+        for make in (
+            lambda text=bad: Reader("t", "c", print, lookupd_http_addresses=text),
+            lambda text=bad: Writer(text),
+        ):
+            with pytest.raises(NSQError) as caught:
+                make()
+            show(caught.value)
+    formatter = logging.Formatter("%(message)s")
+    shown += [formatter.format(r) for r in caplog.records if r.name.startswith("gnsqsync")]
+    shown += [str(r.__dict__) for r in caplog.records if r.name.startswith("gnsqsync")]
+    for secret in SECRETS:
+        assert [text for text in shown if secret in text] == []
+
+
+# -- RDY 0 ----------------------------------------------------------------------------------------
+
+
+def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 30.0)
+    silence = Silence()
+    told: list[Any] = [
+        silence.note(reason, now)
+        for reason, now in [
+            ("", 0.0),
+            ("a", 10.0),
+            ("a", 39.0),
+            ("a", 40.0),
+            ("a", 100.0),
+            ("b", 101.0),
+            ("b", 200.0),
+            ("", 201.0),
+            ("b", 202.0),
+            ("b", 231.0),
+            ("b", 240.0),
+        ]
+    ]
+    assert told == [None, None, None, 30.0, None, None, 99.0, None, None, None, 38.0]
+
+
+def test_a_reader_that_gets_nothing_says_why(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
+
+    def told(reason: str) -> list[logging.LogRecord]:
+        start = "t/ch has had RDY 0 everywhere for 0 s: " + reason
+        return [r for r in caplog.records if r.getMessage().startswith(start)]
+
+    with ScriptedNsqd() as nsqd:
+        nsqd.refuse_connections()
+        reader = client.consume(lambda m: None, nsqd, rdy_redistribute_interval=0.05)
+        world.eventually(lambda: told("no nsqd is connected"))
+        nsqd.accept_connections()
+        world.eventually(lambda: nsqd.received("RDY"))
+        reader.pause()
+        world.eventually(lambda: told("it is paused"))
+        world.sleep(0.3)
+        assert [r.levelno for r in told("no nsqd")] == [logging.WARNING]
+        assert [r.levelno for r in told("it is paused")] == [logging.INFO]
+        reader.resume()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 3)
+        world.eventually(lambda: not reader._running().subscription._silence._reason)
+        reader.pause()
+        world.eventually(lambda: len(told("it is paused")) == 2)
