@@ -212,6 +212,36 @@ def test_removing_twice_or_asking_for_a_stranger_is_harmless() -> None:
     assert rdy.update(0.0, {"a": Load(3, 0.0)}) == []
 
 
+def test_a_retired_node_gets_nothing_and_its_messages_count_until_it_is_removed() -> None:
+    cluster = Cluster(10, "ab", transit=0.1)
+    cluster.deliver("a", in_flight=3)
+    cluster.rdy.retire("a")
+    cluster.update()
+    assert cluster.levels == {"a": 0, "b": 5}
+    # Messages may be on the wire for a moment; then only what is in flight holds slots.
+    assert cluster.rdy.next_at() == cluster.now + 0.1
+    cluster.update(0.1)
+    assert cluster.levels == {"a": 0, "b": 7}
+    cluster.leave("a")
+    cluster.update()
+    assert cluster.levels == {"b": 10}
+    cluster.rdy.retire("a stranger")
+
+
+def test_a_retired_node_is_not_the_one_to_test() -> None:
+    cluster = Cluster(4, "ab")
+    cluster.rdy.set_phase(Phase.TESTING)
+    cluster.update()
+    tested = cluster.rdy.test_node
+    assert tested is not None
+    cluster.rdy.retire(tested)
+    cluster.update()
+    other = "b" if tested == "a" else "a"
+    assert cluster.rdy.test_node == other
+    assert cluster.levels == {tested: 0, other: 1}
+    assert not cluster.leave(tested)
+
+
 def test_a_raised_limit_is_used_at_once() -> None:
     cluster = Cluster(4, "ab")
     cluster.rdy.set_max_in_flight(9)
