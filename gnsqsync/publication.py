@@ -17,6 +17,7 @@ from gnsqsync.backlog import BACKLOG_BYTES, BACKLOG_PUBLISHES, Backlog
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import (
     ClosedError,
+    ConnectionLost,
     MpubFailed,
     NotSent,
     NSQError,
@@ -37,6 +38,8 @@ log = logging.getLogger("gnsqsync.writer")
 
 # With so many publishes that gave up waiting and have no answer yet, a connection is closed.
 _ABANDONED_MAX = 100
+# A dial that failed is not repeated within so many seconds, by whichever publish.
+_DIAL_PAUSE = 0.25
 # How often, in seconds, who waits for an answer looks whether its bytes are still unsent.
 _LOOK_SECONDS = 0.1
 
@@ -95,6 +98,8 @@ class Publication:
         self._ready: tuple[Connection, ...] = ()
         # Live, but without an OK so far: one that only accepts connections stays on the bench.
         self._unproven: set[Connection] = set()
+        # Live, but a publish there ended without an answer in time.
+        self._suspects: set[Connection] = set()
         self._turn = itertools.count()
         self._past_published = 0
         self._refused = self._not_sent = self._unknown = 0
@@ -117,7 +122,7 @@ class Publication:
                     self._wait_longer(connection, slot, deadline, timeout)
                 error = slot.error
                 if error is None:
-                    if self._unproven:
+                    if self._unproven or self._suspects:
                         self._prove(connection)
                     return
                 # At the deadline it would leave, and nobody would wait for the answer.
@@ -152,12 +157,19 @@ class Publication:
 
     def _prove(self, connection: Connection) -> None:
         with self._lock:
-            if connection in self._unproven:
+            if connection in self._unproven or connection in self._suspects:
                 self._unproven.discard(connection)
+                self._suspects.discard(connection)
                 self._nodes.ok(connection.address, self._now())
+                self._refresh()
 
-    def publish_async(self, data: bytes, messages: int, timeout: float) -> Future[None]:
-        """Send it and return; ``timeout`` seconds are for finding a connection only."""
+    def publish_async(
+        self, data: bytes, messages: int, timeout: float, keep: object = None
+    ) -> Future[None]:
+        """Send it and return; ``timeout`` seconds are for finding a connection only.
+
+        ``keep`` is referred to until there is an outcome.
+        """
         future: Future[None] = Future()
         deadline = self._now() + timeout
         try:
@@ -175,11 +187,11 @@ class Publication:
             self._count(error)
             raise
 
-        def ended(slot: PublishSlot) -> None:
+        def ended(slot: PublishSlot, keep: object = keep) -> None:
             self._backlog.leave(len(slot.data))
             if slot.error is not None:
                 self._count(slot.error)
-            elif self._unproven:
+            elif self._unproven or self._suspects:
                 self._prove(connection)
 
         slot = PublishSlot(data, self.runtime.latch(), future, messages=messages, on_end=ended)
@@ -188,6 +200,9 @@ class Publication:
 
     def _give_up(self, connection: Connection, slot: PublishSlot, timeout: float) -> None:
         """The time is over. Raises, unless the outcome came at the last moment."""
+        if slot.wait(0):
+            return
+        self._suspect(connection)
         if connection.outbox.take_back(slot):
             error: PublishError = NotSent(
                 f"{connection.nsqd_address} took no bytes within {timeout:g} s"
@@ -204,6 +219,14 @@ class Publication:
                 f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
             )
         raise error
+
+    def _suspect(self, connection: Connection) -> None:
+        """It was too slow: on the bench, so that the next publishes go to others, if there are."""
+        with self._lock:
+            if self._live.get(connection.address) is connection:
+                self._suspects.add(connection)
+                self._nodes.failed(connection.address, self._now())
+                self._refresh()
 
     def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
         """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
@@ -238,7 +261,7 @@ class Publication:
         ready = self._ready
         if ready:
             return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
-        since = self._now()
+        since = self._now() - _DIAL_PAUSE
         while True:
             choice = self._choose(since)
             for connection in choice.dial_aside:
@@ -355,14 +378,32 @@ class Publication:
 
     def _spawn(self, connection: Connection, body: object) -> None:
         assert callable(body)
-        task = self.runtime.spawn(f"nsq-read {connection.nsqd_address}", body, connection)
+        try:
+            task = self.runtime.spawn(f"nsq-read {connection.nsqd_address}", body, connection)
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, RuntimeError):
+                # Python 3.12 starts none any more when the interpreter ends.
+                raise NotSent(f"no thread reads from {connection.nsqd_address}: {error}") from error
+            raise
         with self._lock:
             self._tasks = [t for t in self._tasks if t.alive]
             self._tasks.append(task)
 
+    def _drop(self, connection: Connection) -> None:
+        """Nobody will dial or read it."""
+        with self._lock:
+            _, latch = self._dialling.pop(connection.address, (connection, None))
+        if latch is not None:
+            latch.release()
+        else:
+            connection.lose(ConnectionLost("nobody reads it"))
+
     def _refresh(self) -> None:
-        """Make ``_ready`` anew, holding ``_lock``: () while some nsqd is missing."""
-        if self._failover:
+        """Make ``_ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
+        if self._suspects and len(self._addresses) > 1:
+            self._ready = ()
+        elif self._failover:
             first = self._live.get(self._addresses[0])
             self._ready = (first,) if first is not None else ()
         elif len(self._live) == len(self._addresses):
@@ -407,6 +448,7 @@ class Publication:
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
             self._unproven.discard(connection)
+            self._suspects.discard(connection)
             self._past_published += connection.published
             if self._live.get(connection.address) is connection:
                 del self._live[connection.address]
@@ -448,6 +490,20 @@ class Publication:
             if not waiting:
                 return
             waiting[-1].wait(max(0.0, deadline - self._now()))
+
+    def let_go(self) -> None:
+        """The Writer was forgotten without a close. By the garbage collector: takes no lock.
+
+        Nobody waits for an answer then. A forked child must not end its parent's connections.
+        """
+        if self.pid != os.getpid():
+            return
+        self._closed = True
+        self._ready = ()
+        for connection in list(self._live.values()):
+            connection.cut()
+        for connection, _ in list(self._dialling.values()):
+            connection.cut()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted.

@@ -199,7 +199,7 @@ class Connection:
             broken = self.outbox.broken
             if broken is not None and not isinstance(reason, ServerError):
                 reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
-            self._lose(reason)
+            self.lose(reason)
 
     def _receive(self) -> None:
         stream = self._stream
@@ -285,8 +285,8 @@ class Connection:
         if self._consumer is not None:
             self._consumer.on_answer_failed(self, message_id, error)
 
-    def _lose(self, reason: Exception) -> None:
-        """The one path of every loss; by the reading thread, once.
+    def lose(self, reason: Exception) -> None:
+        """The one path of every loss; by the reading thread, once, or where none could start.
 
         1. no more answers are taken, and a sender that blocks is woken;
         2. the socket closes; publishes learn what is known of them;

@@ -87,11 +87,13 @@ class Nsqd:
         }
 
     def topic(self, topic: str) -> Any:
-        return self._stats(f"&topic={topic}")["topics"][0]
+        """What is told of it, if there is such a topic."""
+        return next(iter(self._stats(f"&topic={topic}")["topics"] or ()), None)
 
     def count(self, topic: str) -> int:
         """How many messages were ever published to the topic."""
-        count: int = self.topic(topic)["message_count"]
+        found = self.topic(topic)
+        count: int = found["message_count"] if found else 0
         return count
 
 
