@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
@@ -46,7 +47,8 @@ class Writer:
     ``options``: ConnectionOptions, or give its fields as keywords.
 
     The constructor connects nothing and raises ConfigError for a value that is not allowed; the
-    first publish connects. After a fork the child connects anew by itself.
+    first publish connects. After a fork the child connects anew by itself. A Writer that is
+    forgotten without ``close()`` lets go of its connections when nobody waits for an answer.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Writer:
         Callbacks of the Future run on the reading thread: they must be short, and not publish.
         """
         data = self._encode(topic, body, defer)
-        return self._publication().publish_async(data, 1, self._publish_timeout)
+        return self._publication().publish_async(data, 1, self._publish_timeout, self)
 
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
         self._check_topic(topic)
@@ -269,6 +271,7 @@ class Writer:
                 self._by_process.pop(pid).abandon()
             runtime.on_fork(self._after_fork)
             at_exit(self._close_at_exit)
+            weakref.finalize(self, mine.let_go).atexit = False
         return publication
 
     def _after_fork(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import socket
 import threading
@@ -315,6 +316,36 @@ def test_close_in_the_middle_of_publishing(client: Client, world: World) -> None
         arrived = {(c.body or b"").decode() for c in nsqd.received("PUB")}
         assert ok <= arrived
         assert not {body for body, what in outcome.items() if what == "NotSent"} & arrived
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_writer_that_is_forgotten_keeps_no_connection(
+    client: Client, world: World, waits: bool
+) -> None:
+    """One made for each publish would else keep a descriptor and a thread each."""
+    go_on = threading.Event()
+    steps = [automatic(until="IDENTIFY"), scripted.wait_until(go_on), automatic()]
+
+    def forget() -> Any:
+        writer = Writer(address(nsqd), runtime=world.runtime)
+        if waits:
+            return writer.publish_async("t", "x")
+        writer.connect()
+        return None
+
+    with ScriptedNsqd(steps) as nsqd:
+        before = threading.active_count()
+        future = forget()
+        gc.collect()
+        if waits:
+            # Somebody may look at the outcome.
+            world.sleep(0.05)
+            assert not future.done()
+            go_on.set()
+            world.eventually(future.done)
+            assert future.exception(0) is None
+        go_on.set()
+        world.eventually(lambda: gc.collect() >= 0 and threading.active_count() <= before)
 
 
 # -- pickling -------------------------------------------------------------------------------------
