@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +12,8 @@ import pytest
 
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import NSQError
-from tests.support.servers import Server, Site, unique
+from tests.support import realnsq
+from tests.support.servers import ROOT, Server, Site, unique
 from tests.support.worlds import World
 
 
@@ -78,3 +82,54 @@ def nsqd(site: Site) -> Server:
 @pytest.fixture
 def topic() -> str:
     return unique("topic")
+
+
+class LongHandler:
+    """The program tests.support.longhandler beside an nsqd of its own."""
+
+    def __init__(self) -> None:
+        self._nsqd = Server("real", "nsqd").start()
+        self.http_address = "{}:{}".format(*self._nsqd.http_address)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.longhandler", address(self._nsqd), "65"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self) -> Any:
+        out, err = self._process.communicate(timeout=110)
+        assert self._process.returncode == 0, err
+        return json.loads(out)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._nsqd.discard()
+
+
+def _uses_long_handler(item: pytest.Item) -> bool:
+    return item.path.name == "test_long_handler.py"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test of the long handler collects what happened beside all the others."""
+    items.sort(key=_uses_long_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def long_handler(request: pytest.FixtureRequest) -> Iterator[LongHandler | None]:
+    """Autouse, so that it starts with the first of these tests; None where nobody will ask."""
+    if not any(map(_uses_long_handler, request.session.items)):
+        yield None
+        return
+    try:
+        realnsq.find_or_build()
+    except realnsq.Unavailable:
+        yield None  # the test itself is skipped, or fails in CI
+        return
+    running = LongHandler()
+    yield running
+    running.close()
