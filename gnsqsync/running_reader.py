@@ -31,6 +31,8 @@ log = logging.getLogger("gnsqsync.reader")
 
 # What close() and the end of the interpreter grant threads that only have to notice.
 _JOIN_SECONDS = 5.0
+# How long an nsqd that holds none of our messages may take to answer CLS.
+_CLOSE_WAIT_SECONDS = 2.0
 # For threads that have nothing left to do but to see it.
 _NOTICE_SECONDS = 0.5
 # How often a thread that waits for a stop wakes up; see _next_word.
@@ -254,10 +256,15 @@ class RunningReader:
         """Until nothing is in flight and no worker is busy, or the deadline; which may shrink.
 
         Also until nsqd has answered CLS: a message that it had sent before would otherwise
-        wait there for its timeout.
+        wait there for its timeout. But one that hangs holds up the stop only for a moment.
         """
+        answer_by: float | None = None
         while self.dispatch.working or not self.subscription.is_drained:
-            left = deadline - self.runtime.now()
+            now = self.runtime.now()
+            left = deadline - now
+            if not self.dispatch.working and not self.subscription.in_flight:
+                answer_by = answer_by or now + _CLOSE_WAIT_SECONDS
+                left = min(left, answer_by - now)
             if left <= 0:
                 break
             try:

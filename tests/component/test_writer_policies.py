@@ -459,3 +459,46 @@ def test_stats_count_futures_too(client: Client, world: World) -> None:
         stats = writer.stats()
         assert (stats.published, stats.outcome_unknown, stats.not_sent) == (1, 1, 1)
         assert stats.connections == ()
+
+
+# -- an nsqd that hangs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "failover"])
+def test_an_nsqd_that_hangs_gets_no_more_while_another_one_answers(
+    client: Client, world: World, policy: str
+) -> None:
+    with ScriptedNsqd([automatic(hooks={"PUB": nothing})]) as slow, ScriptedNsqd() as other:
+        writer = client.writer(slow, other, policy=policy)
+        writer.connect()
+        with pytest.raises(OutcomeUnknown):
+            for _ in range(2):
+                writer.publish("t", "lost in time", timeout=0.2)
+        # Its bench is half a second at least; all of these come within it.
+        for n in range(20):
+            writer.publish("t", f"{n}", timeout=5)
+        assert len(bodies(slow)) == 1
+        assert len(writer.stats().connections) == 2
+
+
+def test_publishes_at_a_dead_nsqd_do_not_dial_each_time(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        gone = address(nsqd)
+    writer = Writer(gone, runtime=world.runtime, connect_timeout=1)
+    dials = []
+    writer._publication()._new_connection = counted(  # type: ignore[method-assign]
+        dials, writer._publication()._new_connection
+    )
+    for _ in range(20):
+        with pytest.raises(NotSent, match="Connection refused"):
+            writer.publish("t", "x", timeout=0.001)
+    assert 1 <= len(dials) <= 2
+    writer.close()
+
+
+def counted(calls: list[Any], function: Any) -> Any:
+    def call(*args: Any) -> Any:
+        calls.append(args)
+        return function(*args)
+
+    return call
