@@ -43,7 +43,7 @@ COMMANDS = {
         "--enable-threads",
         "--py-call-osafterfork",
     ],
-    "uwsgi without threads": ["uwsgi", "--master"],
+    "uwsgi without --enable-threads": ["uwsgi", "--master"],
 }
 
 
@@ -197,5 +197,5 @@ def test_every_request_that_is_answered_has_been_published(
 def test_the_guide_shows_these_commands() -> None:
     shown = "\n".join(code_blocks(DOCS / "guides" / "fork.rst", "console"))
     for words in COMMANDS.values():
-        if words != COMMANDS["uwsgi without threads"]:
+        if words != COMMANDS["uwsgi without --enable-threads"]:
             assert " ".join(words) in shown, words
