@@ -70,6 +70,24 @@ def test_a_publish_that_stalls_in_a_handler(client: Client, world: World) -> Non
         assert outcomes == ["OutcomeUnknown"]
 
 
+def test_heartbeats_are_answered_while_a_stop_waits(client: Client, world: World) -> None:
+    """Until the last handler has answered, or nsqd would take its message back."""
+    release: list[bool] = []
+    with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()]) as nsqd:
+        reader = client.consume(lambda m: world.eventually(lambda: release), nsqd)
+        world.eventually(lambda: reader.stats().in_flight == 1)
+        reader.stop(60)
+        world.eventually(lambda: nsqd.received("CLS"))
+        for beats in (1, 2, 3):
+            nsqd.connections[0].response(b"_heartbeat_")
+            world.eventually(lambda: len(nsqd.received("NOP")) == beats)  # noqa: B023
+        release.append(True)
+        result = reader.join(10)
+        assert result is not None
+        assert result.clean
+        world.eventually(lambda: nsqd.received("FIN"))
+
+
 def test_close_from_inside_a_handler(client: Client, world: World) -> None:
     """Of the Writer that it publishes with and of the Reader that runs it, while others wait."""
     results: list[Any] = []

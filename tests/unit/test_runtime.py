@@ -670,6 +670,24 @@ def test_all_addresses_of_a_name_are_tried(
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["threads", "gevent"])
+def test_a_name_is_looked_up_at_each_dial(
+    kind: str, names: dict[str, list[tuple[str, int]]]
+) -> None:
+    """An nsqd that came back elsewhere under its name is found there."""
+    runtime = choose(kind)
+    listener = runtime.listen(Address("127.0.0.3", 0))
+    port = listener.address.port
+    names["nsqd.example"] = [("127.0.0.2", 0)]
+    with pytest.raises(ConnectionRefusedError):
+        runtime.connect(Address("nsqd.example", port), LONG)
+    names["nsqd.example"] = [("127.0.0.3", 0)]
+    client = runtime.connect(Address("nsqd.example", port), LONG)
+    assert client.peer == f"127.0.0.3:{port}"
+    client.close()
+    listener.close()
+
+
 class Deaf:
     """A port that neither accepts nor refuses: its backlog is full."""
 
