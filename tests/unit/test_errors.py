@@ -1,10 +1,6 @@
-"""Errors by nsqd's codes, and what the package does with logging."""
+"""Errors by nsqd's codes."""
 
 from __future__ import annotations
-
-import logging
-import subprocess
-import sys
 
 import pytest
 
@@ -53,23 +49,3 @@ def test_no_two_codes_share_a_class() -> None:
 @pytest.mark.parametrize("data", [b"E_NEW_ONE of the next nsqd", b"", b"\xff\xfe"])
 def test_an_unknown_code_is_a_plain_server_error(data: bytes) -> None:
     assert type(server_error(data)) is ServerError
-
-
-def test_logging_is_left_to_the_program() -> None:
-    """No level, no handler that writes; and silence where the program has not set logging up."""
-    ours = logging.getLogger("gnsqsync")
-    assert [type(handler) for handler in ours.handlers] == [logging.NullHandler]
-    program = (
-        "import logging, gnsqsync\n"
-        "reader = gnsqsync.Reader('t', 'c', print, nsqd_tcp_addresses='127.0.0.1:1')\n"
-        "reader.start(block=False)\n"
-        "reader.stop()\n"
-        "reader.join()\n"
-        "logging.getLogger('gnsqsync.reader').error('unheard')\n"
-        "assert logging.getLogger().handlers == []\n"
-        "assert logging.getLogger('gnsqsync').level == logging.NOTSET\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
