@@ -56,15 +56,15 @@ def main(nsqd: str, seconds: float) -> None:
         observer=observer,
     )
     with reader, Writer(nsqd) as writer:
+        started = time.monotonic()
         writer.publish(TOPIC, b"long")
         while not begun:
             time.sleep(0.01)
-        started = time.monotonic()
         published = 0
         while not done.wait(0.5):
             writer.publish(TOPIC, b"short")
             published += 1
-        while len(short) < published or reader.stats().in_flight:
+        while reader.stats().finished <= published:
             time.sleep(0.01)
         stats = reader.stats()
         lost = list(observer.lost_reasons)
