@@ -297,43 +297,6 @@ def test_a_limit_that_keeps_workers_idle_is_told(
     assert told == ([level] if level else [])
 
 
-@pytest.mark.parametrize("cause", ["backoff", "pause", "nobody"])
-def test_why_nothing_comes_for_long_is_told(
-    client: Client,
-    world: World,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    cause: str,
-) -> None:
-    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.2)
-
-    def handler(message: Message) -> None:
-        raise ValueError
-
-    level, text = {
-        "backoff": ("INFO", "backoff after failures"),
-        "pause": ("INFO", "it is paused, or max_in_flight is 0"),
-        "nobody": ("WARNING", "no nsqd is connected"),
-    }[cause]
-    with ScriptedNsqd() as nsqd, caplog.at_level(logging.INFO, "gnsqsync"):
-        if cause == "nobody":
-            nsqd.refuse_connections()
-        reader = client.consume(
-            handler, nsqd, backoff_multiplier=60, rdy_redistribute_interval=0.05
-        )
-        if cause != "nobody":
-            world.eventually(lambda: nsqd.received("RDY"))
-        if cause == "pause":
-            reader.pause()
-        elif cause == "backoff":
-            nsqd.connections[0].message(b"x")
-        world.eventually(lambda: text in caplog.text)
-        # Once of each reason, though rounds go on.
-        world.sleep(0.3)
-    (record,) = [r for r in caplog.records if "RDY 0 everywhere" in r.getMessage()]
-    assert (record.levelname, getattr(record, "topic")) == (level, "t")  # noqa: B009
-
-
 def test_signals_belong_to_the_program(client: Client, world: World) -> None:
     """A start that blocks the main thread installs no handler; Ctrl-C is Python's own."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
