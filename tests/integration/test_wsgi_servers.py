@@ -144,7 +144,11 @@ class WebServer:
         self._folder.cleanup()
 
 
-@pytest.fixture(params=list(COMMANDS))
+# uWSGI 2.0.30 calls one half of what a fork needs; Python 3.13 aborts then, with any application.
+BROKEN = {"uwsgi --py-call-osafterfork"} if sys.version_info >= (3, 13) else set()
+
+
+@pytest.fixture(params=[name for name in COMMANDS if name not in BROKEN])
 def web(request: pytest.FixtureRequest, nsqd: Server, topic: str) -> Iterator[WebServer]:
     # Where the application is imported before the fork, its Writer is connected by then.
     before_fork = "--preload" in request.param or request.param.startswith("uwsgi")
