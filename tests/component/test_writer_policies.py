@@ -502,3 +502,16 @@ def counted(calls: list[Any], function: Any) -> Any:
         return function(*args)
 
     return call
+
+
+# -- what nsqd is told ----------------------------------------------------------------------------
+
+
+def test_region_and_zone_are_in_identify(client: Client, world: World) -> None:
+    """For the topology-aware consumption of nsqds newer than 1.3.0."""
+    with ScriptedNsqd() as nsqd:
+        client.writer(nsqd, topology_region="eu", topology_zone="eu-1").connect()
+        client.writer(nsqd).connect()
+        with_them, without = [command.json for command in nsqd.received("IDENTIFY")]
+        assert (with_them["topology_region"], with_them["topology_zone"]) == ("eu", "eu-1")
+        assert not {"topology_region", "topology_zone"} & without.keys()

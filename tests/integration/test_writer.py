@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +154,11 @@ def test_a_stopped_process_is_an_unknown_outcome_within_the_deadline(
     writer.publish(topic, "x")
     os.kill(nsqd.pid, signal.SIGSTOP)
     try:
+        # The signal takes its time to reach every thread.
+        tasks = Path(f"/proc/{nsqd.pid}/task")
+        world.eventually(
+            lambda: all("State:\tT" in (task / "status").read_text() for task in tasks.iterdir())
+        )
         started = time.monotonic()
         with pytest.raises(OutcomeUnknown):
             writer.publish(topic, "y", timeout=0.5)
