@@ -20,6 +20,7 @@ from gnsqsync.message import Message
 from gnsqsync.net.connection import Connection
 from gnsqsync.observer import Observer
 from gnsqsync.reader_options import ReaderSetup
+from gnsqsync.reports import Reports
 from gnsqsync.runtime import Task, choose
 from gnsqsync.stats import ReaderStats, StopResult
 from gnsqsync.subscription import Subscription
@@ -64,6 +65,7 @@ class RunningReader:
         self._result: StopResult | None = None
         self._error: BaseException | None = None
         self._supervisor: Task | None = None
+        self._reports = Reports(setup.topic, setup.channel, setup.observer)
         self._observes_batches = type(setup.observer).batch is not Observer.batch
         rng = random.Random()
         flow = setup.flow
@@ -89,7 +91,7 @@ class RunningReader:
             runtime=runtime,
             timer=self._timer,
             receiver=self,
-            observer=setup.observer,
+            reports=self._reports,
             on_hopeless=self._fail,
             rng=rng,
         )
@@ -325,9 +327,9 @@ class RunningReader:
 
     def _lookup_changed(self, url: str, error: Exception | None) -> None:
         if error is None:
-            self.subscription.notify("lookup_recovered", url)
+            self._reports.notify("lookup_recovered", url)
         else:
-            self.subscription.notify("lookup_failed", url, error)
+            self._reports.notify("lookup_failed", url, error)
 
     # -- what the parts tell ---------------------------------------------------------------------
 
@@ -353,7 +355,7 @@ class RunningReader:
             self.subscription.note(finished, failed)
         if self._observes_batches:
             address = connection.nsqd_address
-            self.subscription.notify("batch", address, finished, failed, seconds)
+            self._reports.notify("batch", address, finished, failed, seconds)
 
     def on_chunk_sent(self) -> None:
         self.subscription.replan()

@@ -16,15 +16,16 @@ from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
-from gnsqsync.observer import Observer
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 from gnsqsync.reader_options import ReaderOptions
+from gnsqsync.reports import Reports
 from gnsqsync.runtime import Runtime, Task
 from gnsqsync.silence import Silence
 from gnsqsync.stats import ConnectionStats
 from gnsqsync.sweep import Sweep
+from gnsqsync.tally import Totals, stats_of
 from gnsqsync.timer import Timer
 
 __all__ = ["Subscription"]
@@ -64,7 +65,7 @@ class Subscription:
         runtime: Runtime,
         timer: Timer,
         receiver: Receiver,
-        observer: Observer,
+        reports: Reports,
         on_hopeless: Callable[[NSQError], None],
         rng: random.Random,
     ) -> None:
@@ -77,7 +78,7 @@ class Subscription:
         self._runtime = runtime
         self._timer = timer
         self._receiver = receiver
-        self._observer = observer
+        self._reports = reports
         self._on_hopeless = on_hopeless
         # Whether nsqlookupds are asked, so that more nsqds may come.
         self.discovers = False
@@ -95,7 +96,7 @@ class Subscription:
         # Said once: that there are more nsqds than max_in_flight.
         self._told_crowd = False
         self._silence = Silence()
-        self._past = _Totals()
+        self._past = Totals()
         self._sweep = Sweep(self.connections, flow, runtime, timer)
         self._nodes = ReaderNodes(self._direct, rng=rng)
         self._allocator: RdyAllocator[Address] = RdyAllocator(
@@ -213,24 +214,10 @@ class Subscription:
             connection.close()
             connection.read()
             return
-        log.info(
-            "%s/%s subscribed at %s",
-            self._topic,
-            self._channel,
-            connection.nsqd_address,
-            extra=self._log_fields(connection),
-        )
-        if crowd:
-            log.warning(
-                "%s/%s has more nsqds than max_in_flight, which is %d: they take turns, and"
-                " messages wait; raise it",
-                self._topic,
-                self._channel,
-                limit,
-                extra=self._log_fields(),
-            )
         self._apply(changed)
-        self.notify("connected", connection.nsqd_address)
+        self._reports.connected(connection)
+        if crowd:
+            self._reports.crowd(limit)
         connection.read()
 
     def _dial_failed(self, connection: Connection, error: NSQError) -> None:
@@ -252,22 +239,8 @@ class Subscription:
             log.debug("the dial of %s ended as asked", connection.nsqd_address)
             self._arm()
             return
-        hint = ""
-        if not direct:
-            hint = " (if the address is wrong, see nsqd's --broadcast-address, or address_map)"
-        if error.retriable:
-            next_try = "no nsqlookupd lists it, so it is not tried again"
-            if again is not None:
-                next_try = f"it is tried again in {again - self._runtime.now():.1f} s"
-            log.warning("%s%s; %s", error, hint, next_try, extra=self._log_fields(connection))
-        else:
-            log.error(
-                "%s%s; trying again will not help before that is changed",
-                error,
-                hint,
-                extra=self._log_fields(connection),
-            )
-        self.notify("lost", str(address), error)
+        pause = None if again is None else again - self._runtime.now()
+        self._reports.dial_failed(connection, error, pause, discovered=not direct)
         if hopeless is not None:
             self._on_hopeless(hopeless)
         self._tick()
@@ -288,20 +261,9 @@ class Subscription:
                 changed = self._plan(now)
         if not known:
             return
-        if connection.closing:
-            log.debug(
-                "%s closed as asked", connection.nsqd_address, extra=self._log_fields(connection)
-            )
-        else:
-            log.warning(
-                "lost %s: %s",
-                connection.nsqd_address,
-                reason,
-                extra=self._log_fields(connection),
-            )
         self._apply(changed)
         self._receiver.on_settled()
-        self.notify("lost", connection.nsqd_address, reason)
+        self._reports.lost(connection, reason)
         self._tick()
 
     # -- RDY and backoff ---------------------------------------------------------------------
@@ -340,22 +302,9 @@ class Subscription:
             asked_for, reason = self._why_silent()
             silent = self._silence.note(reason, now)
         if silent is not None:
-            log.log(
-                logging.INFO if asked_for else logging.WARNING,
-                "%s/%s has had RDY 0 everywhere for %.0f s: %s",
-                self._topic,
-                self._channel,
-                silent,
-                reason,
-                extra=self._log_fields(),
-            )
+            self._reports.silent(silent, reason, asked_for=asked_for)
         if resumed:
-            log.info(
-                "%s/%s tests the waters with RDY 1",
-                self._topic,
-                self._channel,
-                extra=self._log_fields(),
-            )
+            self._reports.testing()
         for connection in due:
             task = self._runtime.spawn(
                 f"nsq-read {connection.nsqd_address}", self._serve, connection
@@ -420,21 +369,8 @@ class Subscription:
             level, resume_at = self._backoff.level, self._backoff.resume_at
             changed = self._plan(now)
         seconds = 0.0 if resume_at is None else resume_at - now
-        if self.in_backoff:
-            log.info(
-                "%s/%s backs off for %.1f s (level %d)",
-                self._topic,
-                self._channel,
-                seconds,
-                level,
-                extra=self._log_fields(),
-            )
-        else:
-            log.info(
-                "%s/%s is out of backoff", self._topic, self._channel, extra=self._log_fields()
-            )
         self._apply(changed)
-        self.notify("backoff", level, seconds)
+        self._reports.backoff(level, seconds)
 
     def set_max_in_flight(self, count: int) -> None:
         with self._lock:
@@ -472,23 +408,11 @@ class Subscription:
         self._receiver.on_settled()
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
-        log.warning(
-            "%s: %s",
-            connection.nsqd_address,
-            error,
-            extra={**self._log_fields(connection), "message_id": message_id},
-        )
-        self.notify("answer_failed", connection.nsqd_address, message_id, error.code)
+        self._reports.answer_failed(connection, message_id, error)
         if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
             self.note(0, 1)
         self.replan()
         self._receiver.on_settled()
-
-    def _log_fields(self, connection: Connection | None = None) -> dict[str, str]:
-        fields = {"topic": self._topic, "channel": self._channel}
-        if connection is not None:
-            fields["nsqd"] = connection.nsqd_address
-        return fields
 
     def requeue_delay_for(self, message: Message) -> float:
         return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
@@ -555,7 +479,7 @@ class Subscription:
             if connection.level is not None and not connection.closing
         )
 
-    def totals(self) -> _Totals:
+    def totals(self) -> Totals:
         with self._lock:
             totals = self._past.copy()
             for connection in self._connections.values():
@@ -564,41 +488,4 @@ class Subscription:
 
     def connection_stats(self) -> tuple[ConnectionStats, ...]:
         now = self._runtime.now()
-        return tuple(
-            ConnectionStats(
-                address=connection.nsqd_address,
-                rdy=connection.outbox.rdy_sent,
-                in_flight=len(connection.in_flight),
-                received=connection.received,
-                finished=connection.outbox.finished,
-                requeued=connection.outbox.requeued,
-                answers_failed=connection.answers_failed,
-                connected_seconds=now - connection.connected_at,
-            )
-            for connection in self.connections()
-        )
-
-    def notify(self, hook: str, *args: object) -> None:
-        """Call a hook of the observer, outside all locks; what it raises is logged."""
-        try:
-            getattr(self._observer, hook)(*args)
-        except Exception:
-            log.exception("the observer's %s failed", hook)
-
-
-class _Totals:
-    """Counters summed over connections."""
-
-    def __init__(self) -> None:
-        self.received = self.finished = self.requeued = self.answers_failed = 0
-
-    def add(self, connection: Connection) -> None:
-        self.received += connection.received
-        self.finished += connection.outbox.finished
-        self.requeued += connection.outbox.requeued
-        self.answers_failed += connection.answers_failed
-
-    def copy(self) -> _Totals:
-        other = _Totals()
-        other.__dict__.update(self.__dict__)
-        return other
+        return tuple(stats_of(connection, now) for connection in self.connections())
