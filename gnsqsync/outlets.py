@@ -1,0 +1,390 @@
+"""The nsqds of one Writer in one process: which one takes a publish, dials, benches.
+
+Holds the policy object and the lock around it; knows no publish and no outcome.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
+from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
+from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
+from gnsqsync.policy.nodes import WriterNodes
+from gnsqsync.runtime import Latch, Runtime, Task
+from gnsqsync.wire import commands
+
+__all__ = ["Outlets"]
+
+log = logging.getLogger("gnsqsync.writer")
+
+# A dial that failed is not repeated within so many seconds, by whichever publish.
+_DIAL_PAUSE = 0.25
+
+
+def _log_fields(connection: Connection) -> dict[str, str]:
+    return {"nsqd": connection.nsqd_address}
+
+
+@dataclass
+class _Choice:
+    """What to do next for a publish, decided under the lock: one of the first three."""
+
+    connection: Connection | None = None
+    dial: Connection | None = None
+    wait_for: Latch | None = None
+    # How many nsqds are still to be tried in this round; a dial gets its share of the time.
+    untried: int = 1
+    dial_aside: list[Connection] = field(default_factory=list)
+    # What came of the dials of this round, the publish's own and those of others.
+    failures: list[NSQError] = field(default_factory=list)
+
+
+class Outlets:
+    """One connection to each nsqd of a Writer.
+
+    ``_lock`` guards the tables of connections, dials and tasks, and the nodes. ``_ready`` is read
+    without it: an immutable tuple, replaced as a whole, of the connections to use when nothing
+    needs a decision; a publish that gets one that is just lost learns it there.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        policy: str,
+        options: ConnectionOptions,
+        runtime: Runtime,
+    ) -> None:
+        self.pid = os.getpid()
+        self.runtime = runtime
+        self._addresses = tuple(addresses)
+        self._failover = policy == "failover"
+        self._options = options
+        self._now = runtime.now
+        self._lock = runtime.lock()
+        self._ended = runtime.event()
+        self._closed = False
+        self._nodes = WriterNodes(addresses, policy)
+        self._live: dict[Address, Connection] = {}
+        self._dialling: dict[Address, tuple[Connection, Latch]] = {}
+        self._failures: dict[Address, tuple[float, NSQError]] = {}
+        self._tasks: list[Task] = []
+        self._ready: tuple[Connection, ...] = ()
+        # Live, but without an OK so far: one that only accepts connections stays on the bench.
+        self._unproven: set[Connection] = set()
+        # Live, but a publish there ended without an answer in time.
+        self._suspects: set[Connection] = set()
+        self._turn = itertools.count()
+        self._past_published = 0
+
+    # -- which nsqd ------------------------------------------------------------------------------
+
+    def pick(self, deadline: float, timeout: float, causes: list[BaseException]) -> Connection:
+        """A connection for a publish, dialled if need be; ClosedError, or NotSent without one."""
+        ready = self._ready
+        if ready:
+            return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
+        since = self._now() - _DIAL_PAUSE
+        while True:
+            choice = self._choose(since)
+            for connection in choice.dial_aside:
+                self._spawn(connection, self._serve)
+            if choice.connection is not None:
+                return choice.connection
+            left = deadline - self._now()
+            if choice.dial is not None:
+                error = self._open(choice.dial, max(0.001, left / choice.untried))
+                if error is None:
+                    self._spawn(choice.dial, Connection.read)
+                    return choice.dial
+                causes.append(error)
+            elif choice.wait_for is not None:
+                choice.wait_for.wait(max(0.0, left))
+            else:
+                # Each was tried: wait for the first bench to end, unless waiting is no use.
+                causes.extend(error for error in choice.failures if error not in causes)
+                if not any(error.retriable for error in choice.failures):
+                    self._raise_not_sent("no nsqd accepts this client", causes)
+                since = self._bench_end()
+                self._ended.wait(max(0.0, min(left, since - self._now())))
+            if self._now() >= deadline:
+                self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
+
+    def _choose(self, since: float) -> _Choice:
+        """The next step of a publish for which ``_ready`` has no connection.
+
+        A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
+        that meet at a dead nsqd are one dial.
+        """
+        choice = _Choice()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer is closed")
+            for address in self._nodes.candidates(self._now(), self._live.keys()):
+                live = self._live.get(address)
+                if live is not None:
+                    choice.connection = live
+                    break
+                failed_at, failure = self._failures.get(address, (0.0, None))
+                if failure is not None and failed_at >= since:
+                    choice.failures.append(failure)
+                    continue
+                if address in self._dialling:
+                    choice.wait_for = choice.wait_for or self._dialling[address][1]
+                elif choice.dial is None:
+                    choice.dial = self._new_connection(address)
+            if choice.connection is not None and choice.dial is not None:
+                # Somebody else takes this publish; the one that is missing is dialled aside.
+                choice.dial_aside.append(choice.dial)
+                choice.dial = None
+        choice.untried = max(1, len(self._addresses) - len(choice.failures))
+        return choice
+
+    def _new_connection(self, address: Address) -> Connection:
+        """A connection to dial now; holding ``_lock``."""
+        connection = Connection(address, self._options, self.runtime, self)
+        self._dialling[address] = (connection, self.runtime.latch())
+        return connection
+
+    def _bench_end(self) -> float:
+        with self._lock:
+            now = self._now()
+            ends = [self._nodes.benched_until(address, now) for address in self._addresses]
+        return min((end for end in ends if end is not None), default=now)
+
+    def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
+        unique = list(dict.fromkeys(str(cause) for cause in causes))
+        if unique:
+            text += ": " + "; ".join(unique[-len(self._addresses) :])
+        raise NotSent(text, causes) from (causes[-1] if causes else None)
+
+    # -- what came of it -------------------------------------------------------------------------
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an OK from somewhere is news: then call ``prove()``."""
+        return bool(self._unproven or self._suspects)
+
+    def prove(self, connection: Connection) -> None:
+        """nsqd said OK there: off the bench."""
+        with self._lock:
+            if connection in self._unproven or connection in self._suspects:
+                self._unproven.discard(connection)
+                self._suspects.discard(connection)
+                self._nodes.ok(connection.address, self._now())
+                self._refresh()
+
+    def suspect(self, connection: Connection) -> None:
+        """It was too slow: on the bench, so that the next publishes go to others, if there are."""
+        with self._lock:
+            if self._live.get(connection.address) is connection:
+                self._suspects.add(connection)
+                self._nodes.failed(connection.address, self._now())
+                self._refresh()
+
+    def leave(self, connection: Connection) -> bool:
+        """It cannot store a message now: on the bench. Whether there is another one live."""
+        with self._lock:
+            self._nodes.failed(connection.address, self._now())
+            return any(address != connection.address for address in self._live)
+
+    @property
+    def is_single(self) -> bool:
+        return len(self._addresses) == 1
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def _open(self, connection: Connection, timeout: float | None) -> NSQError | None:
+        """Dial on this thread; the error, or None when it is live."""
+        address = connection.address
+        failure: NSQError | None = None
+        opened = False
+        try:
+            connection.open(timeout)
+            opened = True
+        except NSQError as error:
+            failure = error
+        finally:
+            with self._lock:
+                _, latch = self._dialling.pop(address)
+                if opened and not self._closed:
+                    self._unproven.add(connection)
+                    self._live[address] = connection
+                    self._failures.pop(address, None)
+                    self._refresh()
+                else:
+                    self._nodes.failed(address, self._now())
+                    if failure is not None:
+                        self._failures[address] = (self._now(), failure)
+            # Whoever waits for this dial looks again, however it ended.
+            latch.release()
+        if failure is None and self._closed:
+            connection.close()
+        if failure is None:
+            log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
+        else:
+            level = logging.WARNING if failure.retriable else logging.ERROR
+            level = logging.DEBUG if connection.closing else level
+            log.log(level, "%s", failure, extra=_log_fields(connection))
+        return failure
+
+    def _serve(self, connection: Connection) -> None:
+        """Dial aside and then read: the body of ``nsq-read`` for an nsqd that comes back."""
+        if self._open(connection, None) is None:
+            connection.read()
+
+    def _spawn(self, connection: Connection, body: object) -> None:
+        assert callable(body)
+        try:
+            task = self.runtime.spawn(f"nsq-read {connection.nsqd_address}", body, connection)
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, RuntimeError):
+                # Python 3.12 starts none any more when the interpreter ends.
+                raise NotSent(f"no thread reads from {connection.nsqd_address}: {error}") from error
+            raise
+        with self._lock:
+            self._tasks = [t for t in self._tasks if t.alive]
+            self._tasks.append(task)
+
+    def _drop(self, connection: Connection) -> None:
+        """Nobody will dial or read it."""
+        with self._lock:
+            _, latch = self._dialling.pop(connection.address, (connection, None))
+        if latch is not None:
+            latch.release()
+        else:
+            connection.lose(ConnectionLost("nobody reads it"))
+
+    def _refresh(self) -> None:
+        """Make ``_ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
+        if self._suspects and len(self._addresses) > 1:
+            self._ready = ()
+        elif self._failover:
+            first = self._live.get(self._addresses[0])
+            self._ready = (first,) if first is not None else ()
+        elif len(self._live) == len(self._addresses):
+            self._ready = tuple(self._live.values())
+        else:
+            self._ready = ()
+
+    def connect(self, timeout: float) -> None:
+        """Dial every nsqd side by side and wait; NotSent when none can be reached."""
+        deadline = self._now() + timeout
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer is closed")
+            missing = [a for a in self._addresses if a not in self._live]
+            new = [self._new_connection(a) for a in missing if a not in self._dialling]
+            latches = [self._dialling[a][1] for a in missing]
+        for connection in new:
+            self._spawn(connection, self._serve)
+        for latch in latches:
+            latch.wait(max(0.0, deadline - self._now()))
+        if not self.is_connected:
+            self.pick(deadline, timeout, [])
+
+    def ping(self, timeout: float) -> None:
+        """Connect if need be, and give a NOP to each connection."""
+        if not self.is_connected:
+            self.connect(timeout)
+        for connection in self.connections():
+            connection.outbox.commands.append(commands.NOP)
+            connection.outbox.flush(timeout)
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._live)
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return list(self._live.values())
+
+    # -- what the connections tell -----------------------------------------------------------------
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        with self._lock:
+            self._unproven.discard(connection)
+            self._suspects.discard(connection)
+            self._past_published += connection.published
+            if self._live.get(connection.address) is connection:
+                del self._live[connection.address]
+                self._nodes.failed(connection.address, self._now())
+                self._refresh()
+        if connection.closing:
+            log.debug("%s closed as asked", connection.nsqd_address, extra=_log_fields(connection))
+        else:
+            log.warning(
+                "lost %s: %s", connection.nsqd_address, reason, extra=_log_fields(connection)
+            )
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def stop_taking(self) -> None:
+        """From now on ``pick()`` raises ClosedError, also where it waits."""
+        with self._lock:
+            self._closed = True
+            self._ready = ()
+        self._ended.set()
+
+    def close(self, timeout: float) -> None:
+        """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
+        deadline = self._now() + timeout
+        self.stop_taking()
+        with self._lock:
+            live = list(self._live.values())
+            dialling = [connection for connection, _ in self._dialling.values()]
+        for connection in dialling:
+            connection.close()
+        for connection in live:
+            self._wait_for_answers(connection, deadline)
+            connection.close()
+        with self._lock:
+            tasks = list(self._tasks)
+        join_or_cut(tasks, self.connections, self.runtime)
+
+    def _wait_for_answers(self, connection: Connection, deadline: float) -> None:
+        outbox = connection.outbox
+        while not connection.closed and self._now() < deadline:
+            outbox.flush(PASSING_WAIT)
+            waiting = [*outbox.pending, *outbox.slots]
+            if not waiting:
+                return
+            waiting[-1].wait(max(0.0, deadline - self._now()))
+
+    def let_go(self) -> None:
+        """The Writer was forgotten without a close. By the garbage collector: takes no lock.
+
+        Nobody waits for an answer then. A forked child must not end its parent's connections.
+        """
+        if self.pid != os.getpid():
+            return
+        self._closed = True
+        self._ready = ()
+        for connection in list(self._live.values()):
+            connection.cut()
+        for connection, _ in list(self._dialling.values()):
+            connection.cut()
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors and nothing else. No lock is to be trusted.
+
+        A greenlet that was publishing is copied into the child, and finds this closed.
+        """
+        self._closed = True
+        self._ready = ()
+        for connection in self._live.values():
+            connection.abandon()
+        for connection, _ in self._dialling.values():
+            connection.abandon()
+
+    @property
+    def published(self) -> int:
+        """Messages that nsqds have confirmed, over connections that are gone, too."""
+        with self._lock:
+            return self._past_published + sum(c.published for c in self._live.values())
