@@ -127,6 +127,8 @@ def tail(
         channel or f"tail{random.randrange(10**6):06}#ephemeral",
         printer,
         max_in_flight=min(MAX_IN_FLIGHT, count or MAX_IN_FLIGHT),
+        # A tail only looks: however often a message came back, it is not ours to give up.
+        max_attempts=0,
         **reader_addresses(nsqd_tcp_addresses, lookupd_http_addresses),
         **connection_keywords(options),
     )
