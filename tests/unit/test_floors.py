@@ -34,8 +34,8 @@ PUBLIC = {"gnsqsync", "gnsqsync.errors"}
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
-    # They start the embedded servers, for development.
-    "gnsqsync.cli": {"gnsqsync.embedded"},
+    # They start the embedded servers, for development; the command line starts Spark's jobs.
+    "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark"},
     "gnsqsync.django": {"gnsqsync.embedded"},
     "gnsqsync.flask": {"gnsqsync.embedded"},
 }
@@ -276,7 +276,8 @@ WATCH = """
     import gevent, gevent.event, gevent.lock, gevent.queue, gevent.socket
     import requests, ssl, logging, concurrent.futures
 
-    OPTIONAL = {"click", "rich", "django", "flask", "pyspark", "prometheus_client", "pytest"}
+    OPTIONAL = {"click", "rich", "django", "flask", "prometheus_client", "pytest"}
+    OPTIONAL |= {"pyspark", "pyarrow", "fsspec", "matplotlib"}
     made = []
 
     def watch(module, name):

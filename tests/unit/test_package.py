@@ -13,8 +13,8 @@ from setuptools import find_packages
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gnsqsync"
 
-# They tell people and files what time it is.
-WITH_A_CALENDAR = {"cli", "embedded"}
+# They tell people and files what time it is; two processes share no other clock.
+WITH_A_CALENDAR = {"cli", "embedded", "spark"}
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 # Words that became keywords or may be mistaken for modules; pynsq had an argument "async".
 NEW_WORDS = {"async", "await", "match", "case", "type"}
@@ -62,6 +62,8 @@ def test_one_name_of_our_own_is_installed() -> None:
     include = config["options.packages.find"]["include"].split()
     packages = find_packages(str(ROOT), include=include)
     assert {name.split(".")[0] for name in packages} == {"gnsqsync"}
+    # Spark looks for modules with this prefix; the rest of the name is ours.
+    assert config["options"]["py_modules"] == "pyspark_gnsqsync"
     assert config["metadata"]["name"] == "gnsqsync"
 
 
@@ -80,7 +82,7 @@ def test_dependencies_are_few_and_have_lower_bounds_only() -> None:
         "python_snappy",
     }
     for line in required + extras:
-        assert re.fullmatch(r"[\w-]+(>=[\d.]+)?", line.split(";")[0]), line
+        assert re.fullmatch(r"[\w-]+(\[\w+\])?(>=[\d.]+)?", line.split(";")[0]), line
         assert re.split(r"[^\w-]", line)[0] not in ("tornado", "trio", "anyio", "asyncio"), line
 
 
