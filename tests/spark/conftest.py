@@ -1,0 +1,137 @@
+"""What the Spark tests share: one session, one cluster of nsqds, and a fresh topic for each test.
+
+Tests import pyspark inside, not at the top, so that they are skipped where it is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark import session as sessions
+from tests.spark.cluster import Cluster, fresh_topic
+from tests.support import leftovers, realnsq
+from tests.support.servers import Pool
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips at a desk, and fails in CI, what needs something that is not here."""
+    # Here and not in the fixtures, so that all these skips have one place and are reported as one.
+    wanted = getattr(item, "fixturenames", ())
+    try:
+        if "pyspark" in wanted or "whole_spark" in wanted:
+            sessions.require()
+        if "cluster" in wanted:
+            realnsq.find_or_build()
+    except (sessions.Unavailable, realnsq.Unavailable) as error:
+        reason = str(error)
+    else:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def pyspark() -> ModuleType:
+    """For tests that import pyspark or pyarrow and need no session."""
+    return importlib.import_module("pyspark")
+
+
+# Not longer than this folder: tests elsewhere fork, and should not have Spark's threads then.
+@pytest.fixture(scope="package")
+def whole_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session itself; tests ask for ``spark``."""
+    spark = sessions.start(tmp_path_factory.mktemp("spark"))
+    belongings = sessions.Belongings()
+    leftovers.keepers.append(belongings)
+    yield spark
+    leftovers.keepers.remove(belongings)
+    sessions.stop(spark)
+
+
+@pytest.fixture
+def spark(whole_spark: SparkSession) -> Iterator[SparkSession]:
+    """SparkSession ``local[2,3]`` of all tests here; queries and caches end with the test."""
+    conf = whole_spark.conf
+    settings = dict(conf.getAll)
+    yield whole_spark
+    for query in whole_spark.streams.active:
+        query.stop()
+    whole_spark.catalog.clearCache()
+    for key, value in dict(conf.getAll).items():
+        if conf.isModifiable(key) and settings.get(key) != value:
+            if key in settings:
+                conf.set(key, settings[key])
+            else:
+                conf.unset(key)
+
+
+def _cluster(pool: Pool, kind: str) -> Cluster:
+    return Cluster.start(partial(pool.get, kind))
+
+
+@pytest.fixture
+def cluster(server_pool: Pool, topics: Topics) -> Cluster:
+    """Three real nsqds and an nsqlookupd, shared by all tests."""
+    cluster = _cluster(server_pool, "real")
+    topics.clusters.append(cluster)
+    return cluster
+
+
+@pytest.fixture
+def embedded_cluster(server_pool: Pool, topics: Topics) -> Cluster:
+    """As ``cluster``, of the embedded servers."""
+    cluster = _cluster(server_pool, "embedded")
+    topics.clusters.append(cluster)
+    return cluster
+
+
+class Topics:
+    """The topics of one test, deleted after it on the clusters that it used."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.clusters: list[Cluster] = []
+
+    def fresh(self, prefix: str = "spark") -> str:
+        self.names.append(fresh_topic(prefix))
+        return self.names[-1]
+
+
+@pytest.fixture
+def topics() -> Iterator[Topics]:
+    """Makes topic names; a test that needs one only asks for ``topic``."""
+    topics = Topics()
+    yield topics
+    for cluster in topics.clusters:
+        cluster.forget(topics.names)
+
+
+@pytest.fixture
+def fresh(topics: Topics) -> Callable[[], str]:
+    """A function that returns a new topic name at each call."""
+    return topics.fresh
+
+
+@pytest.fixture
+def topic(topics: Topics) -> str:
+    """A topic of this test alone."""
+    return topics.fresh()
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> str:
+    """A walPath."""
+    return str(tmp_path / "wal")

@@ -1,0 +1,81 @@
+"""The harness of these tests: its session, its cluster, and what it lets a test leave behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.cluster import Cluster, number_of, numbered
+from tests.support.leftovers import alive, keepers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_cluster_counts_what_was_published(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.publish(topic, numbered(range(2500), 20))
+    cluster.publish(topic, numbered([7]), nsqd=2)
+    depths = cluster.depths(topic)
+    assert sum(depth for depth, _, _ in depths) == cluster.left(topic) == 2501
+    assert all(depth > 0 for depth, _, _ in depths)
+
+
+def test_an_embedded_cluster_is_used_alike(embedded_cluster: Cluster, topic: str) -> None:
+    embedded_cluster.create(topic)
+    embedded_cluster.publish(topic, numbered(range(10)))
+    assert embedded_cluster.left(topic) == 10
+
+
+def test_a_body_keeps_its_number() -> None:
+    bodies = numbered([0, 1 << 40], 100)
+    assert [len(body) for body in bodies] == [100, 100]
+    assert [number_of(body) for body in bodies] == [0, 1 << 40]
+
+
+def test_the_session_retries_a_task(spark: SparkSession) -> None:
+    from pyspark import TaskContext
+
+    def second_time_lucky(numbers: object) -> list[int]:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt fails")
+        return [context.attemptNumber()]
+
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(second_time_lucky).collect() == [1]
+
+
+def test_what_spark_owns_is_told_from_what_a_test_leaves(spark: SparkSession) -> None:
+    before = alive()
+    seen: list[int] = []
+
+    def use(batch: object, number: int) -> None:
+        seen.append(number)
+
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(use).start()
+    query.processAllAvailable()
+    query.stop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as mine:
+            thread = threading.Thread(target=mine.recv, args=(1,), name="mine", daemon=True)
+            thread.start()
+            left = alive() - before
+            (keep,) = keepers
+            texts = (left - keep(left)).texts()
+            accepted, _ = listener.accept()
+            accepted.close()
+            thread.join()
+    assert seen
+    assert len(texts) == 3, texts
+    assert "thread mine" in texts
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_each_test_has_a_topic_of_its_own(cluster: Cluster, topic: str, name: str) -> None:
+    cluster.create(topic)
+    cluster.publish(topic, [name.encode()])
+    assert cluster.left(topic) == 1
