@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import ConnectionOptions, LookupdHTTP, Reader, Writer
+from gnsqsync import ConnectionOptions, LookupdHTTP, Message, Reader, Writer
 from gnsqsync.errors import NSQError
 from gnsqsync.silence import Silence
 from tests.component.conftest import Client, address
@@ -186,3 +186,70 @@ def test_a_reader_that_gets_nothing_says_why(
         world.eventually(lambda: not reader._running().subscription._silence._reason)
         reader.pause()
         world.eventually(lambda: len(told("it is paused")) == 2)
+
+
+def reasons(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """Level and reason of each line about a silence."""
+    return [
+        (record.levelno, record.getMessage().partition(" s: ")[2])
+        for record in caplog.records
+        if "has had RDY 0 everywhere" in record.getMessage()
+    ]
+
+
+def test_a_long_backoff_is_told_as_the_reason(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
+
+    def fail(message: Message) -> None:
+        raise ValueError("no")
+
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(fail, nsqd, backoff_multiplier=60.0, rdy_redistribute_interval=0.05)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x")
+        told = (logging.INFO, "backoff after failures")
+        world.eventually(lambda: told in reasons(caplog))
+        assert reader.is_in_backoff
+        assert nsqd.received("RDY")[-1].parameters == ("0",)
+        # It is one pause, and one line.
+        world.sleep(0.3)
+        assert reasons(caplog).count(told) == 1
+
+
+def test_a_limit_that_stuck_handlers_use_up_is_told_as_the_reason(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
+    held: list[Message] = []
+
+    def hold(message: Message) -> None:
+        message.detach()
+        held.append(message)
+
+    with ScriptedNsqd() as one, ScriptedNsqd() as two:
+        client.consume(
+            hold,
+            one,
+            two,
+            max_in_flight=1,
+            low_rdy_idle_timeout=0.1,
+            low_rdy_timeout=0.1,
+            rdy_redistribute_interval=0.05,
+        )
+        nsqds = [one, two]
+        world.eventually(lambda: all(len(nsqd.received("SUB")) == 1 for nsqd in nsqds))
+        world.eventually(lambda: any(nsqd.received("RDY") for nsqd in nsqds))
+        # The slot that it takes cannot be passed on to the other one, whose turn comes now.
+        nsqds.sort(key=lambda nsqd: len(nsqd.received("RDY")))
+        nsqds[-1].connections[0].message(b"x")
+        told = (
+            logging.WARNING,
+            "the messages in flight use up max_in_flight; handlers are slow or stuck",
+        )
+        world.eventually(lambda: told in reasons(caplog))
+        (message,) = held
+        before = sum(len(nsqd.received("RDY")) for nsqd in nsqds)
+        assert message.finish()
+        world.eventually(lambda: sum(len(nsqd.received("RDY")) for nsqd in nsqds) > before)
