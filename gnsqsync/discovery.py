@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Hashable, Iterable
 
 from gnsqsync.addresses import Address
-from gnsqsync.config import ConnectionOptions
-from gnsqsync.errors import HTTPError, NSQError
+from gnsqsync.config import ConnectionOptions, check_duration
+from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Event, Runtime, Task
 
-__all__ = ["Discovery", "lookupd_client"]
+__all__ = ["Discovery", "check_polling", "lookupd_client"]
 
 log = logging.getLogger("gnsqsync.lookupd")
 
 # A lookupd that failed is asked again after 1, 2, 4 ... seconds, at most the poll interval.
 _FIRST_RETRY = 1.0
+
+
+def check_polling(interval: object, jitter: object) -> None:
+    """ConfigError unless ``interval`` is in seconds and ``jitter`` a part of it."""
+    check_duration("lookupd_poll_interval", interval, 0.01, 3600)
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+        raise ConfigError(f"lookupd_poll_jitter is {jitter!r}; it must be a number, 0 to 1")
 
 
 def lookupd_client(
@@ -41,6 +49,8 @@ def lookupd_client(
 class Discovery:
     """Asks every nsqlookupd for the producers of a topic, each on a thread of its own.
 
+    Without a topic, for all nsqds: those of which every topic is tombstoned count as not listed.
+
     All are asked in each round and their answers merged by the receiver, so a dead or lying one
     delays nothing. Each wait is jittered anew, so that consumers started together drift apart.
     ``found(source, addresses)`` is called with each answer, ``changed(url, error)`` when an
@@ -50,7 +60,7 @@ class Discovery:
 
     def __init__(
         self,
-        topic: str,
+        topic: str | None,
         found: Callable[[Hashable, set[Address]], None],
         changed: Callable[[str, Exception | None], None],
         runtime: Runtime,
@@ -61,6 +71,7 @@ class Discovery:
         client: Callable[[str], LookupdHTTP],
     ) -> None:
         self._topic = topic
+        self._what = topic or "nsqds"
         self._found = found
         self._changed = changed
         self._runtime = runtime
@@ -79,7 +90,7 @@ class Discovery:
 
     def add(self, url: str) -> None:
         """Ask this one, too, from now on. Nothing happens when it is asked already."""
-        poll = _Poll(self._client(url), self._runtime.event())
+        poll = _Poll(self._client(url), self._runtime.event(), self._runtime.event())
         with self._lock:
             if self._stopped or url in self._polls:
                 return
@@ -97,7 +108,7 @@ class Discovery:
         with self._lock:
             poll = self._polls.pop(url, None)
         if poll is not None:
-            poll.stopped.set()
+            poll.end()
             self._found(poll, set())
 
     @property
@@ -108,9 +119,20 @@ class Discovery:
         """Wake all poll threads, which then end; a query under way ends by its own timeout."""
         with self._lock:
             self._stopped = True
-            polls = list(self._polls.values())
-        for poll in polls:
-            poll.stopped.set()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """As ``stop()``, by the garbage collector: takes no lock, nobody adds one any more."""
+        self._stopped = True
+        for poll in list(self._polls.values()):
+            poll.end()
+
+    def hurry(self) -> None:
+        """Ask now, where the last question is a second ago or longer: somebody waits for it."""
+        now = self._runtime.now()
+        for poll in list(self._polls.values()):
+            if now - poll.asked_at >= _FIRST_RETRY:
+                poll.due.set()
 
     def join(self, timeout: float) -> None:
         deadline = self._runtime.now() + timeout
@@ -122,8 +144,12 @@ class Discovery:
     def _run(self, poll: _Poll) -> None:
         with poll.client:
             while not poll.stopped.is_set():
-                self._ask(poll)
-                poll.stopped.wait(self._pause(poll.failures))
+                poll.asked_at = math.inf
+                poll.due.clear()
+                if not poll.stopped.is_set():  # end() may have set both before the clear()
+                    self._ask(poll)
+                    poll.asked_at = self._runtime.now()
+                    poll.due.wait(self._pause(poll.failures))
         if not self._stopped:
             # An answer may have crossed with remove().
             self._found(poll, set())
@@ -141,11 +167,11 @@ class Discovery:
             self._failed(poll, error)
         except Exception as error:
             # A poll thread that dies ends discovery for good.
-            log.exception("lookup of %s at %s failed", self._topic, poll.client.url)
+            log.exception("lookup of %s at %s failed", self._what, poll.client.url)
             self._failed(poll, error)
         else:
             if poll.failures:
-                log.info("lookup of %s works again at %s", self._topic, poll.client.url)
+                log.info("lookup of %s works again at %s", self._what, poll.client.url)
                 self._changed(poll.client.url, None)
             poll.failures = 0
             if not poll.stopped.is_set():
@@ -157,7 +183,7 @@ class Discovery:
         log.log(
             logging.DEBUG if poll.failures > 1 else logging.WARNING,
             "lookup of %s at %s failed: %s",
-            self._topic,
+            self._what,
             poll.client.url,
             error,
         )
@@ -165,6 +191,9 @@ class Discovery:
             self._changed(poll.client.url, error)
 
     def _lookup(self, poll: _Poll) -> set[Address]:
+        if self._topic is None:
+            nodes = poll.client.nodes()
+            return {n.tcp_address for n in nodes if not n.tombstones or not all(n.tombstones)}
         try:
             result = poll.client.lookup(self._topic)
         except HTTPError as error:
@@ -185,10 +214,19 @@ class Discovery:
 
 
 class _Poll:
-    """One nsqlookupd that is asked. Only its thread changes ``failures`` and ``unknown``."""
+    """One nsqlookupd that is asked.
 
-    def __init__(self, client: LookupdHTTP, stopped: Event) -> None:
+    Only its thread changes ``failures``, ``unknown`` and ``asked_at``, infinity while it asks.
+    """
+
+    def __init__(self, client: LookupdHTTP, stopped: Event, due: Event) -> None:
         self.client = client
         self.stopped = stopped
+        self.due = due
+        self.asked_at = math.inf
         self.failures = 0
         self.unknown = False
+
+    def end(self) -> None:
+        self.stopped.set()
+        self.due.set()

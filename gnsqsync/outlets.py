@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
+from gnsqsync.finding import Finder, Lookups
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
 from gnsqsync.policy.nodes import WriterNodes
 from gnsqsync.runtime import Latch, Runtime, Task
@@ -35,6 +37,8 @@ def _log_fields(connection: Connection) -> dict[str, str]:
 class _Choice:
     """What to do next for a publish, decided under the lock: one of the first three."""
 
+    # Released when there is more to choose from than there was.
+    news: Latch
     connection: Connection | None = None
     dial: Connection | None = None
     wait_for: Latch | None = None
@@ -59,15 +63,17 @@ class Outlets:
         policy: str,
         options: ConnectionOptions,
         runtime: Runtime,
+        lookups: Lookups,
     ) -> None:
         self.pid = os.getpid()
         self.runtime = runtime
-        self._addresses = tuple(addresses)
         self._failover = policy == "failover"
         self._options = options
         self._now = runtime.now
         self._lock = runtime.lock()
-        self._ended = runtime.event()
+        # Released when other nsqds are listed, and at the end; then there is a new one.
+        self._news = runtime.latch()
+        self._finder = Finder(lookups, runtime, self._on_found)
         self._closed = False
         self._nodes = WriterNodes(addresses, policy)
         self._live: dict[Address, Connection] = {}
@@ -108,10 +114,10 @@ class Outlets:
             else:
                 # Each was tried: wait for the first bench to end, unless waiting is no use.
                 causes.extend(error for error in choice.failures if error not in causes)
-                if not any(error.retriable for error in choice.failures):
+                if choice.failures and not any(e.retriable for e in choice.failures):
                     self._raise_not_sent("no nsqd accepts this client", causes)
                 since = self._bench_end()
-                self._ended.wait(max(0.0, min(left, since - self._now())))
+                self._finder.wait(choice.news, min(deadline, since))
             if self._now() >= deadline:
                 self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
 
@@ -121,8 +127,8 @@ class Outlets:
         A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
         that meet at a dead nsqd are one dial.
         """
-        choice = _Choice()
         with self._lock:
+            choice = _Choice(self._news)
             if self._closed:
                 raise ClosedError("the Writer is closed")
             for address in self._nodes.candidates(self._now(), self._live.keys()):
@@ -142,7 +148,7 @@ class Outlets:
                 # Somebody else takes this publish; the one that is missing is dialled aside.
                 choice.dial_aside.append(choice.dial)
                 choice.dial = None
-        choice.untried = max(1, len(self._addresses) - len(choice.failures))
+        choice.untried = max(1, len(self._nodes.listed) - len(choice.failures))
         return choice
 
     def _new_connection(self, address: Address) -> Connection:
@@ -154,13 +160,20 @@ class Outlets:
     def _bench_end(self) -> float:
         with self._lock:
             now = self._now()
-            ends = [self._nodes.benched_until(address, now) for address in self._addresses]
+            if not self._nodes.listed:
+                return math.inf
+            ends = [self._nodes.benched_until(address, now) for address in self._nodes.listed]
         return min((end for end in ends if end is not None), default=now)
 
     def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
         unique = list(dict.fromkeys(str(cause) for cause in causes))
-        if unique:
-            text += ": " + "; ".join(unique[-len(self._addresses) :])
+        lookups = self._finder.failures
+        shown = unique[-max(1, len(self._nodes.listed)) :] + [str(error) for error in lookups]
+        if self._finder.asks and not self._nodes.listed and not lookups:
+            shown.append("no nsqlookupd lists one")
+        if shown:
+            text += ": " + "; ".join(shown)
+        causes.extend(lookups)
         raise NotSent(text, causes) from (causes[-1] if causes else None)
 
     # -- what came of it -------------------------------------------------------------------------
@@ -195,7 +208,7 @@ class Outlets:
 
     @property
     def is_single(self) -> bool:
-        return len(self._addresses) == 1
+        return len(self._nodes.listed) == 1
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -263,15 +276,31 @@ class Outlets:
 
     def _refresh(self) -> None:
         """Make ``_ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
-        if self._suspects and len(self._addresses) > 1:
+        listed = self._nodes.listed
+        if self._suspects and len(listed) > 1:
             self._ready = ()
-        elif self._failover:
-            first = self._live.get(self._addresses[0])
-            self._ready = (first,) if first is not None else ()
-        elif len(self._live) == len(self._addresses):
-            self._ready = tuple(self._live.values())
-        else:
-            self._ready = ()
+            return
+        wanted = [self._live.get(address) for address in (listed[:1] if self._failover else listed)]
+        live = tuple(connection for connection in wanted if connection is not None)
+        self._ready = live if len(live) == len(wanted) else ()
+
+    # -- looking for nsqds -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ask the nsqlookupds, if there are any."""
+        self._finder.start()
+
+    def _on_found(self, source: Hashable, addresses: set[Address]) -> None:
+        """What one nsqlookupd lists now. By its poll thread."""
+        with self._lock:
+            if self._closed:
+                return
+            known = [*self._live, *self._dialling]
+            if not self._nodes.discovered(source, addresses, known):
+                return
+            self._refresh()
+            news, self._news = self._news, self.runtime.latch()
+        news.release()
 
     def connect(self, timeout: float) -> None:
         """Dial every nsqd side by side and wait; NotSent when none can be reached."""
@@ -279,7 +308,11 @@ class Outlets:
         with self._lock:
             if self._closed:
                 raise ClosedError("the Writer is closed")
-            missing = [a for a in self._addresses if a not in self._live]
+            news = None if self._nodes.listed else self._news
+        if news is not None:
+            self._finder.wait(news, deadline)
+        with self._lock:
+            missing = [a for a in self._nodes.listed if a not in self._live]
             new = [self._new_connection(a) for a in missing if a not in self._dialling]
             latches = [self._dialling[a][1] for a in missing]
         for connection in new:
@@ -330,7 +363,8 @@ class Outlets:
         with self._lock:
             self._closed = True
             self._ready = ()
-        self._ended.set()
+        self._news.release()
+        self._finder.stop()
 
     def close(self, timeout: float) -> None:
         """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
@@ -342,20 +376,12 @@ class Outlets:
         for connection in dialling:
             connection.close()
         for connection in live:
-            self._wait_for_answers(connection, deadline)
+            connection.outbox.wait_until_answered(deadline, PASSING_WAIT)
             connection.close()
         with self._lock:
             tasks = list(self._tasks)
         join_or_cut(tasks, self.connections, self.runtime)
-
-    def _wait_for_answers(self, connection: Connection, deadline: float) -> None:
-        outbox = connection.outbox
-        while not connection.closed and self._now() < deadline:
-            outbox.flush(PASSING_WAIT)
-            waiting = [*outbox.pending, *outbox.slots]
-            if not waiting:
-                return
-            waiting[-1].wait(max(0.0, deadline - self._now()))
+        self._finder.join()
 
     def let_go(self) -> None:
         """The Writer was forgotten without a close. By the garbage collector: takes no lock.
@@ -366,6 +392,7 @@ class Outlets:
             return
         self._closed = True
         self._ready = ()
+        self._finder.let_go()
         for connection in list(self._live.values()):
             connection.cut()
         for connection, _ in list(self._dialling.values()):

@@ -19,6 +19,7 @@ from gnsqsync.errors import (
     PublishError,
     Refused,
 )
+from gnsqsync.finding import Lookups
 from gnsqsync.net.connection import Connection
 from gnsqsync.net.outbox import PublishSlot
 from gnsqsync.outlets import Outlets
@@ -43,10 +44,11 @@ class Publication:
         options: ConnectionOptions,
         runtime: Runtime,
         *,
+        lookups: Lookups,
         retry_unknown: bool = False,
     ) -> None:
         self.runtime = runtime
-        self._outlets = Outlets(addresses, policy, options, runtime)
+        self._outlets = Outlets(addresses, policy, options, runtime, lookups)
         self.pid = self._outlets.pid
         self._retry_unknown = retry_unknown
         self._backlog = Backlog(runtime)
@@ -187,6 +189,10 @@ class Publication:
                 self._unknown += 1
 
     # -- the rest is the Outlets' ------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ask the nsqlookupds, if there are any."""
+        self._outlets.start()
 
     def connect(self, timeout: float) -> None:
         """Dial every nsqd side by side and wait; NotSent when none can be reached."""

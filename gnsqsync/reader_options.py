@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions, check_duration, check_int, check_topic
+from gnsqsync.discovery import check_polling
 from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,10 +60,7 @@ class ReaderOptions:
                 f"backoff_strategy is {self.backoff_strategy!r}; it must be 'exponential',"
                 " 'full_jitter' or a callable from level to seconds"
             )
-        check_duration("lookupd_poll_interval", self.lookupd_poll_interval, 0.01, 3600)
-        jitter = self.lookupd_poll_jitter
-        if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
-            raise ConfigError(f"lookupd_poll_jitter is {jitter!r}; it must be a number, 0 to 1")
+        check_polling(self.lookupd_poll_interval, self.lookupd_poll_jitter)
         check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
         check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
         check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)

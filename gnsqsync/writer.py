@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-from gnsqsync.addresses import parse_addresses
+from gnsqsync.addresses import http_urls, parse_addresses
 from gnsqsync.config import (
     ConnectionOptions,
     check_body,
@@ -19,6 +19,7 @@ from gnsqsync.config import (
     split_connection_options,
 )
 from gnsqsync.errors import ClosedError, ConfigError, PublishError
+from gnsqsync.finding import Lookups
 from gnsqsync.lifecycle import at_exit, not_at_exit
 from gnsqsync.publication import Publication
 from gnsqsync.runtime import Runtime, choose
@@ -36,8 +37,11 @@ _TOPICS_MAX = 10_000
 class Writer:
     """Publishes to one or several nsqds. One per process is enough: any thread may use it.
 
-    ``nsqd_tcp_addresses``: a str or a list. ``policy``: "round_robin" over the live ones, or
-    "failover": the first live one of the list, and back to the first when it is.
+    ``nsqd_tcp_addresses``: a str or a list; None is 127.0.0.1:4150 where no nsqlookupds are given.
+    ``lookupd_http_addresses``: nsqlookupds that say where nsqds are, from the first publish on;
+    with ``lookupd_poll_interval``, ``lookupd_poll_jitter``, ``lookupd_authorization`` of Reader.
+    ``policy``: "round_robin" over the live ones, or "failover": the first live one of the list
+    (what is found follows what is given, sorted), and back to the first when it is.
     ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
     ``retry_unknown``: publish again, elsewhere or on a new connection, when a connection ends
     before nsqd has answered, as long as the deadline allows. nsqd may then have it twice.
@@ -53,8 +57,12 @@ class Writer:
 
     def __init__(
         self,
-        nsqd_tcp_addresses: object = "127.0.0.1:4150",
+        nsqd_tcp_addresses: object = None,
         *,
+        lookupd_http_addresses: object = (),
+        lookupd_poll_interval: float = 60.0,
+        lookupd_poll_jitter: float = 0.3,
+        lookupd_authorization: str | None = None,
         policy: str = "round_robin",
         publish_timeout: float = 5.0,
         retry_unknown: bool = False,
@@ -65,9 +73,14 @@ class Writer:
         options: ConnectionOptions | None = None,
         **connection_options: Any,
     ) -> None:
+        urls = http_urls(lookupd_http_addresses)
+        if nsqd_tcp_addresses is None:
+            nsqd_tcp_addresses = () if urls else ("127.0.0.1:4150",)
         self._addresses = parse_addresses(nsqd_tcp_addresses)
-        if not self._addresses:
-            raise ConfigError("a Writer needs at least one address in nsqd_tcp_addresses")
+        if not self._addresses and not urls:
+            raise ConfigError(
+                "a Writer needs nsqd_tcp_addresses or lookupd_http_addresses, at least one address"
+            )
         if policy not in ("round_robin", "failover"):
             raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
         self._policy = policy
@@ -81,6 +94,13 @@ class Writer:
         self._options = split_connection_options(options, connection_options, Writer)
         if self._options.uses_tls:
             self._options.ssl_context()
+        self._lookups = Lookups(
+            urls=urls,
+            poll_interval=lookupd_poll_interval,
+            poll_jitter=lookupd_poll_jitter,
+            authorization=lookupd_authorization,
+            options=self._options,
+        )
         self._runtime_choice = runtime
         self._closed = False
         self._topics: set[str] = set()
@@ -262,6 +282,7 @@ class Writer:
             self._policy,
             self._options,
             runtime,
+            lookups=self._lookups,
             retry_unknown=self._retry_unknown,
         )
         publication = self._by_process.setdefault(mine.pid, mine)
@@ -272,6 +293,7 @@ class Writer:
             runtime.on_fork(self._after_fork)
             at_exit(self._close_at_exit)
             weakref.finalize(self, mine.let_go).atexit = False
+            mine.start()
         return publication
 
     def _after_fork(self) -> None:
@@ -285,4 +307,6 @@ class Writer:
         return state
 
     def __repr__(self) -> str:
-        return f"<Writer to {', '.join(map(str, self._addresses))}>"
+        where = [str(address) for address in self._addresses]
+        where += [f"what {url} lists" for url in self._lookups.shown]
+        return f"<Writer to {', '.join(where)}>"

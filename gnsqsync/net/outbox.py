@@ -237,6 +237,15 @@ class Outbox:
         if self._closed and self.take_back(slot):
             slot.fail(NotSent("the connection closed before the message was sent"))
 
+    def wait_until_answered(self, deadline: float, passing_wait: float) -> None:
+        """Until no publish waits for an answer, or the time ``deadline``, or a close."""
+        while not self._closed and self._now() < deadline:
+            self.flush(passing_wait)
+            waiting = [*self.pending, *self.slots]
+            if not waiting:
+                return
+            waiting[-1].wait(max(0.0, deadline - self._now()))
+
     def take_back(self, slot: PublishSlot) -> bool:
         """Remove a publish that nobody has begun to write; False when somebody has."""
         try:

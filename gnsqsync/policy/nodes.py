@@ -32,6 +32,9 @@ UNLISTED_TRIES: Final = 3
 # For how long (seconds) one publisher tries a node that came off its bench, and the others do not.
 TRIAL: Final = 5.0
 
+# Among how many turns the first is drawn when no nsqd is known yet.
+_TURNS: Final = 1000
+
 
 class NodeState(enum.Enum):
     """WAITING for its next dial, DIALLING (handshake included), or LIVE."""
@@ -236,6 +239,10 @@ class WriterNodes:
 
     When all are benched, they are still offered, first the one whose bench ends first: trying
     is better than failing untried. Not thread-safe: the owner holds a lock.
+
+    Like a reader's, addresses are given ("direct") or found by asking nsqlookupds. One that is
+    listed no more comes after all others, and only while it has a connection: an nsqlookupd that
+    restarts forgets everything, and a node that leaves for good must get nothing new.
     """
 
     def __init__(
@@ -250,22 +257,49 @@ class WriterNodes:
         if policy not in ("round_robin", "failover"):
             raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
         self._rng = rng or random.Random()
-        self._benches = {
-            address: _Bench(ReconnectDelays(initial_delay, maximum_delay, self._rng))
-            for address in addresses
-        }
+        self._delay_range = (initial_delay, maximum_delay)
+        self._direct = tuple(addresses)
+        self._sources: dict[Hashable, Set[Address]] = {}
+        self._benches = {address: self._bench() for address in self._direct}
+        # Those to publish to, in the order of "failover": replaced as a whole.
+        self.listed = self._direct
         self._failover = policy == "failover"
         # A random start, so that many writers made at once do not begin at the same nsqd.
-        self._turn = self._rng.randrange(len(self._benches)) if self._benches else 0
+        self._turn = self._rng.randrange(len(self._benches) or _TURNS)
+
+    def discovered(
+        self, source: Hashable, addresses: Set[Address], live: Collection[Address]
+    ) -> bool:
+        """One nsqlookupd (``source``) answered: exactly these are listed there now.
+
+        Do not call it when the question failed: then its last answer stands. ``live``: those with
+        a connection or a dial, which are not forgotten yet. Returns whether ``listed`` changed.
+        """
+        self._sources[source] = addresses
+        found = set().union(*self._sources.values()).difference(self._direct)
+        listed = (*self._direct, *sorted(found))
+        changed = listed != self.listed
+        self.listed = listed
+        for address in [a for a in self._benches if a not in listed and a not in live]:
+            del self._benches[address]
+        for address in listed:
+            if address not in self._benches:
+                self._benches[address] = self._bench()
+        return changed
+
+    def _bench(self) -> _Bench:
+        initial, maximum = self._delay_range
+        return _Bench(ReconnectDelays(initial, maximum, self._rng))
 
     def candidates(self, now: float, live: Collection[Address]) -> list[Address]:
         """Every address once, in the order in which to try this publish.
 
         ``live`` are those with a connection. First comes the one whose turn it is, even if it
         has to be dialled: nobody else would bring it back. Then the others that are not benched,
-        live ones first; at last the benched ones by the end of their bench.
+        live ones first; then the benched ones by the end of their bench; at last the live ones
+        that are not listed any more.
         """
-        able = [address for address, bench in self._benches.items() if bench.until <= now]
+        able = [address for address in self.listed if self._benches[address].until <= now]
         if not self._failover and able:
             turn = self._turn % len(able)
             self._turn += 1
@@ -275,9 +309,10 @@ class WriterNodes:
             bench = self._benches[able[0]]
             bench.until = now + TRIAL
             bench.on_trial = True
-        benched = [address for address in self._benches if address not in able]
+        benched = [address for address in self.listed if address not in able]
         benched.sort(key=lambda address: self._benches[address].until)
-        return able[:1] + rest + benched
+        leaving = [address for address in live if address not in self.listed]
+        return able[:1] + rest + benched + leaving
 
     def failed(self, address: Address, now: float) -> float:
         """A dial, connection or publish failed there. Returns when its bench ends (seconds).
@@ -285,7 +320,9 @@ class WriterNodes:
         Only the first failure of a bench makes the next one longer: all publishes that were
         under way on a connection fail together.
         """
-        bench = self._benches[address]
+        bench = self._benches.get(address)
+        if bench is None:  # forgotten while it ended
+            return now
         if bench.until <= now or bench.on_trial:
             bench.until = now + bench.delays.next()
             bench.on_trial = False
@@ -293,13 +330,13 @@ class WriterNodes:
 
     def ok(self, address: Address, now: float) -> None:
         """A publish was acknowledged there: off the bench. Cheap, for every publish."""
-        bench = self._benches[address]
-        if bench.until:
+        bench = self._benches.get(address)
+        if bench is not None and bench.until:
             bench.until = 0.0
             bench.on_trial = False
             bench.delays.reset()
 
     def benched_until(self, address: Address, now: float) -> float | None:
         """When the bench of this address ends (seconds), or None when it is not benched."""
-        until = self._benches[address].until
-        return until if until > now else None
+        bench = self._benches.get(address)
+        return bench.until if bench is not None and bench.until > now else None

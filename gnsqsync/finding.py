@@ -1,0 +1,116 @@
+"""The nsqlookupds of a Writer: asked for all nsqds, and what became of the questions.
+
+Knows how they are asked and which could not be; which nsqd takes a publish is the Outlets'.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from gnsqsync.addresses import Address
+from gnsqsync.config import ConnectionOptions
+from gnsqsync.discovery import Discovery, check_polling, lookupd_client
+from gnsqsync.net.http import LookupdHTTP
+from gnsqsync.runtime import Latch, Runtime
+
+__all__ = ["Finder", "Lookups"]
+
+# How often, in seconds, a publish that finds no nsqd has the nsqlookupds asked again.
+_ASK_SECONDS = 1.0
+_JOIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookups:
+    """Which nsqlookupds a Writer asks, and how. ConfigError for what does not fit together."""
+
+    # They may have a user and a password.
+    urls: tuple[str, ...] = field(repr=False)
+    poll_interval: float
+    poll_jitter: float
+    authorization: str | None = field(repr=False)
+    options: ConnectionOptions = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_polling(self.poll_interval, self.poll_jitter)
+        for url in self.urls:
+            self.client(url, None)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The URLs without user info and query."""
+        return tuple(self.client(url, None).url for url in self.urls)
+
+    def client(self, url: str, runtime: Runtime | None) -> LookupdHTTP:
+        return lookupd_client(url, self.authorization, self.options, runtime)
+
+
+class Finder:
+    """Asks for the nsqds of a cluster from ``start()`` on, on a thread for each nsqlookupd.
+
+    ``found(source, addresses)`` is called with each answer, by the thread that asked. Without
+    URLs there is no thread, and nothing to wait for. ``_failures`` is a dict of which single
+    items are set and taken.
+    """
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        runtime: Runtime,
+        found: Callable[[Hashable, set[Address]], None],
+    ) -> None:
+        self._urls = lookups.urls
+        self._now = runtime.now
+        self._failures: dict[str, Exception] = {}
+        self._discovery = Discovery(
+            None,
+            found,
+            self._changed,
+            runtime,
+            interval=lookups.poll_interval,
+            jitter=lookups.poll_jitter,
+            rng=random.Random(),
+            client=lambda url: lookups.client(url, runtime),
+        )
+
+    def start(self) -> None:
+        self._discovery.start(self._urls)
+
+    def _changed(self, url: str, error: Exception | None) -> None:
+        if error is None:
+            self._failures.pop(url, None)
+        else:
+            self._failures[url] = error
+
+    @property
+    def asks(self) -> bool:
+        """Whether nsqds are looked for, so that more may come."""
+        return bool(self._urls)
+
+    @property
+    def failures(self) -> list[Exception]:
+        """Of the nsqlookupds that cannot be asked now; each names its URL."""
+        return list(self._failures.values())
+
+    def wait(self, news: Latch, until: float) -> None:
+        """Until ``news``, or the moment ``until``; meanwhile it is asked more often."""
+        while (left := until - self._now()) > 0:
+            if not self.asks:
+                news.wait(left)
+                return
+            self._discovery.hurry()
+            if news.wait(min(left, _ASK_SECONDS)):
+                return
+
+    def stop(self) -> None:
+        """No more questions; ``join()`` then waits for the threads."""
+        self._discovery.stop()
+
+    def join(self) -> None:
+        self._discovery.join(_JOIN_SECONDS)
+
+    def let_go(self) -> None:
+        """By the garbage collector: takes no lock."""
+        self._discovery.let_go()
