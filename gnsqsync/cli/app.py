@@ -15,14 +15,18 @@ import click
 from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
 
-# Name of a command -> its module, in which the click command has the same name, and what the
-# list of commands says of it: the list loads no module.
+# Name of a command -> its module, in which the click command has the same name (with _ for -), and
+# what the list of commands says of it: the list loads no module.
 COMMANDS = {
     "demo": ("gnsqsync.cli.demo", "See NSQ at work: two servers, publishers and a consumer."),
     "pub": ("gnsqsync.cli.pub", "Publish each line of a file or of standard input."),
     "tail": ("gnsqsync.cli.tail", "Print the messages of a topic."),
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
+    "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
+    "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
+    "report": ("gnsqsync.cli.report", "Draw what rollup counted."),
+    "spark-script": ("gnsqsync.cli.spark_script", "Print the path of the script for spark-submit."),
 }
 
 # Handled before click sees them (gnsqsync.cli.main); here for the list of commands.
@@ -48,7 +52,7 @@ class Commands(click.Group):
             return click.Command(name, help=SERVERS[name])
         if name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

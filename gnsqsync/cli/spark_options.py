@@ -1,0 +1,127 @@
+"""What the commands that run on Spark share: their options, the session, the window of time.
+
+Knows click and the names of options. Spark is loaded when a session is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gnsqsync.spark.jobs.common import parse_time, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# The last sentence of a command's help.
+SUBMIT_HINT = (
+    "On a cluster put 'spark-submit [ITS OPTIONS] $(gnsqsync spark-script)' in the place of"
+    " 'gnsqsync'."
+)
+
+
+def parse_pairs(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """``KEY=VALUE`` words as a dict; a callback of click."""
+    pairs = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        pairs[key] = text
+    return pairs
+
+
+_SPARK_OPTIONS = (
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[2], spark://HOST:7077, yarn."
+        " [default: what spark-submit or spark-defaults.conf says, else local[*]]",
+    ),
+    click.option(
+        "--conf",
+        callback=parse_pairs,
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting of Spark, as in spark-submit; may be given several times.",
+    ),
+)
+
+
+def spark_options(command: Command) -> Command:
+    """``--master`` and ``--conf``; ``job_session`` takes them out of the keywords again."""
+    for option in reversed(_SPARK_OPTIONS):
+        command = option(command)
+    return command
+
+
+def format_options(
+    nsqds: tuple[str, ...], lookupds: tuple[str, ...], connection: dict[str, Any]
+) -> dict[str, str]:
+    """Addresses and what ``connection_keywords`` returned as options of ``format("nsq")``.
+
+    The local nsqd when no address is given.
+    """
+    options = {}
+    if nsqds or not lookupds:
+        options["nsqdTcpAddresses"] = ",".join(nsqds or ("127.0.0.1:4150",))
+    if lookupds:
+        options["lookupdHttpAddresses"] = ",".join(lookupds)
+    for name, value in connection.items():
+        if name == "tls_verify":
+            if not value:
+                options["nsq.tls_verify"] = "false"
+        elif value is True:
+            options[f"nsq.{name}"] = "true"
+        elif value:
+            options[f"nsq.{name}"] = str(value)
+    return options
+
+
+@contextlib.contextmanager
+def job_session(
+    name: str, options: dict[str, Any], *, verbose: bool = False
+) -> Iterator[SparkSession]:
+    """The session of a command that has ``spark_options``; stopped at the end.
+
+    ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown.
+    """
+    conf = dict(options.pop("conf"))
+    if verbose:
+        conf.setdefault("spark.log.level", "WARN")
+    try:
+        spark = session(name, master=options.pop("master"), conf=conf)
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    return None if value is None else parse_time(value, datetime.now(timezone.utc))
+
+
+def window_options(of: str) -> Callable[[Command], Command]:
+    """``--start`` and ``--end`` as datetimes in UTC or None: a half-open window of time."""
+
+    def decorate(command: Command) -> Command:
+        for name, text in (("--end", "before"), ("--start", "at or after")):
+            command = click.option(
+                name,
+                callback=_parse_time,
+                metavar="TIME",
+                help=f"Only {of} {text} this time: 2026-11-20T18:30 (UTC), or 2h, two hours ago.",
+            )(command)
+        return command
+
+    return decorate

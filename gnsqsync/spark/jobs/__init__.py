@@ -1,0 +1,3 @@
+"""The jobs on Spark as functions."""
+
+from __future__ import annotations

@@ -1,0 +1,110 @@
+"""What the jobs share: the SparkSession of a job, and how users write times and paths.
+
+Knows nothing of single jobs; PySpark is imported when a session is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from gnsqsync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What a job wants unless the user's --conf, spark-submit or spark-defaults.conf says otherwise.
+_DEFAULTS = {
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
+}
+_AGO = re.compile(r"(\d+)\s*([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def session(
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The SparkSession of a job, made or taken over.
+
+    Under ``spark-submit`` its master and settings hold. Elsewhere ``master`` holds, else what
+    spark-defaults.conf says, else ``local[*]``. ``conf`` are Spark settings, which win over all.
+    Raises ImportError with a sentence when PySpark is not installed.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ImportError(
+            f"a job on Spark needs {error.name}, which is not installed here: pip install"
+            ' "gnsqsync[spark]"'
+        ) from error
+    # Reads what spark-submit and spark-defaults.conf say.
+    given = SparkConf()
+    settings = {key: value for key, value in _DEFAULTS.items() if not given.contains(key)}
+    if not submitted():
+        settings["spark.app.name"] = given.get("spark.app.name", name) or name
+    if master is not None:
+        settings["spark.master"] = master
+    elif not given.contains("spark.master"):
+        settings["spark.master"] = "local[*]"
+    settings.update(conf or {})
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def submitted() -> bool:
+    """Whether spark-submit runs this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def parse_time(text: str, now: datetime) -> datetime:
+    """A point in time as users write it: ISO 8601 (UTC unless it says otherwise), or how long ago.
+
+    "2026-11-20", "2026-11-20T18:30", "2026-11-20 18:30:05.25+01:00", "90m" (90 minutes before
+    ``now``; s, m, h and d). Returns it in UTC. Raises ConfigError.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago is not None:
+            found = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            # Python 3.10 does not know Z.
+            found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{text!r} is not a time: write 2026-11-20, 2026-11-20T18:30 (UTC) or how long ago,"
+            " as 90m, 2h or 7d"
+        ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=timezone.utc)
+    return found.astimezone(timezone.utc)
+
+
+def local_path(path: str, what: str) -> str:
+    """The absolute path of ``path``, which may be a ``file:`` URI.
+
+    Raises ConfigError for every other scheme: jobs rename files and rely on that being one step,
+    which object stores do not have.
+    """
+    scheme, colon, rest = path.partition(":")
+    if colon and re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
+        if scheme != "file" or urlsplit(path).netloc not in ("", "localhost"):
+            raise ConfigError(
+                f"{what} {path!r} is not on a file system: set it to a path on a disk that the"
+                " driver and all executors share (NFS or the like on a cluster)"
+            )
+        rest = unquote(urlsplit(path).path)
+        if not rest.startswith("/"):
+            raise ConfigError(f"{what} {path!r} has no absolute path: write file:///data/nsq")
+        return os.path.normpath(rest)
+    if not path:
+        raise ConfigError(f"{what} is empty: set it to a folder")
+    return os.path.abspath(path)
