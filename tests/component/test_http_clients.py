@@ -48,6 +48,8 @@ class FakeServer(ThreadingHTTPServer):
         self.status = 200
         self.headers: dict[str, str] = {"Content-Type": "application/json; charset=utf-8"}
         self.body = b""
+        # An answer is the old one or the new one, never half of each.
+        self.changing = threading.Lock()
 
     def get_request(self) -> Any:
         self.connections += 1
@@ -58,9 +60,10 @@ class FakeServer(ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_port}"
 
     def answer(self, body: object, status: int = 200, kind: str = "application/json") -> None:
-        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.status = status
-        self.headers = {"Content-Type": kind}
+        with self.changing:
+            self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.status = status
+            self.headers = {"Content-Type": kind}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -79,12 +82,15 @@ class _Handler(BaseHTTPRequestHandler):
                 "body": self.rfile.read(length),
             }
         )
-        self.send_response(self.server.status)
-        for name, value in self.server.headers.items():
+        server = self.server
+        with server.changing:
+            status, headers, body = server.status, dict(server.headers), server.body
+        self.send_response(status)
+        for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(self.server.body)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(self.server.body)
+        self.wfile.write(body)
 
     do_POST = do_PUT = do_GET
 
@@ -92,14 +98,20 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeServer]:
+@contextlib.contextmanager
+def fake_server() -> Iterator[FakeServer]:
     with FakeServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    with fake_server() as server:
+        yield server
 
 
 @contextlib.contextmanager

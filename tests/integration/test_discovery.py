@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from gnsqsync import LookupdHTTP, Message, NsqdHTTP
-from gnsqsync.errors import HTTPError
+from gnsqsync import LookupdHTTP, Message, NsqdHTTP, Writer
+from gnsqsync.errors import HTTPError, NotSent
 from tests.integration.conftest import Client, address, url
 from tests.support.servers import Server, Site
 from tests.support.worlds import World
@@ -53,6 +53,10 @@ class Cluster:
                         return found.depth
         return None
 
+    def topic_count(self, nsqd: Server) -> int:
+        with NsqdHTTP(url(nsqd), runtime=self.world.runtime) as http:
+            return sum(found.message_count for found in http.stats(self.topic).topics)
+
     def consumers(self, nsqd: Server) -> int:
         with NsqdHTTP(url(nsqd), runtime=self.world.runtime) as http:
             return sum(c.client_count for t in http.stats(self.topic).topics for c in t.channels)
@@ -92,6 +96,45 @@ def test_nsqlookupds_that_restart_or_die_close_nothing(
     (connection,) = reader.stats().connections
     assert connection.received == 2
     assert not [r for r in caplog.records if r.name == "gnsqsync.reader" and r.levelno > 20]
+
+
+def test_a_writer_finds_nsqds_and_leaves_those_that_go(
+    client: Client, cluster: Cluster, world: World, topic: str
+) -> None:
+    writer = Writer(
+        lookupd_http_addresses=cluster.urls,
+        lookupd_poll_interval=OFTEN,
+        runtime=world.runtime,
+    )
+    client._open.append(writer)
+    with pytest.raises(NotSent, match="no nsqlookupd lists one"):
+        writer.publish(topic, b"nobody is there", timeout=0.3)
+
+    def found(*nsqds: Server) -> bool:
+        """A publish, and whether exactly these are connected."""
+        writer.publish(topic, b"x")
+        connected = {connection.address for connection in writer.stats().connections}
+        return connected == {address(nsqd) for nsqd in nsqds}
+
+    stays = cluster.nsqd()
+    world.eventually(lambda: found(stays))
+    goes = cluster.nsqd()
+    world.eventually(lambda: found(stays, goes) and cluster.topic_count(goes))
+    for lookupd in cluster.lookupds:
+        world.eventually(lambda at=lookupd: cluster.lists(at, stays, goes))
+
+    def passed_over() -> bool:
+        before = cluster.topic_count(goes)
+        return all(found(stays, goes) for _ in range(4)) and cluster.topic_count(goes) == before
+
+    assert not passed_over()
+    # Tombstoned for all of its topics, here one: it gets nothing new.
+    for lookupd in cluster.urls:
+        with LookupdHTTP(lookupd, runtime=world.runtime) as http:
+            http.tombstone_topic(topic, f"127.0.0.1:{goes.http_address[1]}")
+    world.eventually(passed_over)
+    goes.stop()
+    world.eventually(lambda: found(stays))
 
 
 def test_nsqlookupds_are_added_and_removed_while_it_runs(

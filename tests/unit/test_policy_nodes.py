@@ -421,6 +421,44 @@ def test_one_address_is_always_offered() -> None:
     assert nodes.candidates(1.0, ()) == [A]
 
 
+def test_found_nodes_come_and_go() -> None:
+    nodes = writer(B, policy="failover")
+    assert nodes.discovered("one", {C, A}, ())
+    assert nodes.candidates(0.0, ()) == [B, A, C]
+    assert not nodes.discovered("two", {C, B}, ())
+    nodes.failed(A, 0.0)
+    # Not listed any more, and without a connection: forgotten, its bench too.
+    assert nodes.discovered("one", set(), ())
+    assert nodes.candidates(0.0, ()) == [B, C]
+    assert nodes.discovered("one", {A}, ())
+    assert nodes.benched_until(A, 0.0) is None
+    assert nodes.candidates(0.0, ()) == [B, A, C]
+
+
+def test_a_live_node_that_is_listed_no_more_comes_last() -> None:
+    nodes = writer(policy="failover")
+    assert nodes.candidates(0.0, ()) == []
+    nodes.discovered("one", {A, B}, ())
+    nodes.discovered("one", {B}, {A})
+    assert nodes.candidates(0.0, {A}) == [B, A]
+    nodes.failed(B, 0.0)
+    assert nodes.candidates(0.0, {A}) == [B, A]
+    # Its end, and what was under way there, come late.
+    nodes.discovered("one", {B, C}, ())
+    assert nodes.failed(A, 1.0) == 1.0
+    nodes.ok(A, 1.0)
+    assert nodes.candidates(60.0, ()) == [B, C]
+
+
+def test_writers_of_a_found_list_do_not_all_begin_at_the_same_node() -> None:
+    firsts = set()
+    for seed in range(40):
+        nodes = WriterNodes((), rng=random.Random(seed))
+        nodes.discovered("one", {A, B, C}, ())
+        firsts.add(nodes.candidates(0.0, ())[0])
+    assert firsts == {A, B, C}
+
+
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match="failover"):
         writer(A, policy="random")
