@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gnsqsync import NsqdHTTP, Writer
+from gnsqsync.net.http_types import ChannelStats
 from tests.support.servers import Server, unique
 
 Nsqds = Sequence[Server]
@@ -77,21 +78,28 @@ class Cluster:
                 writer.publish_many(topic, waiting[begin : begin + step])
 
     def depths(self, topic: str, channel: str = "ch") -> list[tuple[int, int, int]]:
-        """(depth, in flight, deferred) of the channel on each nsqd; zeros where it is not."""
-        found = []
-        for client in self._http():
-            topics = client.stats(topic=topic, channel=channel).topics
-            channels = [c for t in topics for c in t.channels]
-            found.append(
-                (channels[0].depth, channels[0].in_flight_count, channels[0].deferred_count)
-                if channels
-                else (0, 0, 0)
-            )
-        return found
+        """(depth, in flight, deferred) of the channel on each nsqd that has it."""
+        return [(c.depth, c.in_flight_count, c.deferred_count) for c in self._stats(topic, channel)]
 
     def left(self, topic: str, channel: str = "ch") -> int:
         """Messages that somebody still has to finish."""
         return sum(map(sum, self.depths(topic, channel)))
+
+    def finished(self, topic: str, channel: str = "ch") -> int:
+        """Messages that the channel had and that are done."""
+        return sum(
+            c.message_count - c.depth - c.in_flight_count - c.deferred_count
+            for c in self._stats(topic, channel)
+        )
+
+    def clients(self) -> int:
+        """Connections that consume, on all topics."""
+        return sum(
+            channel.client_count
+            for client in self._http()
+            for found in client.stats().topics
+            for channel in found.channels
+        )
 
     def forget(self, topics: Iterable[str]) -> None:
         """Delete these topics wherever they are."""
@@ -99,6 +107,11 @@ class Cluster:
             here = {topic.topic_name for topic in client.stats().topics}
             for topic in here & set(topics):
                 client.delete_topic(topic)
+
+    def _stats(self, topic: str, channel: str) -> Iterator[ChannelStats]:
+        for client in self._http():
+            for found in client.stats(topic=topic, channel=channel).topics:
+                yield from found.channels
 
     def _http(self) -> list[NsqdHTTP]:
         return [NsqdHTTP(f"http://{address}") for address in self.http_addresses]
