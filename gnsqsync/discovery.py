@@ -6,6 +6,10 @@ import logging
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import requests
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions, check_duration
@@ -13,7 +17,18 @@ from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Event, Runtime, Task
 
-__all__ = ["Discovery", "check_polling", "lookupd_client"]
+__all__ = [
+    "ALL_NSQDS",
+    "ALL_TOPICS",
+    "Discovery",
+    "Question",
+    "check_new_session",
+    "check_polling",
+    "lookupd_client",
+    "nsqds_of",
+]
+
+Found = TypeVar("Found")
 
 log = logging.getLogger("gnsqsync.lookupd")
 
@@ -28,40 +43,98 @@ def check_polling(interval: object, jitter: object) -> None:
         raise ConfigError(f"lookupd_poll_jitter is {jitter!r}; it must be a number, 0 to 1")
 
 
+def check_new_session(new_session: object) -> None:
+    """ConfigError unless it is None or may be called."""
+    if new_session is not None and not callable(new_session):
+        raise ConfigError(
+            f"lookupd_session is a {type(new_session).__name__}; it must be a function that takes"
+            " nothing and returns a new requests.Session, as each thread needs its own"
+        )
+
+
 def lookupd_client(
-    url: str, authorization: str | None, options: ConnectionOptions, runtime: Runtime | None
+    url: str,
+    authorization: str | None,
+    options: ConnectionOptions,
+    runtime: Runtime | None,
+    new_session: Callable[[], requests.Session] | None = None,
 ) -> LookupdHTTP:
     """A client of one nsqlookupd with the options of a Reader. ConfigError if they do not fit.
 
     An https URL is verified with the TLS files of the connections, where there are any.
+    ``new_session`` makes the session that the client uses, and closes at its end; proxies and TLS
+    are then that session's.
     """
-    return LookupdHTTP(
-        url,
-        authorization=authorization,
-        tls_ca_file=options.tls_ca_file,
-        tls_cert_file=options.tls_cert_file,
-        tls_key_file=options.tls_key_file,
-        tls_verify=options.tls_verify,
-        runtime=runtime,
-    )
+    given: dict[str, Any] = {
+        "authorization": authorization,
+        "tls_ca_file": options.tls_ca_file,
+        "tls_cert_file": options.tls_cert_file,
+        "tls_key_file": options.tls_key_file,
+        "tls_verify": options.tls_verify,
+        "runtime": runtime,
+    }
+    if new_session is None:
+        return LookupdHTTP(url, **given)
+    session = new_session()
+    if not isinstance(session, requests.Session):
+        raise ConfigError(
+            f"lookupd_session returned a {type(session).__name__};"
+            " it must return a new requests.Session"
+        )
+    return _WithSession(url, session, **given)
 
 
-class Discovery:
-    """Asks every nsqlookupd for the producers of a topic, each on a thread of its own.
+class _WithSession(LookupdHTTP):
+    """Closes its session, too, which was made for it alone."""
 
-    Without a topic, for all nsqds: those of which every topic is tombstoned count as not listed.
+    def __init__(self, url: str, session: requests.Session, **options: Any) -> None:
+        super().__init__(url, session=session, **options)
+        self._made = session
+
+    def close(self) -> None:
+        super().close()
+        self._made.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Found]):
+    """What nsqlookupds are asked for; ``what`` is its name in the log."""
+
+    what: str
+    ask: Callable[[LookupdHTTP], set[Found]]
+
+
+def nsqds_of(topic: str) -> Question[Address]:
+    """The nsqds that have ``topic``."""
+    return Question(topic, lambda client: {p.tcp_address for p in client.lookup(topic).producers})
+
+
+def _all_nsqds(client: LookupdHTTP) -> set[Address]:
+    nodes = client.nodes()
+    return {n.tcp_address for n in nodes if not n.tombstones or not all(n.tombstones)}
+
+
+# Those of which every topic is tombstoned count as not listed.
+ALL_NSQDS = Question("nsqds", _all_nsqds)
+ALL_TOPICS: Question[str] = Question("topics", lambda client: set(client.topics()))
+
+
+class Discovery(Generic[Found]):
+    """Asks every nsqlookupd one question again and again, each on a thread of its own.
 
     All are asked in each round and their answers merged by the receiver, so a dead or lying one
     delays nothing. Each wait is jittered anew, so that consumers started together drift apart.
-    ``found(source, addresses)`` is called with each answer, ``changed(url, error)`` when an
+    ``client(url)`` is called for each of ``urls`` by the constructor, and for others by ``add()``.
+    ``found(source, answer)`` is called with each answer, ``changed(url, error)`` when an
     nsqlookupd begins to fail or, with None, works again; both by the poll thread.
     ``_lock`` guards the tables of polls and tasks.
     """
 
     def __init__(
         self,
-        topic: str | None,
-        found: Callable[[Hashable, set[Address]], None],
+        question: Question[Found],
+        urls: Iterable[str],
+        found: Callable[[Hashable, set[Found]], None],
         changed: Callable[[str, Exception | None], None],
         runtime: Runtime,
         *,
@@ -70,8 +143,7 @@ class Discovery:
         rng: random.Random,
         client: Callable[[str], LookupdHTTP],
     ) -> None:
-        self._topic = topic
-        self._what = topic or "nsqds"
+        self._question = question
         self._found = found
         self._changed = changed
         self._runtime = runtime
@@ -81,20 +153,37 @@ class Discovery:
         self._client = client
         self._lock = runtime.lock()
         self._stopped = False
-        self._polls: dict[str, _Poll] = {}
+        self._polls = {url: self._poll(url) for url in urls}
         self._tasks: list[Task] = []
 
-    def start(self, urls: Iterable[str]) -> None:
-        for url in urls:
-            self.add(url)
+    def start(self) -> None:
+        with self._lock:
+            polls = list(self._polls.values())
+        for poll in polls:
+            self._begin(poll)
 
     def add(self, url: str) -> None:
         """Ask this one, too, from now on. Nothing happens when it is asked already."""
-        poll = _Poll(self._client(url), self._runtime.event(), self._runtime.event())
         with self._lock:
-            if self._stopped or url in self._polls:
+            known = url in self._polls
+        if known:
+            return
+        new = self._poll(url)
+        with self._lock:
+            poll = self._polls.setdefault(url, new)
+        if poll is new:
+            self._begin(poll)
+        else:
+            new.client.close()
+
+    def _poll(self, url: str) -> _Poll:
+        return _Poll(self._client(url), self._runtime.event(), self._runtime.event())
+
+    def _begin(self, poll: _Poll) -> None:
+        with self._lock:
+            if self._stopped or poll.begun:
                 return
-            self._polls[url] = poll
+            poll.begun = True
             self._tasks = [task for task in self._tasks if task.alive]
         task = self._runtime.spawn(f"nsq-lookup {poll.client.url}", self._run, poll)
         with self._lock:
@@ -162,20 +251,20 @@ class Discovery:
 
     def _ask(self, poll: _Poll) -> None:
         try:
-            addresses = self._lookup(poll)
+            answer = self._lookup(poll)
         except NSQError as error:
             self._failed(poll, error)
         except Exception as error:
             # A poll thread that dies ends discovery for good.
-            log.exception("lookup of %s at %s failed", self._what, poll.client.url)
+            log.exception("lookup of %s at %s failed", self._question.what, poll.client.url)
             self._failed(poll, error)
         else:
             if poll.failures:
-                log.info("lookup of %s works again at %s", self._what, poll.client.url)
+                log.info("lookup of %s works again at %s", self._question.what, poll.client.url)
                 self._changed(poll.client.url, None)
             poll.failures = 0
             if not poll.stopped.is_set():
-                self._found(poll, addresses)
+                self._found(poll, answer)
 
     def _failed(self, poll: _Poll, error: Exception) -> None:
         # News is that it fails, not each text that a broken server comes up with.
@@ -183,19 +272,16 @@ class Discovery:
         log.log(
             logging.DEBUG if poll.failures > 1 else logging.WARNING,
             "lookup of %s at %s failed: %s",
-            self._what,
+            self._question.what,
             poll.client.url,
             error,
         )
         if poll.failures == 1:
             self._changed(poll.client.url, error)
 
-    def _lookup(self, poll: _Poll) -> set[Address]:
-        if self._topic is None:
-            nodes = poll.client.nodes()
-            return {n.tcp_address for n in nodes if not n.tombstones or not all(n.tombstones)}
+    def _lookup(self, poll: _Poll) -> set[Found]:
         try:
-            result = poll.client.lookup(self._topic)
+            answer = self._question.ask(poll.client)
         except HTTPError as error:
             # Another 404 comes from something that is not nsqlookupd.
             if error.code != "TOPIC_NOT_FOUND":
@@ -205,24 +291,26 @@ class Discovery:
                 logging.DEBUG if poll.unknown else logging.INFO,
                 "%s does not know topic %s yet",
                 poll.client.url,
-                self._topic,
+                self._question.what,
             )
             poll.unknown = True
             return set()
         poll.unknown = False
-        return {producer.tcp_address for producer in result.producers}
+        return answer
 
 
 class _Poll:
     """One nsqlookupd that is asked.
 
     Only its thread changes ``failures``, ``unknown`` and ``asked_at``, infinity while it asks.
+    ``begun`` says, under the lock, that it has a thread.
     """
 
     def __init__(self, client: LookupdHTTP, stopped: Event, due: Event) -> None:
         self.client = client
         self.stopped = stopped
         self.due = due
+        self.begun = False
         self.asked_at = math.inf
         self.failures = 0
         self.unknown = False

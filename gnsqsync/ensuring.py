@@ -41,7 +41,9 @@ class ChannelMaker:
         """Do it. Raises ConnectionLost with all that failed, when it did not work everywhere."""
         setup = self._setup
         producers: dict[Address, Producer] = {}
-        problems = self._each(setup.lookupds, lambda url: self._at_lookupd(url, producers))
+        # Made here, so that a lookupd_session that is wrong is told as that.
+        lookupds = [self._lookupd(url) for url in setup.lookupds]
+        problems = self._each(lookupds, lambda lookupd: self._at_lookupd(lookupd, producers))
         # nsqlookupds know the same; a new nsqd asks each of them for the channels of a topic.
         if setup.lookupds and len(problems) < len(setup.lookupds):
             for problem in problems:
@@ -77,16 +79,19 @@ class ChannelMaker:
     def _left(self) -> float:
         return max(0.001, self._deadline - self._runtime.now())
 
-    def _at_lookupd(self, url: str, producers: dict[Address, Producer]) -> None:
+    def _at_lookupd(self, lookupd: LookupdHTTP, producers: dict[Address, Producer]) -> None:
         setup = self._setup
-        with self._lookupd(url) as lookupd:
+        with lookupd:
             lookupd.create_channel(setup.topic, setup.channel)
             for producer in lookupd.lookup(setup.topic).producers:
                 producers[producer.tcp_address] = producer
 
     def _lookupd(self, url: str) -> LookupdHTTP:
         setup = self._setup
-        return lookupd_client(url, setup.flow.lookupd_authorization, setup.options, self._runtime)
+        flow = setup.flow
+        return lookupd_client(
+            url, flow.lookupd_authorization, setup.options, self._runtime, flow.lookupd_session
+        )
 
     def _at_nsqd(self, producer: Producer) -> None:
         setup = self._setup

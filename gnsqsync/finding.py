@@ -8,12 +8,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
-from gnsqsync.discovery import Discovery, check_polling, lookupd_client
+from gnsqsync.discovery import (
+    ALL_NSQDS,
+    Discovery,
+    check_new_session,
+    check_polling,
+    lookupd_client,
+)
 from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Latch, Runtime
+
+if TYPE_CHECKING:
+    import requests
 
 __all__ = ["Finder", "Lookups"]
 
@@ -24,27 +34,33 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookups:
-    """Which nsqlookupds a Writer asks, and how. ConfigError for what does not fit together."""
+    """Which nsqlookupds are asked, and how. ConfigError for what does not fit together."""
 
     # They may have a user and a password.
     urls: tuple[str, ...] = field(repr=False)
     poll_interval: float
     poll_jitter: float
     authorization: str | None = field(repr=False)
+    new_session: Callable[[], requests.Session] | None
     options: ConnectionOptions = field(repr=False)
 
     def __post_init__(self) -> None:
         check_polling(self.poll_interval, self.poll_jitter)
+        check_new_session(self.new_session)
         for url in self.urls:
-            self.client(url, None)
+            self._checked(url)
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The URLs without user info and query."""
-        return tuple(self.client(url, None).url for url in self.urls)
+        return tuple(self._checked(url).url for url in self.urls)
 
-    def client(self, url: str, runtime: Runtime | None) -> LookupdHTTP:
-        return lookupd_client(url, self.authorization, self.options, runtime)
+    def _checked(self, url: str) -> LookupdHTTP:
+        # Without a session: nobody closes this one.
+        return lookupd_client(url, self.authorization, self.options, None)
+
+    def client(self, url: str, runtime: Runtime) -> LookupdHTTP:
+        return lookupd_client(url, self.authorization, self.options, runtime, self.new_session)
 
 
 class Finder:
@@ -65,7 +81,8 @@ class Finder:
         self._now = runtime.now
         self._failures: dict[str, Exception] = {}
         self._discovery = Discovery(
-            None,
+            ALL_NSQDS,
+            lookups.urls,
             found,
             self._changed,
             runtime,
@@ -76,7 +93,7 @@ class Finder:
         )
 
     def start(self) -> None:
-        self._discovery.start(self._urls)
+        self._discovery.start()
 
     def _changed(self, url: str, error: Exception | None) -> None:
         if error is None:

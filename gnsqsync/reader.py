@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnsqsync.addresses import Address, http_urls, parse_address, parse_addresses
 from gnsqsync.config import (
@@ -26,6 +27,9 @@ from gnsqsync.reader_options import ReaderOptions, ReaderSetup
 from gnsqsync.running_reader import RunningReader
 from gnsqsync.runtime import Runtime, choose
 from gnsqsync.stats import ReaderStats, StopResult
+
+if TYPE_CHECKING:
+    import requests
 
 __all__ = ["Reader"]
 
@@ -51,6 +55,8 @@ class Reader:
     nsqd refuses, since the message had timed out, counts as a failure.
     ``lookupd_poll_interval``: seconds, each moved by ``lookupd_poll_jitter`` (0 to 1).
     ``lookupd_authorization``: a bearer token for nsqlookupds behind a proxy that wants one.
+    ``lookupd_session``: a function that returns a new requests.Session, for proxies, retries or
+    another way to authenticate; called once for each nsqlookupd, the session is closed with it.
     ``low_rdy_idle_timeout``, ``low_rdy_timeout``: with more nsqds than max_in_flight, how many
     seconds one holds its turn idle, or at all. ``rdy_redistribute_interval``: seconds.
     ``latency``: "adaptive" keeps RDY just above what is in flight while messages trickle, so
@@ -84,6 +90,7 @@ class Reader:
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
+        lookupd_session: Callable[[], requests.Session] | None = None,
         low_rdy_idle_timeout: float = 10.0,
         low_rdy_timeout: float = 30.0,
         rdy_redistribute_interval: float = 5.0,
@@ -119,6 +126,7 @@ class Reader:
             lookupd_poll_interval=lookupd_poll_interval,
             lookupd_poll_jitter=lookupd_poll_jitter,
             lookupd_authorization=lookupd_authorization,
+            lookupd_session=lookupd_session,
             low_rdy_idle_timeout=low_rdy_idle_timeout,
             low_rdy_timeout=low_rdy_timeout,
             rdy_redistribute_interval=rdy_redistribute_interval,
@@ -325,15 +333,20 @@ class Reader:
 
     # -- the pull form ---------------------------------------------------------------------------
 
-    def batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
+    def batches(
+        self, max_messages: int, max_wait: float, max_idle: float | None = None
+    ) -> Iterator[list[Message]]:
         """Lists of up to ``max_messages``, each collected for at most ``max_wait`` seconds.
 
-        For a Reader without a handler; starts it if needed and ends after ``stop()``. A list
-        may be empty. Each message has to be answered; until then it counts as in flight, so
+        With ``max_idle`` a list that has messages ends, too, when no more came for so many
+        seconds. For a Reader without a handler; starts it if needed and ends after ``stop()``.
+        A list may be empty. Each message has to be answered; until then it counts as in flight, so
         ``max_messages`` must not be above ``max_in_flight`` (ConfigError).
         """
         check_int("max_messages", max_messages, 1)
         check_duration("max_wait", max_wait)
+        if max_idle is not None:
+            check_duration("max_idle", max_idle)
         if self._setup.handler is not None:
             raise ConfigError("this Reader has a handler; batches() is for one without")
         if self._run is None:
@@ -343,15 +356,17 @@ class Reader:
                     f" {self._setup.flow.initial_max_in_flight}: a list could never be full"
                 )
             self.start(block=False)
-        return self._pull(max_messages, max_wait)
+        return self._pull(max_messages, max_wait, math.inf if max_idle is None else max_idle)
 
-    def _pull(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
+    def _pull(
+        self, max_messages: int, max_wait: float, max_idle: float
+    ) -> Iterator[list[Message]]:
         run = self._running()
         while True:
             run.check_process()
             # Answers to the list before leave now, not when the sweep comes round.
             run.flush()
-            batch = run.dispatch.pull(max_messages, max_wait)
+            batch = run.dispatch.pull(max_messages, max_wait, max_idle)
             if batch is None:
                 return
             yield batch

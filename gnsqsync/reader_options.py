@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions, check_duration, check_int, check_topic
-from gnsqsync.discovery import check_polling
+from gnsqsync.discovery import check_new_session, check_polling
 from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:
+    import requests
+
     from gnsqsync.message import Message
     from gnsqsync.observer import Observer
     from gnsqsync.runtime import Runtime
@@ -35,6 +37,7 @@ class ReaderOptions:
     lookupd_poll_interval: float = 60.0
     lookupd_poll_jitter: float = 0.3
     lookupd_authorization: str | None = field(default=None, repr=False)
+    lookupd_session: Callable[[], requests.Session] | None = None
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0
@@ -61,6 +64,7 @@ class ReaderOptions:
                 " 'full_jitter' or a callable from level to seconds"
             )
         check_polling(self.lookupd_poll_interval, self.lookupd_poll_jitter)
+        check_new_session(self.lookupd_session)
         check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
         check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
         check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)

@@ -11,7 +11,7 @@ import os
 import random
 
 from gnsqsync.addresses import Address
-from gnsqsync.discovery import Discovery, lookupd_client
+from gnsqsync.discovery import Discovery, lookupd_client, nsqds_of
 from gnsqsync.dispatch import Dispatch
 from gnsqsync.errors import ClosedError
 from gnsqsync.giving_up import GivingUp
@@ -96,7 +96,8 @@ class RunningReader:
             rng=rng,
         )
         self._discovery = Discovery(
-            setup.topic,
+            nsqds_of(setup.topic),
+            setup.lookupds,
             self.subscription.on_discovered,
             self._lookup_changed,
             runtime,
@@ -104,7 +105,7 @@ class RunningReader:
             jitter=flow.lookupd_poll_jitter,
             rng=rng,
             client=lambda url: lookupd_client(
-                url, flow.lookupd_authorization, setup.options, runtime
+                url, flow.lookupd_authorization, setup.options, runtime, flow.lookupd_session
             ),
         )
         self.subscription.discovers = bool(setup.lookupds)
@@ -126,7 +127,7 @@ class RunningReader:
         self._timer.start()
         self.dispatch.start()
         self.subscription.start()
-        self._discovery.start(self._setup.lookupds)
+        self._discovery.start()
 
     def supervise_aside(self) -> None:
         """A thread of our own waits for the stop."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnsqsync.addresses import http_urls, parse_addresses
 from gnsqsync.config import (
@@ -26,6 +26,9 @@ from gnsqsync.runtime import Runtime, choose
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
 
+if TYPE_CHECKING:
+    import requests
+
 __all__ = ["Writer"]
 
 # Seconds for publishes under way at the end of the interpreter.
@@ -39,7 +42,8 @@ class Writer:
 
     ``nsqd_tcp_addresses``: a str or a list; None is 127.0.0.1:4150 where no nsqlookupds are given.
     ``lookupd_http_addresses``: nsqlookupds that say where nsqds are, from the first publish on;
-    with ``lookupd_poll_interval``, ``lookupd_poll_jitter``, ``lookupd_authorization`` of Reader.
+    with ``lookupd_poll_interval``, ``lookupd_poll_jitter``, ``lookupd_authorization`` and
+    ``lookupd_session`` as of Reader.
     ``policy``: "round_robin" over the live ones, or "failover": the first live one of the list
     (what is found follows what is given, sorted), and back to the first when it is.
     ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
@@ -63,6 +67,7 @@ class Writer:
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
+        lookupd_session: Callable[[], requests.Session] | None = None,
         policy: str = "round_robin",
         publish_timeout: float = 5.0,
         retry_unknown: bool = False,
@@ -99,6 +104,7 @@ class Writer:
             poll_interval=lookupd_poll_interval,
             poll_jitter=lookupd_poll_jitter,
             authorization=lookupd_authorization,
+            new_session=lookupd_session,
             options=self._options,
         )
         self._runtime_choice = runtime

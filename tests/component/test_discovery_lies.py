@@ -13,7 +13,7 @@ import pytest
 
 from gnsqsync import Observer, Reader
 from gnsqsync.addresses import Address
-from gnsqsync.discovery import Discovery
+from gnsqsync.discovery import Discovery, nsqds_of
 from gnsqsync.errors import ConfigError, ConnectionLost
 from gnsqsync.net.http_discovery import LookupResult, Producer
 from gnsqsync.runtime import choose
@@ -452,13 +452,15 @@ class _Event:
     def set(self) -> None:
         self.done = True
 
+    def clear(self) -> None:
+        self.done = False
+
     def is_set(self) -> bool:
-        return self.done
+        return self.done or len(self.owner.waits) >= self.owner.rounds
 
     def wait(self, timeout: float) -> bool:
         self.owner.waits.append(timeout)
-        self.done = len(self.owner.waits) >= self.owner.rounds
-        return self.done
+        return self.is_set()
 
 
 class _Lookupd:
@@ -490,7 +492,8 @@ def waits_of(*answers: LookupResult | Exception, rounds: int, jitter: float) -> 
     found: list[set[Address]] = []
     client: Any = _Lookupd(*answers)
     discovery = Discovery(
-        "t",
+        nsqds_of("t"),
+        ["http://x"],
         lambda source, addresses: found.append(addresses),
         lambda url, error: None,
         runtime,
@@ -499,7 +502,7 @@ def waits_of(*answers: LookupResult | Exception, rounds: int, jitter: float) -> 
         rng=random.Random(7),
         client=lambda url: client,
     )
-    discovery.start(["http://x"])
+    discovery.start()
     discovery.join(10.0)
     assert found[0] == {Address("h", 4150)} or isinstance(answers[0], Exception)
     waits: list[float] = runtime.waits
