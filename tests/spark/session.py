@@ -52,6 +52,7 @@ def settings(folder: Path) -> dict[str, str]:
     """Spark's configuration for one process; all its files are under ``folder``."""
     return {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
