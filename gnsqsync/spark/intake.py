@@ -1,0 +1,272 @@
+"""Messages of one nsqd, taken up to a number and a size, held until they are in the log.
+
+Knows the Reader's pull form; must not know the log, but for which messages it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gnsqsync import Message, Observer, Reader
+from gnsqsync.errors import ConnectionLost, NSQError
+
+if TYPE_CHECKING:
+    from gnsqsync.spark.read_task import PartitionPlan, ReadSettings
+    from gnsqsync.spark.wal import Seen
+
+__all__ = ["Intake"]
+
+log = logging.getLogger("gnsqsync.spark")
+
+# RDY before the size of the messages is known.
+_FIRST_RDY = 250
+# How many messages are taken before their sizes are looked at.
+_LOOK = 500
+# How often it is looked whether a dial has succeeded or failed.
+_DIAL_LOOK = 0.05
+# With all of RDY in hand, nothing comes before something is answered; some messages may still be
+# on their way here.
+_FULL_WAIT = 0.01
+# Parts of msg_timeout: how long messages wait in hand for more; and from when on they may come
+# too late into the log, since nsqd is about to give them to somebody else.
+_PATIENCE = 0.4
+_TOO_OLD = 0.8
+# For nsqd to answer CLS and to close.
+_STOP_SECONDS = 5.0
+
+
+class Intake(Observer):
+    """A connection to the plan's nsqd for one attempt, as a context manager.
+
+    ``hand``: messages taken and not answered, oldest first; ``received_at``: when each was taken,
+    nanoseconds since the epoch. RDY counts what is in flight, and is never above ``room``, so no
+    more comes than the budget; what is in flight beyond the hand waits in the Reader.
+    """
+
+    def __init__(self, plan: PartitionPlan, settings: ReadSettings, seen: Seen | None) -> None:
+        self.hand: list[Message] = []
+        self.received_at: list[int] = []
+        self._plan = plan
+        self._settings = settings
+        self._seen = seen
+        self._room = plan.budget
+        # How many may be in flight: as the options say, as the server says, as their size says.
+        self._limit = settings.max_in_flight
+        self._by_size = _FIRST_RDY
+        self._rdy = max(1, min(self._flight, self._room))
+        self._bytes = 0
+        self._taken = 0
+        self._taken_bytes = 0
+        # Set by the reading thread.
+        self._connected = False
+        self._orphans = False
+        self._lost: Exception | None = None
+        self._reader = Reader(
+            plan.topic,
+            plan.channel,
+            nsqd_tcp_addresses=[plan.nsqd],
+            max_in_flight=self._rdy,
+            # Giving up would FIN what is not in the log.
+            max_attempts=0,
+            max_backoff_duration=0,
+            latency="throughput",
+            observer=self,
+            **{**settings.connection, "msg_timeout": settings.msg_timeout},
+        )
+
+    def __enter__(self) -> Intake:
+        self._reader.start(block=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """What is in hand goes back; then CLS, and nsqd's CLOSE_WAIT: every FIN has arrived."""
+        self.give_back()
+        self._reader.stop(_STOP_SECONDS)
+        try:
+            self._reader.join()
+        except NSQError:
+            if value is None:
+                raise
+
+    # -- what the Reader tells, on its reading thread ------------------------------------------
+
+    def connected(self, nsqd_address: str) -> None:
+        self._connected = True
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        self._lost = reason
+        self._orphans = True
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    def collect(self, *, whole: bool) -> bool:
+        """Take messages into ``hand`` until it is a segment; False when no more will come.
+
+        A segment is half of what may be in flight, so that nsqd sends the other half while this
+        one is written; all of it with ``whole``, or when that is all there is room for. It has
+        no more bodies than ``segment_bytes`` hold, and one.
+        """
+        settings = self._settings
+        if not self._wait_connected():
+            return False
+        while (missing := self._segment(whole) - len(self.hand)) > 0:
+            if self._bytes >= settings.segment_bytes or self._age >= _PATIENCE:
+                return True
+            wait = settings.idle_timeout if self._taken else settings.poll_timeout
+            batch = self._pull(missing, min(wait, _FULL_WAIT) if self.hand else wait)
+            if not batch and self.hand:
+                if self._is_full:
+                    return True
+                batch = self._pull(missing, wait)
+            if not batch:
+                return False
+            self._accept(batch)
+        return True
+
+    def _wait_connected(self) -> bool:
+        while not self._connected:
+            lost = self._lost
+            if lost is not None:
+                if isinstance(lost, NSQError) and not lost.retriable:
+                    raise lost
+                log.warning(
+                    "%s cannot be reached, so this batch has none of its messages: %s",
+                    self._plan.nsqd,
+                    lost,
+                )
+                return False
+            self._accept(self._pull(self._rdy, _DIAL_LOOK))
+        return True
+
+    def _pull(self, count: int, wait: float) -> list[Message]:
+        """Up to ``count`` messages: what is there, or comes first within ``wait`` seconds."""
+        batch = next(self._reader.batches(min(count, _LOOK), wait, 0.0), None)
+        if batch is None:
+            # It ended by itself: the nsqd refuses us for good, which join() raises.
+            self._reader.join()
+            raise ConnectionLost(f"the reader of {self._plan.nsqd} was stopped")
+        return batch
+
+    def _accept(self, batch: list[Message]) -> None:
+        if self._seen is not None:
+            batch = self._drop_seen(batch, self._seen)
+        if not batch:
+            return
+        size = sum([len(message.body) for message in batch])
+        self.hand += batch
+        self.received_at += [time.time_ns()] * len(batch)
+        self._bytes += size
+        self._taken += len(batch)
+        self._taken_bytes += size
+        mean = max(1.0, size / len(batch), self._taken_bytes / self._taken)
+        self._by_size = max(2, int(2 * self._settings.segment_bytes / mean))
+        self._ask()
+
+    def _drop_seen(self, batch: list[Message], seen: Seen) -> list[Message]:
+        """FIN what the log has: an attempt before died between its entry and the FIN."""
+        again = [message.id for message in batch if message.attempts > 1]
+        if not again:
+            return batch
+        known = seen.among(again)
+        if known:
+            log.info("%d messages of %s are in the log already", len(known), self._plan.nsqd)
+        kept = []
+        for message in batch:
+            if message.attempts > 1 and message.id in known:
+                message.finish()
+            else:
+                kept.append(message)
+        return kept
+
+    @property
+    def room(self) -> int:
+        """How many rows the log of the partition may still get."""
+        return self._room
+
+    @room.setter
+    def room(self, rows: int) -> None:
+        self._room = rows
+        self._ask()
+
+    def _ask(self) -> None:
+        """RDY as it should be. Before FINs: a lower one then reaches nsqd in front of them."""
+        rdy = max(0, min(self._flight, self._room))
+        if rdy != self._rdy:
+            self._rdy = rdy
+            self._reader.set_max_in_flight(rdy)
+
+    @property
+    def _flight(self) -> int:
+        return min(self._limit, self._by_size)
+
+    def _segment(self, whole: bool) -> int:
+        if whole or self._room <= self._flight:
+            return min(self._room, self._flight)
+        return max(1, self._flight // 2)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether nsqd waits for answers: its max_rdy_count is lower than what we asked for."""
+        for connection in self._reader.stats().connections:
+            if 0 < connection.rdy <= min(connection.in_flight, len(self.hand)):
+                self._limit = connection.rdy
+                return True
+        return False
+
+    @property
+    def _age(self) -> float:
+        """How long the oldest message is in hand, in parts of msg_timeout."""
+        if not self.hand:
+            return 0.0
+        left = self.hand[0].deadline - time.monotonic()
+        return 1.0 - left / self._settings.msg_timeout
+
+    @property
+    def too_old(self) -> bool:
+        """Whether nsqd may give what is in hand to others before it is in the log."""
+        return self._age >= _TOO_OLD
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def finish_hand(self) -> None:
+        """FIN all in hand."""
+        for message in self.hand:
+            message.finish()
+        self._keep([])
+
+    def finish_those(self, ids: set[str]) -> None:
+        """FIN what is in hand with one of ``ids``: the log has it."""
+        if any(message.id in ids for message in self.hand):
+            kept = []
+            for at, message in enumerate(self.hand):
+                if message.id in ids:
+                    message.finish()
+                else:
+                    kept.append(at)
+            self._keep(kept)
+
+    def give_back(self, above: int = 0) -> None:
+        """REQ 0 for what is in hand, but the first ``above``."""
+        for message in self.hand[above:]:
+            message.requeue(0, backoff=False)
+        self._keep(range(min(above, len(self.hand))))
+
+    def drop_orphans(self) -> None:
+        """Forget what came on a connection that is gone: nsqd delivers it again."""
+        if self._orphans:
+            self._orphans = False
+            self._keep([at for at, message in enumerate(self.hand) if message.is_alive])
+
+    def _keep(self, places: Sequence[int]) -> None:
+        self.hand = [self.hand[at] for at in places]
+        self.received_at = [self.received_at[at] for at in places]
+        self._bytes = sum([len(message.body) for message in self.hand])

@@ -1,0 +1,218 @@
+"""One partition of one epoch: from nsqd into the log, and from the log to Spark.
+
+Knows the order that keeps messages (in hand, in the log, FIN); must not know Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from gnsqsync.spark.faults import Faults
+from gnsqsync.spark.intake import Intake
+from gnsqsync.spark.rows import Entry, check_columns, encode, open_entry
+from gnsqsync.spark.stores import open_store
+from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
+
+__all__ = ["PartitionPlan", "ReadSettings", "peek_partition", "read_partition"]
+
+log = logging.getLogger("gnsqsync.spark")
+
+# Seconds. Where an entry takes longer than it takes to receive what may be in flight, large
+# entries are faster than receiving beside the writing.
+_SLOW_CREATE = 0.02
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What one task reads: at most ``budget`` messages of a channel on one nsqd (host:port)."""
+
+    stream: str
+    epoch: int
+    partition: int
+    topic: str
+    channel: str
+    nsqd: str
+    budget: int
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """How every task of a source reads; picklable. Times in seconds, sizes in bytes.
+
+    ``wal_path``, ``wal_options``: see open_store. ``max_in_flight``: of one connection.
+    ``segment_bytes``: bodies in one log entry. ``max_bytes_in_memory``: rows above it are read
+    from the log again. ``poll_timeout``: for the first message; ``idle_timeout``: for the next
+    ones. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
+    ``retention``: how long committed epochs stay in the log. ``deduplicate``: drop what nsqd
+    delivers again and the log has. ``fail_on_data_loss``: whether a damaged log is an error.
+    ``connection``: fields of ConnectionOptions. ``fault``: for tests, see Faults.
+    """
+
+    wal_path: str
+    wal_options: Mapping[str, Any] = field(default_factory=dict)
+    max_in_flight: int = 2500
+    segment_bytes: int = 16 * 1024 * 1024
+    max_bytes_in_memory: int = 64 * 1024 * 1024
+    poll_timeout: float = 1.0
+    idle_timeout: float = 0.1
+    msg_timeout: float = 15.0
+    retention: float = 60.0
+    deduplicate: bool = True
+    fail_on_data_loss: bool = True
+    connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    fault: str = ""
+
+
+def read_partition(
+    plan: PartitionPlan, settings: ReadSettings, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the plan, the same ones for every attempt, with exactly ``columns``.
+
+    First closes the partition's log: what is there, then messages from nsqd, entry by entry.
+    Only then, with the connection closed, the first batch comes: Spark may stop to pull at any
+    time, and take its time. Raises EpochCommitted in an attempt that comes too late, LogDamaged,
+    and the NSQError of an nsqd that refuses us for good; one that cannot be reached has no rows.
+    """
+    check_columns(columns)
+    task = _Task(plan, settings)
+    task.close()
+    yield from task.emit(columns)
+
+
+class _Task:
+    """One attempt. Its entries: what it read or made, in memory as long as they fit."""
+
+    def __init__(self, plan: PartitionPlan, settings: ReadSettings) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._wal = Wal(
+            open_store(settings.wal_path, settings.wal_options), plan.stream, settings.retention
+        )
+        self._fault = Faults(settings.fault)
+        self._entries: list[Entry | None] = []
+        self._rows = 0
+        self._bytes = 0
+        self._closed = False
+        self._slow_log = False
+
+    # -- closing the log ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Until the log of the partition has its END."""
+        plan = self._plan
+        self._wal.check_announced()
+        committed = self._wal.marker().committed
+        entry = self._adopt()
+        while entry is not None and not entry.end:
+            entry = self._adopt()
+        if entry is not None:
+            return
+        if committed >= plan.epoch:
+            self._lost(
+                f"epoch {plan.epoch} of {plan.topic}/{plan.channel} is committed, and its log in"
+                f" {self._settings.wal_path} is gone"
+            )
+            return
+        seen = Seen(self._wal, plan.nsqd, plan.topic) if self._settings.deduplicate else None
+        with Intake(plan, self._settings, seen) as intake:
+            while not self._closed:
+                intake.room = plan.budget - self._rows
+                goes_on = intake.collect(whole=self._slow_log)
+                self._fault("collected")
+                self._write(intake, end=not goes_on or len(intake.hand) >= intake.room)
+            self._fault("before_close")
+
+    def _adopt(self) -> Entry | None:
+        """Take the next entry that is in the log already, whoever made it."""
+        plan = self._plan
+        entry = self._wal.read(plan.epoch, plan.partition, len(self._entries))
+        if entry is not None:
+            self._append(entry)
+        return entry
+
+    def _append(self, entry: Entry) -> None:
+        self._bytes += entry.nbytes
+        self._rows += entry.rows
+        self._closed = entry.end
+        self._entries.append(entry if self._bytes <= self._settings.max_bytes_in_memory else None)
+
+    def _write(self, intake: Intake, end: bool) -> None:
+        """Make an entry of what is in hand and FIN it; or take the entry of a faster attempt.
+
+        The marker is read with the messages in hand: asleep from then until the create for less
+        than msg_timeout, a late attempt finds the entries of its epoch kept, and its create
+        fails; for longer, nsqd has taken the messages back and refuses the FIN.
+        """
+        plan = self._plan
+        intake.drop_orphans()
+        if not intake.hand and not end:
+            return
+        data = encode(intake.hand, intake.received_at, plan, end)
+        self._fault("before_create")
+        if self._wal.marker().committed >= plan.epoch:
+            raise EpochCommitted(
+                f"epoch {plan.epoch} of {plan.topic}/{plan.channel} was committed while this"
+                " attempt read; its messages go back to nsqd"
+            )
+        if intake.too_old:
+            log.warning("the log was too slow for the messages in hand; they go back to nsqd")
+            intake.give_back()
+            return
+        started = time.monotonic()
+        won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
+        self._slow_log = time.monotonic() - started > _SLOW_CREATE
+        if won:
+            self._fault("after_create")
+            self._append(open_entry(data))
+            intake.room = plan.budget - self._rows
+            intake.finish_hand()
+            self._fault("after_finish")
+            return
+        winner = self._adopt()
+        if winner is None:
+            raise LogDamaged(f"an entry of {plan} vanished from {self._settings.wal_path}")
+        # An own create, too, whose answer got lost: what is in the log must not go back.
+        intake.finish_those(set(winner.ids.to_pylist()))
+        intake.give_back(above=max(0, plan.budget - self._rows))
+
+    def _lost(self, text: str) -> None:
+        if self._settings.fail_on_data_loss:
+            raise LogDamaged(f"{text}; set failOnDataLoss=false to go on without these rows")
+        log.warning("%s; going on, as failOnDataLoss is false", text)
+
+    # -- emitting ----------------------------------------------------------------------------
+
+    def emit(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        for number, entry in enumerate(self._entries):
+            entry = entry or self._wal.read(plan.epoch, plan.partition, number)
+            if entry is None:
+                raise LogDamaged(
+                    f"entry {number} of epoch {plan.epoch} vanished from"
+                    f" {self._settings.wal_path} while it was read"
+                )
+            if entry.rows:
+                yield entry.batch(columns)
+
+
+def peek_partition(
+    plan: PartitionPlan, settings: ReadSettings, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The next messages, which all go back to the channel; their attempts count goes up.
+
+    At most ``budget``, and what may be in flight at a time: ``max_in_flight`` messages of
+    ``segment_bytes`` in all. Needs no log. Raises as read_partition.
+    """
+    check_columns(columns)
+    with Intake(plan, settings, None) as intake:
+        intake.collect(whole=True)
+        intake.drop_orphans()
+        entry = open_entry(encode(intake.hand, intake.received_at, plan, end=True))
+    if entry.rows:
+        yield entry.batch(columns)

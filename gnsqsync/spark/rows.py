@@ -1,0 +1,198 @@
+"""The columns of the source, and messages as the bytes of one log entry and back.
+
+Knows Arrow only; must not know where entries are kept or how messages arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsqsync.errors import ConfigError
+
+__all__ = [
+    "ALL_COLUMNS",
+    "ALL_SCHEMA",
+    "SCHEMA",
+    "SPARK_SCHEMA",
+    "BadEntry",
+    "Entry",
+    "Row",
+    "Where",
+    "arrow_schema",
+    "check_columns",
+    "encode",
+    "open_entry",
+]
+
+_UTC_MICROS = pa.timestamp("us", tz="UTC")
+
+# What Spark makes of the DDL below: PySpark wants the batches' schema to be equal to that.
+SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("channel", pa.string()),
+        ("id", pa.string()),
+        ("timestamp", _UTC_MICROS),
+        ("attempts", pa.int32()),
+        ("nsqd", pa.string()),
+    ]
+)
+ALL_SCHEMA = pa.schema([*SCHEMA, ("timestamp_ns", pa.int64()), ("received_at", _UTC_MICROS)])
+
+SPARK_SCHEMA = (
+    "value BINARY, topic STRING, channel STRING, id STRING, timestamp TIMESTAMP, attempts INT,"
+    " nsqd STRING"
+)
+ALL_COLUMNS = f"{SPARK_SCHEMA}, timestamp_ns BIGINT, received_at TIMESTAMP"
+
+# A change of what is below makes another format: old logs are read by newer versions.
+_FORMAT = b"1"
+_STORED = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("id", pa.string()),
+        ("timestamp_ns", pa.int64()),
+        ("attempts", pa.int32()),
+        ("received_at", _UTC_MICROS),
+    ]
+)
+
+
+class BadEntry(Exception):
+    """The bytes are no log entry of this package, or of a newer one."""
+
+
+class Row(Protocol):
+    """What ``encode`` reads of a message."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def attempts(self) -> int: ...
+
+
+class Where(Protocol):
+    """Where the rows of a partition come from."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def channel(self) -> str: ...
+    @property
+    def nsqd(self) -> str: ...
+
+
+def check_columns(columns: Sequence[str]) -> None:
+    """ConfigError that names the columns there are, unless each of ``columns`` is one, once."""
+    for name in columns:
+        if name not in ALL_SCHEMA.names:
+            raise ConfigError(
+                f"the nsq source has no column {name!r}; it has {', '.join(ALL_SCHEMA.names)}"
+            )
+    if len(set(columns)) != len(columns):
+        raise ConfigError(f"the schema {', '.join(columns)} names a column twice")
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of batches with exactly these columns, in this order, all nullable."""
+    return pa.schema([ALL_SCHEMA.field(name) for name in columns])
+
+
+def encode(
+    messages: Sequence[Row], received_at_ns: Sequence[int], where: Where, end: bool
+) -> bytes:
+    """Messages as one log entry: an Arrow IPC stream, its buffers compressed with LZ4.
+
+    ``received_at_ns``: nanoseconds since the epoch, one for each message. ``end``: whether the
+    partition has no entry behind this one.
+    """
+    columns = [
+        pa.array([message.body for message in messages], pa.binary()),
+        pa.array([message.id for message in messages], pa.string()),
+        pa.array([message.timestamp for message in messages], pa.int64()),
+        pa.array([message.attempts for message in messages], pa.int32()),
+        _micros(pa.array(received_at_ns, pa.int64())),
+    ]
+    about = {
+        b"format": _FORMAT,
+        b"topic": where.topic.encode(),
+        b"channel": where.channel.encode(),
+        b"nsqd": where.nsqd.encode(),
+        b"end": b"1" if end else b"0",
+    }
+    schema = _STORED.with_metadata(about)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return bytes(sink.getvalue())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One log entry: what was stored, and where it came from."""
+
+    stored: pa.RecordBatch
+    topic: str
+    channel: str
+    nsqd: str
+    end: bool
+
+    @property
+    def rows(self) -> int:
+        return int(self.stored.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the rows take, in bytes."""
+        return int(self.stored.nbytes)
+
+    @property
+    def ids(self) -> pa.StringArray:
+        """The message ids, unique per nsqd and topic (nsq-reference 1.23)."""
+        return self.stored.column("id")
+
+    def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
+        """The rows with exactly ``columns``, as ``arrow_schema`` says."""
+        schema = arrow_schema(columns)
+        return pa.RecordBatch.from_arrays([self._column(name) for name in columns], schema=schema)
+
+    def _column(self, name: str) -> pa.Array:
+        if name == "timestamp":
+            return _micros(self.stored.column("timestamp_ns"))
+        if name in ("topic", "channel", "nsqd"):
+            return pa.repeat(pa.scalar(getattr(self, name), pa.string()), self.rows)
+        return self.stored.column(name)
+
+
+def open_entry(data: bytes) -> Entry:
+    """The entry that ``encode`` made these bytes of. Raises BadEntry that says what is wrong."""
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            about = reader.schema.metadata or {}
+            if about.get(b"format") != _FORMAT:
+                raise BadEntry(f"its format is {about.get(b'format')!r}, not {_FORMAT!r}")
+            stored = reader.read_next_batch()
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise BadEntry(f"it is no Arrow IPC stream: {error}") from error
+    return Entry(
+        stored,
+        topic=about[b"topic"].decode(),
+        channel=about[b"channel"].decode(),
+        nsqd=about[b"nsqd"].decode(),
+        end=about[b"end"] == b"1",
+    )
+
+
+def _micros(nanoseconds: pa.Array) -> pa.Array:
+    return pc.divide(nanoseconds, 1000).cast(_UTC_MICROS)

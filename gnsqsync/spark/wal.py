@@ -1,0 +1,227 @@
+"""The write-ahead log: numbered entries of each epoch and partition, and what is committed.
+
+Knows names and their order over a Store; must not know nsqd or Spark. The layout::
+
+    <stream>/plan                          the driver was here, so a task sees the same storage
+    <stream>/committed                     [last committed epoch, first epoch that is kept]
+    <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... of which the last says END
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsqsync.errors import NSQError
+from gnsqsync.spark.rows import BadEntry, Entry, open_entry
+from gnsqsync.spark.stores import Store, open_store
+
+__all__ = ["EpochCommitted", "LogDamaged", "Marker", "PendingEpoch", "Seen", "Wal", "pending"]
+
+
+class EpochCommitted(NSQError):
+    """This attempt is late: its epoch is committed, so others have read these messages."""
+
+
+class LogDamaged(NSQError):
+    """The log lacks rows that it has to have; set failOnDataLoss=false to go on without them."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What the file ``committed`` says. -1: no epoch is committed yet."""
+
+    committed: int = -1
+    keep_from: int = 0
+
+
+class Wal:
+    """The log of one stream. Of the driver: announce, commit. Of tasks: the rest."""
+
+    def __init__(self, store: Store, stream: str, retention: float = 60.0) -> None:
+        """``retention``: seconds that a committed epoch is kept for late attempts."""
+        self.store = store
+        self.stream = stream
+        self._retention = retention
+        # The driver's: epochs that are not deleted yet, and when each was committed.
+        self._committed_at: dict[int, float] | None = None
+
+    # -- the driver --------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Leave the mark by which a task knows that it sees the driver's storage."""
+        if self.store.read(self._plan_name) is None:
+            self.store.put(self._plan_name, b"{}")
+
+    def commit(self, epoch: int, now: float) -> None:
+        """The rows of ``epoch`` are safe in the sink; forget what was committed long ago.
+
+        ``now``: seconds of any steady clock. The marker is written before anything is deleted:
+        what lies below its keep_from is never read.
+        """
+        if self._committed_at is None:
+            # After a restart the age of old epochs is not known: they are kept once more.
+            self._committed_at = {old: now for old in self.epochs() if old <= epoch}
+        self._committed_at.setdefault(epoch, now)
+        over = [e for e, at in self._committed_at.items() if now - at >= self._retention]
+        keep_from = max(over, default=-1) + 1
+        marker = self.marker()
+        if epoch > marker.committed or keep_from > marker.keep_from:
+            committed = max(epoch, marker.committed)
+            marker = Marker(committed, max(keep_from, marker.keep_from))
+            text = json.dumps([marker.committed, marker.keep_from])
+            self.store.put(f"{self.stream}/committed", text.encode())
+        for old in [e for e in self._committed_at if e < marker.keep_from]:
+            self.store.delete_folder(f"{self.stream}/e={old}")
+            del self._committed_at[old]
+
+    # -- tasks -------------------------------------------------------------------------------
+
+    def check_announced(self) -> None:
+        """Raises LogDamaged with a sentence when the driver's mark cannot be seen from here."""
+        if self.store.read(self._plan_name) is None:
+            raise LogDamaged(
+                f"this executor does not see the log that the driver keeps in walPath"
+                f" {self.store.url!r}: set walPath to storage that all of them share (NFS, or an"
+                " object store as s3://bucket/path)"
+            )
+
+    def marker(self) -> Marker:
+        """What is committed now."""
+        data = self.store.read(f"{self.stream}/committed")
+        if data is None:
+            return Marker()
+        committed, keep_from = json.loads(data)
+        return Marker(committed, keep_from)
+
+    def create(self, epoch: int, partition: int, number: int, data: bytes) -> bool:
+        """Make this entry, durably, unless it is there; whether it was made."""
+        return self.store.create(self._entry_name(epoch, partition, number), data)
+
+    def read(self, epoch: int, partition: int, number: int) -> Entry | None:
+        """This entry, or None when it is not there. Raises LogDamaged when it is no entry."""
+        return self.read_named(self._entry_name(epoch, partition, number))
+
+    def read_named(self, name: str) -> Entry | None:
+        data = self.store.read(name)
+        if data is None:
+            return None
+        try:
+            return open_entry(data)
+        except BadEntry as error:
+            raise LogDamaged(f"log entry {name} in {self.store.url}: {error}") from error
+
+    def names(self) -> dict[str, int]:
+        """The names of all entries with their epochs."""
+        found = {}
+        for name in self.store.list(self.stream):
+            folder = name.removeprefix(f"{self.stream}/").split("/")[0]
+            if folder.startswith("e="):
+                found[name] = int(folder[2:])
+        return found
+
+    def epochs(self) -> list[int]:
+        """The epochs that have entries."""
+        return sorted(set(self.names().values()))
+
+    @property
+    def _plan_name(self) -> str:
+        return f"{self.stream}/plan"
+
+    def _entry_name(self, epoch: int, partition: int, number: int) -> str:
+        return f"{self.stream}/e={epoch}/p={partition}/{number:06d}.arrow"
+
+
+class Seen:
+    """Which message ids the kept log has: for messages that nsqd delivers again.
+
+    Reads an entry once. Below keep_from nothing counts: what a late attempt made in a deleted
+    epoch is never emitted.
+    """
+
+    def __init__(self, wal: Wal, nsqd: str, topic: str) -> None:
+        self._wal = wal
+        self._nsqd = nsqd
+        self._topic = topic
+        self._ids: dict[str, pa.StringArray] = {}
+
+    def among(self, ids: Sequence[str]) -> set[str]:
+        """Those of ``ids`` that some kept entry of this nsqd and topic has."""
+        self._refresh()
+        wanted = pa.array(ids, pa.string())
+        found: set[str] = set()
+        for known in self._ids.values():
+            here = known.filter(pc.is_in(known, value_set=wanted))
+            found.update(here.to_pylist())
+        return found
+
+    def _refresh(self) -> None:
+        keep_from = self._wal.marker().keep_from
+        names = {n for n, epoch in self._wal.names().items() if epoch >= keep_from}
+        for name in self._ids.keys() - names:
+            del self._ids[name]
+        for name in names - self._ids.keys():
+            entry = self._wal.read_named(name)
+            if entry is None:
+                continue  # deleted between the listing and now
+            mine = (entry.nsqd, entry.topic) == (self._nsqd, self._topic)
+            self._ids[name] = entry.ids if mine else entry.ids.slice(0, 0)
+
+
+@dataclass(frozen=True)
+class PendingEpoch:
+    """An epoch in a log whose rows were taken from nsqd and not committed by its query.
+
+    ``rows`` counts what the log has; ``nsqds`` and ``topics`` say where they came from.
+    """
+
+    stream: str
+    epoch: int
+    rows: int
+    nsqds: tuple[str, ...]
+    topics: tuple[str, ...]
+    _wal: Wal
+    _names: tuple[str, ...]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Its rows, a log entry at a time."""
+        for name in self._names:
+            entry = self._wal.read_named(name)
+            if entry is not None and entry.rows:
+                yield entry.batch(columns)
+
+
+def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> list[PendingEpoch]:
+    """Epochs that a query took from nsqd into its log and has not committed, oldest first.
+
+    For a log whose checkpoint was lost: a new query has a new stream and never reads the old
+    one's rows. Beside a running query the newest epoch is always among these. ``options`` as
+    walOptions. Raises ConfigError for a path that cannot be a log.
+    """
+    store = open_store(wal_path, options)
+    streams = sorted({name.split("/")[0] for name in store.list() if name.endswith("/plan")})
+    found = []
+    for stream in streams:
+        wal = Wal(store, stream)
+        committed = wal.marker().committed
+        names = wal.names()
+        for epoch in sorted({epoch for epoch in names.values() if epoch > committed}):
+            mine = tuple(sorted(name for name, of in names.items() if of == epoch))
+            entries = [entry for entry in map(wal.read_named, mine) if entry is not None]
+            found.append(
+                PendingEpoch(
+                    stream=stream,
+                    epoch=epoch,
+                    rows=sum(entry.rows for entry in entries),
+                    nsqds=tuple(sorted({entry.nsqd for entry in entries})),
+                    topics=tuple(sorted({entry.topic for entry in entries})),
+                    _wal=wal,
+                    _names=mine,
+                )
+            )
+    return found
