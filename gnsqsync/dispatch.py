@@ -6,6 +6,7 @@ Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -231,10 +232,13 @@ class Dispatch:
 
     # -- the pull form -----------------------------------------------------------------------
 
-    def pull(self, max_messages: int, max_wait: float) -> list[Message] | None:
+    def pull(
+        self, max_messages: int, max_wait: float, max_idle: float = math.inf
+    ) -> list[Message] | None:
         """Up to ``max_messages`` within ``max_wait`` seconds, or None at the end.
 
-        Messages whose connection was lost meanwhile are left out: they come again.
+        With some in hand it waits ``max_idle`` seconds at most for the next ones. Messages whose
+        connection was lost meanwhile are left out: they come again.
         """
         deadline = self._runtime.now() + max_wait
         batch: list[Message] = []
@@ -244,7 +248,7 @@ class Dispatch:
                     break
                 try:
                     left = max(0.0, deadline - self._runtime.now())
-                    chunk: _Chunk | None = self._queue.get(left)
+                    chunk: _Chunk | None = self._queue.get(min(left, max_idle) if batch else left)
                 except TimeoutError:
                     return batch
                 if chunk is None:
