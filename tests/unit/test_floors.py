@@ -65,6 +65,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.writer": {"concurrent"},
     "gnsqsync.publication": {"concurrent"},
     "gnsqsync.net.outbox": {"concurrent"},
+    "gnsqsync.spark.publishing": {"concurrent"},
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},
 }

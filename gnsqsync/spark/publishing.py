@@ -1,0 +1,328 @@
+"""Rows of one partition become messages: by topic, in batches, confirmed by nsqd.
+
+Knows Arrow and the client. Knows nothing of Spark: neither what a task is nor who retries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import accumulate, islice
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, PublishError, Refused
+from gnsqsync.spark.sink_options import SinkOptions
+
+__all__ = ["Columns", "PartitionPublisher"]
+
+# Bytes of messages that wait until the batch of their topic is full.
+_HELD_MAX = 16 << 20
+# How many rows are made into columns at a time.
+_ROWS = 1000
+# What to set when nsqd refuses what the options allow.
+_HINTS = {
+    "E_BAD_MESSAGE": "set option 'maxMessageBytes' to nsqd's --max-msg-size",
+    "E_BAD_BODY": "set option 'maxBatchBytes' to nsqd's --max-body-size or less",
+    "E_INVALID": "set option 'maxDeferMs' to nsqd's --max-req-timeout",
+    "E_UNAUTHORIZED": "set option 'nsq.auth_secret' to one that may publish to the topic",
+    "E_AUTH_FIRST": "set option 'nsq.auth_secret'",
+}
+
+
+class Columns(NamedTuple):
+    """Where in a row is what; None where the options say it or there is none."""
+
+    value: int
+    topic: int | None = None
+    defer_ms: int | None = None
+
+
+class _Deferred(NamedTuple):
+    outcome: Future[None]
+    topic: str
+    body: bytes
+    seconds: float
+
+
+class _Waiting:
+    """Messages of one topic that do not fill a batch yet."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.bytes = 0
+
+
+class PartitionPublisher:
+    """Publishes the rows of one partition, at least once. A context manager, for one thread.
+
+    ``partition``: begins at nsqd number ``partition`` mod n. ``sent`` is called with a number of
+    messages each time so many were confirmed; who keeps to a rate waits in there. ``messages`` and
+    ``bytes`` count what was confirmed.
+
+    Only ``flush()`` says that every row given so far is confirmed. After an error some of the rows
+    are published; giving them again publishes these twice.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        columns: Columns,
+        partition: int,
+        sent: Callable[[int], object] | None = None,
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._sent = sent
+        self._writer = options.writer(partition)
+        self._waiting: dict[str, _Waiting] = {}
+        self._held = 0
+        self._deferred: list[_Deferred] = []
+        self._deferred_bytes = 0
+        self.messages = 0
+        self.bytes = 0
+
+    # -- rows in ---------------------------------------------------------------------------------
+
+    def publish_batch(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch; those that fill no MPUB wait for more, or for ``flush()``.
+
+        Raises ConfigError for a row that cannot be a message, before any row of this batch is
+        published; PublishError as Writer.publish().
+        """
+        value, topic, defer_ms = self._columns
+        self._publish(
+            _as_binary(batch.column(value)),
+            None if topic is None else batch.column(topic),
+            None if defer_ms is None else batch.column(defer_ms),
+        )
+
+    def publish_rows(self, rows: Iterable[Sequence[Any]]) -> None:
+        """``publish_batch()`` for rows as tuples, some at a time."""
+        value, topic, defer_ms = self._columns
+        iterator = iter(rows)
+        while chunk := list(islice(iterator, _ROWS)):
+            self._publish(
+                pa.array([row[value] for row in chunk], pa.binary()),
+                None if topic is None else pa.array([row[topic] for row in chunk], pa.string()),
+                None if defer_ms is None else pa.array([r[defer_ms] for r in chunk], pa.int64()),
+            )
+
+    def flush(self) -> None:
+        """Publish what waits, and return when all of it is confirmed. Raises PublishError."""
+        for topic in list(self._waiting):
+            self._publish_waiting(topic, whole=True)
+        self._settle()
+
+    def _publish(self, values: pa.Array, topics: pa.Array | None, delays: pa.Array | None) -> None:
+        if len(values) == 0:
+            return
+        self._check_values(values)
+        if topics is None:
+            assert self._options.topic is not None
+        elif topics.null_count:
+            raise ConfigError(
+                "column 'topic' has a null; filter these rows out, or set option 'topic'"
+            )
+        if delays is not None and self._any_delay(delays):
+            later = pc.fill_null(pc.greater(delays, 0), False)
+            self._defer(
+                values.filter(later).to_pylist(),
+                None if topics is None else topics.filter(later).to_pylist(),
+                delays.filter(later).to_pylist(),
+            )
+            now = pc.invert(later)
+            values = values.filter(now)
+            topics = None if topics is None else topics.filter(now)
+        for topic, bodies in self._by_topic(values, topics):
+            self._add(topic, bodies.to_pylist())
+
+    # -- what a row may hold ---------------------------------------------------------------------
+
+    def _check_values(self, values: pa.Array) -> None:
+        if values.null_count:
+            raise ConfigError("column 'value' has a null; filter these rows out: value IS NOT NULL")
+        sizes = pc.min_max(pc.binary_length(values)).as_py()
+        if sizes["min"] == 0:
+            raise ConfigError(
+                "column 'value' has an empty value, and NSQ has no empty messages; filter these"
+                " rows out: length(value) > 0"
+            )
+        if sizes["max"] > self._options.max_message_bytes:
+            raise ConfigError(
+                f"column 'value' has a value of {sizes['max']} bytes, more than"
+                f" 'maxMessageBytes' ({self._options.max_message_bytes}); set it and nsqd's"
+                " --max-msg-size higher"
+            )
+
+    def _any_delay(self, delays: pa.Array) -> bool:
+        """Whether a row is to be deferred; ConfigError for a delay out of range."""
+        found = pc.min_max(delays).as_py()
+        if found["min"] is None:
+            return False
+        if found["min"] < 0 or found["max"] > self._options.max_defer_ms:
+            wrong = found["min"] if found["min"] < 0 else found["max"]
+            raise ConfigError(
+                f"column 'defer_ms' has {wrong}; allowed is 0 to 'maxDeferMs'"
+                f" ({self._options.max_defer_ms}), set it and nsqd's --max-req-timeout higher"
+            )
+        return bool(found["max"] > 0)
+
+    def _by_topic(
+        self, values: pa.Array, topics: pa.Array | None
+    ) -> Iterator[tuple[str, pa.Array]]:
+        """The values of each topic, in the order of the rows."""
+        if topics is None:
+            assert self._options.topic is not None
+            yield self._options.topic, values
+            return
+        coded = topics.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        if len(names) == 1:
+            yield names[0], values
+            return
+        # Stable, so that the order within a topic stays.
+        order = pc.sort_indices(coded.indices)
+        values = values.take(order)
+        begin = 0
+        for run in pc.value_counts(coded.indices.take(order)).to_pylist():
+            yield names[run["values"]], values.slice(begin, run["counts"])
+            begin += run["counts"]
+
+    # -- batches out -----------------------------------------------------------------------------
+
+    def _add(self, topic: str, bodies: list[bytes]) -> None:
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            waiting = self._waiting[topic] = _Waiting()
+        size = sum(map(len, bodies))
+        waiting.bodies += bodies
+        waiting.bytes += size
+        self._held += size
+        self._publish_waiting(topic, whole=False)
+        if self._held > _HELD_MAX:
+            self.flush()
+
+    def _publish_waiting(self, topic: str, *, whole: bool) -> None:
+        """Publish the full batches of a topic; with ``whole`` the rest as well."""
+        waiting = self._waiting.pop(topic)
+        bodies = waiting.bodies
+        begin = 0
+        while begin < len(bodies):
+            batch = bodies[begin : begin + self._options.max_batch_messages]
+            fitting = self._fitting(batch)
+            is_full = fitting < len(batch) or len(batch) == self._options.max_batch_messages
+            if not is_full and not whole:
+                rest = self._waiting[topic] = _Waiting()
+                rest.bodies, rest.bytes = batch, sum(map(len, batch))
+                return
+            self._send(topic, batch[:fitting])
+            begin += fitting
+
+    def _fitting(self, bodies: list[bytes]) -> int:
+        """How many of ``bodies``, at least one, an MPUB may hold: a count, and a size before each.
+
+        (nsq-reference 1.18)
+        """
+        limit = self._options.max_batch_bytes - 4
+        if sum(map(len, bodies)) + 4 * len(bodies) <= limit:
+            return len(bodies)
+        sizes = accumulate(len(body) + 4 for body in bodies)
+        return max(1, sum(1 for size in sizes if size <= limit))
+
+    def _send(self, topic: str, bodies: list[bytes]) -> None:
+        try:
+            if len(bodies) == 1:
+                # --max-body-size does not count for a PUB.
+                self._writer.publish(topic, bodies[0])
+            else:
+                self._writer.publish_many(topic, bodies)
+        except PublishError as error:
+            raise _explained(error) from error
+        size = sum(map(len, bodies))
+        self._held -= size
+        self._confirmed(len(bodies), size)
+
+    def _confirmed(self, messages: int, size: int) -> None:
+        self.messages += messages
+        self.bytes += size
+        if self._sent is not None:
+            self._sent(messages)
+
+    # -- deferred messages -----------------------------------------------------------------------
+
+    def _defer(self, bodies: list[bytes], topics: list[str] | None, delays: list[int]) -> None:
+        """DPUB knows no batches: many single ones are under way, and their answers awaited."""
+        options = self._options
+        for number, (body, delay) in enumerate(zip(bodies, delays, strict=True)):
+            topic = topics[number] if topics is not None else options.topic
+            assert topic is not None
+            try:
+                outcome = self._writer.publish_async(topic, body, defer=delay / 1000)
+            except PublishError as error:
+                raise _explained(error) from error
+            self._deferred.append(_Deferred(outcome, topic, body, delay / 1000))
+            self._deferred_bytes += len(body)
+            if (
+                len(self._deferred) >= options.max_batch_messages
+                or self._deferred_bytes >= options.max_batch_bytes
+            ):
+                self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the answers; what got none is published once more, elsewhere if need be."""
+        deferred, self._deferred = self._deferred, []
+        size, self._deferred_bytes = self._deferred_bytes, 0
+        for message in deferred:
+            error = message.outcome.exception()
+            try:
+                if isinstance(error, (NotSent, OutcomeUnknown)):
+                    self._writer.publish(message.topic, message.body, defer=message.seconds)
+                elif error is not None:
+                    raise error
+            except PublishError as failure:
+                raise _explained(failure) from failure
+        if deferred:
+            self._confirmed(len(deferred), size)
+
+    # -- lifecycle -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the connections. What was not flushed is not published, or nobody knows."""
+        self._writer.close()
+
+    def __enter__(self) -> PartitionPublisher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _as_binary(values: pa.Array) -> pa.Array:
+    """Text as its UTF-8, without a copy."""
+    if pa.types.is_string(values.type):
+        return values.cast(pa.binary())
+    if pa.types.is_large_string(values.type):
+        return values.cast(pa.large_binary())
+    return values
+
+
+def _explained(error: PublishError) -> PublishError:
+    """The same error with what to set about it."""
+    if isinstance(error, Refused) and error.code in _HINTS:
+        return Refused(f"{error}; {_HINTS[error.code]}", error.error)
+    if isinstance(error, NotSent):
+        return NotSent(
+            f"{error}; the executors must reach the nsqds: set option 'nsqdTcpAddresses' to"
+            " addresses that they know, or 'publishTimeoutMs' higher",
+            error.causes,
+        )
+    return error

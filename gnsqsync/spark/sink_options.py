@@ -1,0 +1,162 @@
+"""Options of the sink as users write them, checked on the driver; where the nsqds are.
+
+Knows names, units and ranges, and asks the nsqlookupds. Knows nothing of Spark, rows or batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsqsync import ConnectionOptions, LookupdHTTP, Reader, Writer
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.spark.options import Given
+
+__all__ = ["SinkOptions"]
+
+log = logging.getLogger("gnsqsync.spark")
+
+# nsqd's --max-body-size where nobody changed it (nsq-reference 1.18).
+_MAX_BODY_SIZE = 5242880
+# How often, in seconds, nsqlookupds are asked again while none answers.
+_ASK_SECONDS = 0.5
+_HTTP_FIELDS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """The options of ``format("nsq")`` for writing, checked. Picklable.
+
+    ``nsqds``: host:port of each nsqd, named or found. ``topic``: for every row, or None: then the
+    column says. ``max_batch_messages``, ``max_batch_bytes``: what one MPUB holds at most.
+    ``max_message_bytes``: nsqd's --max-msg-size. ``max_defer_ms``: its --max-req-timeout.
+    ``publish_timeout``: seconds for one batch, over all nsqds. ``connection``: fields of
+    ConnectionOptions.
+    """
+
+    nsqds: tuple[str, ...]
+    topic: str | None = None
+    max_batch_messages: int = 1000
+    max_batch_bytes: int = 1 << 20
+    max_message_bytes: int = 1 << 20
+    max_defer_ms: int = 3_600_000
+    publish_timeout: float = 30.0
+    connection: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, patience: float = 0.0) -> SinkOptions:
+        """The options, or ConfigError with one sentence; asks the nsqlookupds for their nsqds.
+
+        ``patience``: seconds to ask again for, when no nsqlookupd answers.
+        """
+        given = Given(options, "sink", also=("checkpointLocation", "queryName"))
+        if given.take("path") is not None:
+            raise ConfigError(
+                "option 'path' is not possible: NSQ has no path; set 'topic' and call save() or"
+                " start() without one"
+            )
+        nsqds = given.names("nsqdTcpAddresses")
+        lookupds = given.names("lookupdHttpAddresses")
+        authorization = given.take("lookupdAuthorization")
+        found = cls(
+            nsqds=nsqds,
+            topic=given.take("topic"),
+            max_batch_messages=given.count("maxBatchMessages", cls.max_batch_messages),
+            max_batch_bytes=given.count("maxBatchBytes", cls.max_batch_bytes, 1024),
+            max_message_bytes=given.count("maxMessageBytes", cls.max_message_bytes),
+            max_defer_ms=given.count("maxDeferMs", cls.max_defer_ms, 0),
+            publish_timeout=given.seconds("publishTimeoutMs", 30000, 1),
+            connection=given.connection(),
+        )
+        given.finish()
+        if not nsqds and not lookupds:
+            raise ConfigError(
+                "option 'nsqdTcpAddresses' is missing: set it to the nsqds to publish to, or"
+                " 'lookupdHttpAddresses' to the nsqlookupds that know them"
+            )
+        if nsqds and lookupds:
+            raise ConfigError(
+                "options 'nsqdTcpAddresses' and 'lookupdHttpAddresses' are both set; set one of"
+                " them"
+            )
+        found._check(lookupds, authorization)
+        if not lookupds:
+            return found
+        return found.with_nsqds(find_nsqds(lookupds, authorization, found.connection, patience))
+
+    def _check(self, lookupds: tuple[str, ...], authorization: str | None) -> None:
+        """The client's own checks: a constructor connects nothing."""
+        if self.topic is not None:
+            Reader(self.topic, "sink", options=ConnectionOptions(), nsqd_tcp_addresses="localhost")
+        Writer(
+            self.nsqds or None,
+            lookupd_http_addresses=lookupds,
+            lookupd_authorization=authorization,
+            options=ConnectionOptions(**self.connection),
+        )
+
+    def with_nsqds(self, nsqds: tuple[str, ...]) -> SinkOptions:
+        """The same for other nsqds."""
+        return dataclasses.replace(self, nsqds=nsqds)
+
+    def writer(self, partition: int) -> Writer:
+        """A Writer that begins at nsqd number ``partition`` mod n, and goes on when that is down.
+
+        It publishes again what an nsqd took without an answer: duplicates rather than a task that
+        fails and publishes everything again.
+        """
+        first = partition % len(self.nsqds)
+        return Writer(
+            [*self.nsqds[first:], *self.nsqds[:first]],
+            policy="failover",
+            publish_timeout=self.publish_timeout,
+            retry_unknown=True,
+            max_msg_size=self.max_message_bytes,
+            max_body_size=max(_MAX_BODY_SIZE, self.max_batch_bytes),
+            max_defer=self.max_defer_ms / 1000,
+            options=ConnectionOptions(**self.connection),
+        )
+
+
+def find_nsqds(
+    lookupds: tuple[str, ...],
+    authorization: str | None,
+    connection: Mapping[str, Any],
+    patience: float = 0.0,
+) -> tuple[str, ...]:
+    """host:port of every nsqd that these nsqlookupds know, sorted; ConfigError when there is none.
+
+    One nsqlookupd that answers is enough; the others are warned of.
+    """
+    http = {name: connection[name] for name in _HTTP_FIELDS if name in connection}
+    deadline = time.monotonic() + patience
+    while True:
+        found: set[str] = set()
+        failures = []
+        for address in lookupds:
+            client = LookupdHTTP(address, authorization=authorization, **http)
+            try:
+                found.update(str(node.tcp_address) for node in client.nodes())
+            except NSQError as error:
+                failures.append(str(error))
+                log.warning("%s", error)
+            finally:
+                client.close()
+        if found:
+            return tuple(sorted(found))
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_ASK_SECONDS)
+    if failures:
+        raise ConfigError(
+            f"cannot find the nsqds: {'; '.join(failures)}; set option 'lookupdHttpAddresses' to"
+            " the HTTP addresses of nsqlookupds that run"
+        )
+    raise ConfigError(
+        f"the nsqlookupds {', '.join(lookupds)} know no nsqd: start nsqd with"
+        " --lookupd-tcp-address, or set option 'nsqdTcpAddresses'"
+    )
