@@ -125,6 +125,8 @@ def _http_url(text: object, default_port: int) -> str:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(f"HTTP address {_shown(text)} is not valid: {error}") from None
+    if parts.scheme == "unix":
+        raise ConfigError(f"HTTP address {text!r} is a unix socket; only NsqdHTTP can use one")
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise ConfigError(f"HTTP address {_shown(text)} is not valid; write http://host:port")
     return text

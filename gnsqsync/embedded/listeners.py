@@ -18,14 +18,20 @@ def _split(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def listen(address: str, backlog: int = 1024) -> Any:
+def listen(address: str, backlog: int = 1024, *, unix: bool = True) -> Any:
     """A listening gevent socket for ``host:port``, ``:port``, ``[v6]:port`` or a unix path.
 
-    Port 0 lets the kernel choose; without a host it is 0.0.0.0. Raises OptionsError, in the Go
-    program's form, when that cannot be done.
+    ``unix``: whether a path is allowed: nsqd 1.3.0 takes one, nsqlookupd does not. Port 0 lets the
+    kernel choose; without a host it is 0.0.0.0. Raises OptionsError, in the Go program's form,
+    when that cannot be done.
     """
     try:
         if ":" not in address:
+            if not unix:
+                raise OptionsError(
+                    f"listen ({address}) failed - listen tcp: address {address}:"
+                    " missing port in address"
+                )
             return _listen_unix(address, backlog)
         host, port = _split(address)
         found = socket.getaddrinfo(host or "0.0.0.0", port, 0, socket.SOCK_STREAM)

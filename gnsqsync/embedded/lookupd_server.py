@@ -42,9 +42,9 @@ class LookupdServer:
         self._identity: dict[str, Any] = {}
 
     def start(self) -> None:
-        tcp_listener = listen(self._options.tcp_address)
+        tcp_listener = listen(self._options.tcp_address, unix=False)
         try:
-            http_listener = listen(self._options.http_address)
+            http_listener = listen(self._options.http_address, unix=False)
         except BaseException:
             tcp_listener.close()
             raise

@@ -78,8 +78,8 @@ def _channel_params(topic: object, channel: object) -> dict[str, str]:
 class NsqdHTTP(HTTPClient):
     """nsqd's HTTP API. Every method may be called from any thread.
 
-    ``address``: ``host``, ``host:port`` (4151 without one) or an http(s) URL; its path, query and
-    user info are kept. ``timeout``: seconds nsqd may be silent before an answer;
+    ``address``: ``host``, ``host:port`` (4151 without one), ``unix:///path`` or an http(s) URL; its
+    path, query and user info are kept. ``timeout``: seconds nsqd may be silent before an answer;
     ``connect_timeout``: seconds for the connection. ``max_msg_size`` and ``max_body_size``: bytes,
     as nsqd's flags. ``authorization``: a bearer token. ``session``: your own requests.Session,
     not closed by us. ``trust_env``: honour proxy variables and .netrc. ``tls_*``: for https.
@@ -90,6 +90,7 @@ class NsqdHTTP(HTTPClient):
     """
 
     default_port = NSQD_HTTP_PORT
+    has_unix_sockets = True
 
     def __init__(
         self,

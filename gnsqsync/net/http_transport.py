@@ -18,7 +18,7 @@ import requests
 import urllib3.exceptions
 
 from gnsqsync._version import __version__
-from gnsqsync.addresses import Address, http_urls
+from gnsqsync.addresses import Address, http_urls, parse_address
 from gnsqsync.config import check_duration
 from gnsqsync.errors import (
     ClosedError,
@@ -28,6 +28,7 @@ from gnsqsync.errors import (
     NSQError,
     ProtocolError,
 )
+from gnsqsync.net.http_unix import UnixAdapter
 from gnsqsync.runtime import choose
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class HTTPClient:
     """
 
     default_port = 0
+    # Whether the server can listen on a unix socket.
+    has_unix_sockets = False
 
     def __init__(
         self,
@@ -78,6 +81,13 @@ class HTTPClient:
         tls_verify: bool = True,
         runtime: Runtime | str | None = None,
     ) -> None:
+        self._socket_path = ""
+        if isinstance(address, Address):
+            address = str(address)
+        if isinstance(address, str) and address.startswith("unix:"):
+            self._socket_path = self._check_socket(address, session)
+            # Every request has a host; nobody looks it up.
+            address = "http://localhost"
         self._url = _check_address(address, self.default_port)
         self._timeout = check_duration("timeout", timeout, 0.001)
         self._connect_timeout = check_duration("connect_timeout", connect_timeout, 0.001)
@@ -99,7 +109,7 @@ class HTTPClient:
     @property
     def url(self) -> str:
         """The server's URL without user info and query."""
-        return _shown(self._url)
+        return self._join("", {})[1]
 
     def close(self) -> None:
         """Close the idle connections; calls under way finish. Later calls raise ClosedError."""
@@ -164,7 +174,7 @@ class HTTPClient:
     def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, timeout: float
     ) -> _Answer:
-        url, shown = _join(self._url, path, params)
+        url, shown = self._join(path, params)
         outer = sys.exc_info()[1]
         session = self._take_session()
         try:
@@ -213,7 +223,10 @@ class HTTPClient:
             return self._idle.pop()
         except IndexError:
             session = requests.Session()
-        session.trust_env = self._trust_env
+        if self._socket_path:
+            session.mount("http://", UnixAdapter(self._socket_path))
+        # There is no proxy on the way to a unix socket.
+        session.trust_env = self._trust_env and not self._socket_path
         session.verify = self._verify
         session.cert = self._cert
         return session
@@ -224,6 +237,23 @@ class HTTPClient:
         self._idle.append(session)
         if self._closed:
             self.close()
+
+    def _check_socket(self, address: str, session: object) -> str:
+        """The path in ``unix:///path``; ConfigError where there can be none."""
+        if not self.has_unix_sockets:
+            raise ConfigError(
+                f"HTTP address {address!r} is a unix socket; nsqlookupd has none, give host:port"
+            )
+        if session is not None:
+            raise ConfigError("session goes over TCP; give none together with a unix socket")
+        return parse_address(address).path
+
+    def _join(self, path: str, params: Mapping[str, str]) -> tuple[str, str]:
+        """The URL to ask, and the same to show: without user info and the address's query."""
+        url, shown = _join(self._url, path, params)
+        if self._socket_path:
+            shown = shown.replace(self._url, f"unix://{self._socket_path}", 1)
+        return url, shown
 
     def _reason(self, error: Exception, timeout: float, outer: BaseException | None) -> str:
         """Why, in words: requests' own texts show the whole URL, with any secret in it."""
@@ -277,15 +307,8 @@ def _read(response: requests.Response, deadline: float, shown: str) -> bytes:
 
 
 def _check_address(address: object, default_port: int) -> str:
-    if isinstance(address, Address):
-        address = str(address)
-    elif isinstance(address, tuple) and len(address) == 2:
+    if isinstance(address, tuple) and len(address) == 2:
         address = str(Address(*address))
-    if isinstance(address, str) and address.startswith(("unix:", "/")):
-        raise ConfigError(
-            f"HTTP address {address!r} is a unix socket, which is supported for the TCP protocol"
-            " only; give nsqd an --http-address host:port for its HTTP API"
-        )
     if not isinstance(address, str):
         raise ConfigError(f"HTTP address is {address!r}; it must be host:port or a URL")
     return http_urls([address], default_port)[0]
@@ -325,10 +348,6 @@ def _join(base: str, path: str, params: Mapping[str, str]) -> tuple[str, str]:
     url = urlunsplit((parts.scheme, parts.netloc, whole_path, query, ""))
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], whole_path, added, ""))
     return url, shown
-
-
-def _shown(base: str) -> str:
-    return _join(base, "", {})[1]
 
 
 def _parse_json(content: bytes) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gnsqsync.addresses import Address
 
-__all__ = ["Net", "address_of", "connect", "listen", "name_of", "peer_of"]
+__all__ = ["Net", "address_of", "connect", "connect_unix", "listen", "name_of", "peer_of"]
 
 # (family, address as the socket module wants it)
 Target = tuple[int, Any]
@@ -43,6 +43,18 @@ def connect(net: Net, address: Address, timeout: float, local: Address | None) -
         except OSError as error:
             failures.append((name_of(family, where), error))
     raise _failure(address, timeout, failures)
+
+
+def connect_unix(path: str, timeout: float | None) -> socket.socket:
+    """A socket for a library that has sockets of its own: of the module, patched or not.
+
+    ``timeout``: seconds, also of each later call on it.
+    """
+    net = Net(socket.socket, lambda host, port, timeout: [])
+    limit = 60.0 if timeout is None else timeout
+    sock: socket.socket = connect(net, Address("", 0, path), limit, None)
+    sock.settimeout(timeout)
+    return sock
 
 
 def _resolve(net: Net, address: Address, timeout: float) -> list[Target]:

@@ -16,12 +16,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import requests
 
+from gnsqsync.addresses import Address
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP, Producer
 from gnsqsync.runtime.threads import ThreadRuntime
@@ -276,7 +278,7 @@ def test_nothing_is_sent_of_what_nsqd_would_refuse(
 @pytest.mark.parametrize(
     ("address", "options", "words"),
     [
-        ("unix:///run/nsqd.sock", {}, "unix socket"),
+        ("unix:///run/nsqlookupd.sock", {}, "nsqlookupd has none"),
         ("ftp://127.0.0.1", {}, "http://host:port"),
         ("127.0.0.1:99999", {}, "65535"),
         ("127.0.0.1:1,127.0.0.1:2", {}, "not valid"),
@@ -295,6 +297,93 @@ def test_wrong_options_fail_in_the_constructor(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         LookupdHTTP(address, **options)
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "words"),
+    [
+        ("unix://run/nsqd.sock", {}, "no absolute path"),
+        ("/run/nsqd.sock", {}, "unix:///path"),
+        ("unix:///run/nsqd.sock", {"session": requests.Session()}, "session goes over TCP"),
+    ],
+)
+def test_wrong_unix_sockets_fail_in_the_constructor(
+    address: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        NsqdHTTP(address, **options)
+
+
+class _UnixServer(FakeServer):
+    """FakeServer on a unix socket."""
+
+    address_family = socket.AF_UNIX
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__()
+
+    def server_bind(self) -> None:
+        self.server_address = self.path  # type: ignore[assignment]
+        self.socket.bind(self.path)
+
+
+@pytest.fixture
+def unix_fake(tmp_path: Path) -> Iterator[_UnixServer]:
+    with _UnixServer(str(tmp_path / "http.sock")) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("runtime", [None, "threads", "gevent"])
+def test_a_unix_socket(
+    unix_fake: _UnixServer, runtime: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not even trust_env leads to a proxy.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    unix_fake.answer(b"OK", kind="text/plain")
+    url = f"unix://{unix_fake.path}"
+    with NsqdHTTP(url, runtime=runtime, authorization="token", trust_env=True) as nsqd:
+        assert (nsqd.url, repr(nsqd)) == (url, f"<NsqdHTTP {url}>")
+        assert nsqd.ping() == "OK"
+        nsqd.pub("t", b"x", defer=1.5)
+        unix_fake.answer({"message": "TOPIC_NOT_FOUND"}, 404)
+        with pytest.raises(HTTPError, match=rf"404 from {url}/topic/delete\?topic=t"):
+            nsqd.delete_topic("t")
+    assert unix_fake.connections == 1
+    ping, pub, _ = unix_fake.requests
+    assert (ping["path"], ping["headers"]["Host"]) == ("/ping", "localhost")
+    assert ping["headers"]["Authorization"] == "Bearer token"
+    assert (pub["params"], pub["body"]) == ({"topic": "t", "defer": "1500"}, b"x")
+
+
+def test_a_unix_socket_as_an_address(unix_fake: _UnixServer) -> None:
+    unix_fake.answer(b"OK", kind="text/plain")
+    with NsqdHTTP(Address("", 0, unix_fake.path)) as nsqd:
+        assert nsqd.ping() == "OK"
+
+
+def test_a_unix_socket_where_nobody_is(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/none.sock"
+    with NsqdHTTP(url) as nsqd, pytest.raises(ConnectionLost) as caught:
+        nsqd.ping()
+    assert f"GET {url}/ping: cannot connect to {url}: No such file" in str(caught.value)
+
+
+def test_a_unix_socket_that_is_silent(tmp_path: Path) -> None:
+    path = str(tmp_path / "silent.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        with (
+            NsqdHTTP(f"unix://{path}", timeout=0.2) as nsqd,
+            pytest.raises(ConnectionLost, match=r"no answer within 0\.2 s"),
+        ):
+            nsqd.ping()
 
 
 # What comes back

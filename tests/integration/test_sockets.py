@@ -19,19 +19,22 @@ from tests.support.worlds import World
 
 
 class UnixServer(Server):
-    """An nsqd whose TCP protocol is on a unix socket."""
+    """An nsqd whose TCP protocol and HTTP API are on unix sockets."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind, "nsqd")
         self.path = self.folder / "nsqd.sock"
+        self.http_path = self.folder / "http.sock"
         self.flags.append(f"-tcp-address={self.path}")
+        self.flags.append(f"-http-address={self.http_path}")
 
     def start(self) -> Server:
         process = self._spawn()
         deadline = time.monotonic() + START_TIMEOUT
         while True:
+            # HTTP comes last.
             with socket.socket(socket.AF_UNIX) as sock:
-                if not sock.connect_ex(str(self.path)):
+                if not sock.connect_ex(str(self.http_path)):
                     return self
             assert process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
@@ -79,6 +82,32 @@ def test_a_unix_socket_that_comes_back(
     world.eventually(lambda: not writer.is_connected)
     writer.publish(topic, "again", timeout=30)
     world.eventually(lambda: reader.stats().finished == 2, 30)
+
+
+def test_the_http_api_on_a_unix_socket(
+    client: Client, unix_nsqd: UnixServer, world: World, topic: str
+) -> None:
+    reader, _ = round_trip(client, f"unix://{unix_nsqd.path}", topic)
+    with NsqdHTTP(f"unix://{unix_nsqd.http_path}", runtime=world.runtime) as http:
+        assert (http.ping(), http.info().http_port) == ("OK", -1)
+        http.pub(topic, b"over HTTP")
+        world.eventually(lambda: reader.stats().finished == 2)
+        unix_nsqd.restart()
+        assert [found.topic_name for found in http.stats().topics] == [topic]
+    unix_nsqd.stop()
+    assert not unix_nsqd.http_path.exists()
+
+
+@pytest.mark.parametrize("listener", ["tcp", "http"])
+def test_nsqlookupd_has_no_unix_sockets(server_kind: str, tmp_path: Path, listener: str) -> None:
+    path = tmp_path / "nsqlookupd.sock"
+    server = Server(server_kind, "nsqlookupd", [f"-{listener}-address={path}"])
+    try:
+        assert server.run_to_the_end() == 1
+        words = f"listen ({path}) failed - listen tcp: address {path}: missing port in address"
+        assert words in server.log
+    finally:
+        server.discard()
 
 
 def test_a_unix_socket_where_nobody_is(world: World, tmp_path: Path) -> None:
