@@ -1,0 +1,82 @@
+"""``spark.read.format("nsq")``: a drain that is planned and read once, or a peek.
+
+Spark calls no commit on a batch, and calls everything again at each action. So a drain is an epoch
+of a log that nobody commits: whoever comes first plans it, and every further action replays it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from gnsqsync.spark.depths import Depths
+from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.plan import Offset, first_offset, next_offset, scale, share_out
+from gnsqsync.spark.read_task import peek_partition, read_partition
+from gnsqsync.spark.settings import columns_of, log_to_stderr, plans, read_settings
+from gnsqsync.spark.stores import Store, open_store
+from gnsqsync.spark.wal import Wal
+
+__all__ = ["NsqBatchReader"]
+
+
+class NsqBatchReader(DataSourceReader):
+    """One ``load()``. The same ``drainId`` and ``walPath`` give the same rows, after a crash too.
+
+    ``load_id`` names the drain when the user does not: all actions on one DataFrame share it.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, load_id: str) -> None:
+        self._options = options
+        self._columns = columns_of(schema)
+        self._settings = read_settings(options)
+        self._stream = f"drain-{options.drain_id or load_id}"
+        log_to_stderr()
+
+    def partitions(self) -> list[InputPartition]:
+        end = self._plan() if self._options.peek else self._drain()
+        return [InputPartition(plan) for plan in plans(end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        log_to_stderr()
+        # Without messages there is no plan, and Spark makes one partition of its own.
+        if partition is None or partition.value is None:
+            return iter(())
+        read = peek_partition if self._options.peek else read_partition
+        return read(partition.value, self._settings, self._columns)
+
+    def _drain(self) -> Offset:
+        """The plan that is in the log, or a new one that is put there first."""
+        store = open_store(self._settings.wal_path, self._settings.wal_options)
+        name = f"{self._stream}/drain"
+        known = _read_plan(store, name)
+        if known is None:
+            store.probe()
+            planned = self._plan()
+            Wal(store, self._stream, self._settings.retention).announce()
+            if store.create(name, json.dumps(planned).encode()):
+                return planned
+            known = _read_plan(store, name)
+            assert known is not None, "a name that could not be made is there"
+        return known
+
+    def _plan(self) -> Offset:
+        options = self._options
+        depths = Depths(options)
+        try:
+            depths.start()
+            seen = depths.look()
+        finally:
+            depths.close()
+        waiting = {source: backlog.depth for source, backlog in seen.items() if backlog}
+        parts = share_out(scale(waiting, options.max_messages), options.min_partitions)
+        return next_offset(first_offset(self._stream, options.channel), parts)
+
+
+def _read_plan(store: Store, name: str) -> Offset | None:
+    data = store.read(name)
+    return None if data is None else json.loads(data)

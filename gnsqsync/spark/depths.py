@@ -1,0 +1,233 @@
+"""The cluster as the driver of a query sees it: which nsqds have the topics, and how much waits.
+
+Over HTTP only, and it is the one that makes the channels: a query that waits for messages does
+not subscribe. After the start nothing here raises: what cannot be reached counts as empty, is
+told in the log and asked again. One thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from gnsqsync import LookupdHTTP, NsqdHTTP
+from gnsqsync.errors import ConnectionLost, HTTPError, NSQError
+from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.plan import Source
+
+__all__ = ["Backlog", "Depths"]
+
+log = logging.getLogger("gnsqsync.spark")
+
+# Seconds until an nsqd that did not answer is asked again: doubling between these.
+_FIRST_REST, _LONGEST_REST = 1.0, 30.0
+# Seconds for an answer: the whole query waits.
+_PATIENCE = 2.0
+
+
+class Backlog(NamedTuple):
+    """What waits in a channel of one nsqd. ``depth`` is what can be read now: 0 while paused."""
+
+    depth: int
+    in_flight: int
+    deferred: int
+
+
+@dataclass(eq=False)
+class _Nsqd:
+    http: NsqdHTTP
+    # host:port of the TCP protocol, "" until /info told it.
+    tcp: str
+    # What it is read for.
+    topics: list[str] = field(default_factory=list)
+    failures: int = 0
+    rest_until: float = 0.0
+
+
+class Depths:
+    """``start()`` once, then ``look()`` as often as wished; ``close()`` ends the connections."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._lookupds = [
+            LookupdHTTP(url, authorization=options.lookupd_authorization, **options.http_options())
+            for url in options.lookupds
+        ]
+        self._named = [
+            _Nsqd(self._client(http), tcp, list(options.topics)) for tcp, http in options.nsqds
+        ]
+        # Those that nsqlookupd named, by TCP address.
+        self._found: dict[str, _Nsqd] = {}
+        self._lookup_at = 0.0
+        self._seen: dict[Source, Backlog] = {}
+        # What went wrong the last time, by URL.
+        self._problems: dict[str, str] = {}
+
+    def close(self) -> None:
+        for client in (*self._lookupds, *(nsqd.http for nsqd in self._nsqds())):
+            client.close()
+
+    def start(self) -> None:
+        """Find the nsqds and make the channels.
+
+        ConnectionLost in one sentence when not a single nsqlookupd, or nsqd, can be asked.
+        """
+        problems = self._find() if self._lookupds else []
+        if problems and len(problems) == len(self._lookupds):
+            raise ConnectionLost(
+                f"option 'lookupdHttpAddresses': no nsqlookupd answers ({problems[0]}); set it to"
+                " host:port of their HTTP API, 4161 unless changed"
+            )
+        self.look()
+        if self._named and all(nsqd.failures for nsqd in self._named):
+            raise ConnectionLost(self._no_nsqd())
+
+    def look(self) -> dict[Source, Backlog | None]:
+        """What waits now, by nsqd and topic; None where the nsqd cannot be asked."""
+        now = time.monotonic()
+        if self._lookupds and now >= self._lookup_at:
+            self._find()
+        seen: dict[Source, Backlog | None] = {}
+        for nsqd in self._nsqds():
+            if now < nsqd.rest_until:
+                found = None
+            else:
+                found = self._ask(nsqd)
+            if nsqd.tcp:
+                for topic in nsqd.topics:
+                    seen[Source(nsqd.tcp, topic)] = None if found is None else found[topic]
+        self._seen.update((source, backlog) for source, backlog in seen.items() if backlog)
+        return seen
+
+    def report(self) -> dict[str, dict[str, dict[str, int]]]:
+        """What the last looks saw, as topic, nsqd, counts: the form of a query's progress."""
+        shown: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in self._options.topics}
+        for source, backlog in sorted(self._seen.items()):
+            shown[source.topic][source.nsqd] = backlog._asdict()
+        return shown
+
+    def _nsqds(self) -> list[_Nsqd]:
+        return [*self._named, *self._found.values()]
+
+    def _client(self, address: str) -> NsqdHTTP:
+        return NsqdHTTP(address, timeout=_PATIENCE, **self._options.http_options())
+
+    # -- nsqlookupd ------------------------------------------------------------------------------
+
+    def _find(self) -> list[str]:
+        """Ask every nsqlookupd where the topics are; what went wrong at those that failed."""
+        self._lookup_at = time.monotonic() + self._options.lookupd_poll_interval
+        listed: set[Source] = set()
+        problems = []
+        for lookupd in self._lookupds:
+            try:
+                for topic in self._options.topics:
+                    listed |= self._look_up(lookupd, topic)
+            except NSQError as error:
+                self._trouble(lookupd.url, error)
+                problems.append(str(error))
+            else:
+                self._fine(lookupd.url)
+        if not problems:
+            self._drop_all_but(listed)
+        return problems
+
+    def _look_up(self, lookupd: LookupdHTTP, topic: str) -> set[Source]:
+        try:
+            found = lookupd.lookup(topic)
+        except HTTPError as error:
+            if error.code != "TOPIC_NOT_FOUND":
+                raise
+            found = None
+        if found is None or self._options.channel not in found.channels:
+            # An nsqd that gets the topic later asks nsqlookupd which channels to make.
+            lookupd.create_topic(topic)
+            lookupd.create_channel(topic, self._options.channel)
+        listed = set()
+        for producer in found.producers if found else ():
+            tcp = str(producer.tcp_address)
+            if tcp not in self._found:
+                self._found[tcp] = _Nsqd(self._client(producer.http_address), tcp)
+            if topic not in self._found[tcp].topics:
+                self._found[tcp].topics.append(topic)
+            listed.add(Source(tcp, topic))
+        return listed
+
+    def _drop_all_but(self, listed: set[Source]) -> None:
+        """Forget what no nsqlookupd lists and that has nothing more for us."""
+        for tcp, nsqd in list(self._found.items()):
+            for topic in list(nsqd.topics):
+                source = Source(tcp, topic)
+                seen = self._seen.get(source)
+                drained = seen is None or seen == Backlog(0, 0, 0)
+                if source not in listed and (drained or nsqd.failures):
+                    nsqd.topics.remove(topic)
+                    self._seen.pop(source, None)
+            if not nsqd.topics:
+                self._found.pop(tcp).http.close()
+
+    # -- nsqd ------------------------------------------------------------------------------------
+
+    def _ask(self, nsqd: _Nsqd) -> dict[str, Backlog] | None:
+        try:
+            if not nsqd.tcp:
+                nsqd.tcp = self._tcp_address(nsqd.http)
+            found = self._stats(nsqd)
+            for topic in set(nsqd.topics) - found.keys():
+                nsqd.http.create_topic(topic)
+                nsqd.http.create_channel(topic, self._options.channel)
+                found[topic] = Backlog(0, 0, 0)
+        except NSQError as error:
+            rest = min(_FIRST_REST * 2**nsqd.failures, _LONGEST_REST)
+            nsqd.failures += 1
+            nsqd.rest_until = time.monotonic() + rest
+            self._trouble(nsqd.http.url, error)
+            return None
+        nsqd.failures = 0
+        self._fine(nsqd.http.url)
+        return found
+
+    def _stats(self, nsqd: _Nsqd) -> dict[str, Backlog]:
+        topic = nsqd.topics[0] if len(nsqd.topics) == 1 else None
+        stats = nsqd.http.stats(
+            topic, self._options.channel, include_clients=False, include_mem=False
+        )
+        # A paused topic counts: nsqd holds back what comes, and delivers what the channel has.
+        return {
+            entry.topic_name: Backlog(
+                0 if channel.paused else channel.depth,
+                channel.in_flight_count,
+                channel.deferred_count,
+            )
+            for entry in stats.topics
+            for channel in entry.channels
+            if entry.topic_name in nsqd.topics and channel.channel_name == self._options.channel
+        }
+
+    @staticmethod
+    def _tcp_address(http: NsqdHTTP) -> str:
+        """The host that the user wrote: it is reachable, which a broadcast address may not be."""
+        host = urlsplit(http.url).hostname or ""
+        port = http.info().tcp_port
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _no_nsqd(self) -> str:
+        return (
+            f"no nsqd answers over HTTP ({self._problems[self._named[0].http.url]}); set option"
+            " 'nsqdHttpAddresses' to host:port of their HTTP API, 4151 unless changed"
+        )
+
+    # -- what the log tells ----------------------------------------------------------------------
+
+    def _trouble(self, url: str, error: NSQError) -> None:
+        """Once in the log, though it is asked again and again."""
+        if url not in self._problems:
+            log.warning("%s cannot be asked, what it has counts as nothing: %s", url, error)
+        self._problems[url] = str(error)
+
+    def _fine(self, url: str) -> None:
+        if self._problems.pop(url, None) is not None:
+            log.warning("%s answers again", url)

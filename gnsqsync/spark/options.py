@@ -1,0 +1,390 @@
+"""Options of the source as users write them: text, in any case, checked before anything starts.
+
+Knows names, units and ranges, and says in one sentence what to set. Knows nothing of Spark; what
+an address or a name may be is for the client to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsqsync import ConnectionOptions, NsqdHTTP, Reader
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.stores import open_store
+
+__all__ = ["Given", "SourceOptions", "connection_fields"]
+
+_NO_OFFSETS = "NSQ has no offsets: a channel gets what is published after it was made"
+_NO_KEYS = "NSQ has no partitions, keys or headers"
+# Names that users bring along from Kafka, in lower case, and why they cannot work.
+_FOREIGN = {
+    "startingoffsets": f"{_NO_OFFSETS}; remove it",
+    "startingoffsetsbytimestamp": f"{_NO_OFFSETS}; remove it",
+    "startingoffsetsbytimestampstrategy": f"{_NO_OFFSETS}; remove it",
+    "startingtimestamp": f"{_NO_OFFSETS}; remove it",
+    "endingoffsets": f"{_NO_OFFSETS}; remove it",
+    "endingoffsetsbytimestamp": f"{_NO_OFFSETS}; remove it",
+    "endingtimestamp": f"{_NO_OFFSETS}; remove it",
+    "assign": f"{_NO_KEYS}; name the topics with 'subscribe'",
+    "subscribepattern": "NSQ's lookup is by name; list the topics with 'subscribe'",
+    "includeheaders": f"{_NO_KEYS}; put them into the body",
+    "groupidprefix": "NSQ's consumer groups are channels; set 'channel'",
+    "maxrecordsperpartition": "set 'minPartitions' or 'maxMessagesPerTrigger'",
+    "path": "NSQ has no path; set 'subscribe' to the topic and call load() without one",
+}
+_KAFKA = {
+    "kafka.bootstrap.servers": "set 'nsqdTcpAddresses' or 'lookupdHttpAddresses'",
+    "kafka.group.id": "NSQ's consumer groups are channels; set 'channel'",
+}
+# Fields of ConnectionOptions that must not come as nsq.*, and what to do instead.
+_NOT_PASSED = {
+    "msg_timeout": "set 'msgTimeoutMs'",
+    "sample_rate": "nsqd would throw messages away; sample the DataFrame",
+}
+_FIELDS = {field.name: field for field in dataclasses.fields(ConnectionOptions)}
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Given:
+    """What the user gave to a source or a sink; each ``take`` of a name marks it as known.
+
+    ``options``: as Spark hands them over, names in any case. ``also``: names that mean something
+    to Spark itself. ``finish()`` refuses what nobody took. All raise ConfigError.
+    """
+
+    def __init__(self, options: Mapping[str, str], what: str, also: Iterable[str] = ()) -> None:
+        self._left = {name.lower(): str(value) for name, value in options.items()}
+        self._what = what
+        self._known: list[str] = []
+        for name in also:
+            self._left.pop(name.lower(), None)
+
+    def take(self, name: str, *aliases: str) -> str | None:
+        """The text of an option, None when it is absent or empty."""
+        found: dict[str, str] = {}
+        for spelling in (name, *aliases):
+            self._known.append(spelling)
+            text = self._left.pop(spelling.lower(), "").strip()
+            if text:
+                found[spelling] = text
+        if len(set(found.values())) > 1:
+            raise ConfigError(
+                f"options {' and '.join(map(repr, found))} mean the same; set one of them"
+            )
+        return next(iter(found.values()), None)
+
+    def need(self, name: str, why: str, *aliases: str) -> str:
+        text = self.take(name, *aliases)
+        if text is None:
+            raise ConfigError(f"option {name!r} is missing: {why}")
+        return text
+
+    def names(self, name: str, *aliases: str) -> tuple[str, ...]:
+        """A list with commas; empty when the option is absent."""
+        text = self.take(name, *aliases) or ""
+        return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+    def integer(self, name: str, default: int | None, low: int, *aliases: str) -> int | None:
+        text = self.take(name, *aliases)
+        return default if text is None else _integer(name, text, low)
+
+    def count(self, name: str, default: int, low: int = 1) -> int:
+        text = self.take(name)
+        return default if text is None else _integer(name, text, low)
+
+    def seconds(self, name: str, default_ms: int, low_ms: int = 0) -> float:
+        """An option in whole milliseconds, as seconds."""
+        return self.count(name, default_ms, low_ms) / 1000
+
+    def duration(self, name: str, default: float) -> float:
+        """An option like ``90s`` or ``15m``, as seconds."""
+        text = self.take(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.lower())
+        if match is None or match[2] not in _UNITS:
+            raise ConfigError(f"option {name!r} is {text!r}; write a time like 30s, 15m or 1h")
+        return float(match[1]) * _UNITS[match[2]]
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.take(name)
+        return default if text is None else _flag(name, text)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An option that holds a JSON object."""
+        text = self.take(name)
+        return {} if text is None else _mapping(name, text)
+
+    def connection(self) -> dict[str, Any]:
+        """All ``nsq.*`` options as fields of ConnectionOptions, with their types."""
+        given = {name[4:]: self._left.pop(name) for name in list(self._left) if name[:4] == "nsq."}
+        return connection_fields(given)
+
+    def finish(self) -> None:
+        """ConfigError that explains the first option that means nothing here."""
+        for name in sorted(self._left):
+            if name in _FOREIGN:
+                raise ConfigError(f"option {name!r} is not possible: {_FOREIGN[name]}")
+            if name.startswith("kafka."):
+                instead = _KAFKA.get(name, "options of the NSQ client begin with 'nsq.'")
+                raise ConfigError(f"option {name!r} is Kafka's: {instead}")
+            by_lower = {known.lower(): known for known in self._known}
+            close = difflib.get_close_matches(name, by_lower, 1, 0.6)
+            hint = f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+            raise ConfigError(f"the NSQ {self._what} has no option {name!r}{hint}")
+
+
+def connection_fields(given: Mapping[str, str]) -> dict[str, Any]:
+    """Texts by the names of ConnectionOptions' fields, as values of their types; ConfigError."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        option = f"nsq.{name}"
+        if name in _NOT_PASSED:
+            raise ConfigError(f"option {option!r} is not possible: {_NOT_PASSED[name]}")
+        if name not in _FIELDS:
+            close = difflib.get_close_matches(name, _FIELDS, 1, 0.6)
+            hint = f"; did you mean 'nsq.{close[0]}'?" if close else ""
+            raise ConfigError(f"the NSQ client has no option {option!r}{hint}")
+        values[name] = _typed(option, str(_FIELDS[name].type), text.strip())
+    return values
+
+
+def _typed(option: str, kind: str, text: str) -> Any:
+    if kind.startswith("bool"):
+        return _flag(option, text)
+    if kind == "int":
+        return _integer(option, text, None)
+    if kind.startswith("Mapping"):
+        return _mapping(option, text)
+    if kind.startswith("float"):
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigError(
+                f"option {option!r} is {text!r}; it must be a number of seconds"
+            ) from None
+    return text
+
+
+def _integer(name: str, text: str, low: int | None) -> int:
+    if re.fullmatch(r"[+-]?\d+", text) is None:
+        raise ConfigError(f"option {name!r} is {text!r}; it must be a whole number")
+    if low is not None and int(text) < low:
+        raise ConfigError(f"option {name!r} is {text}; allowed is {low} or more")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ConfigError(f"option {name!r} is {text!r}; it must be true or false")
+    return text.lower() in _TRUE
+
+
+def _mapping(name: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"option {name!r} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f'option {name!r} is {text!r}; it must be a JSON object like {{"a": 1}}')
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """The options of ``format("nsq")`` for reading, checked. Durations are seconds, sizes bytes.
+
+    ``nsqds``: (TCP address, HTTP address) of each nsqd that was named; the TCP one is empty when
+    only the HTTP one was given. ``connection``: fields of ConnectionOptions, picklable. ``fault``
+    is for tests of crashes.
+    """
+
+    topics: tuple[str, ...]
+    channel: str
+    nsqds: tuple[tuple[str, str], ...]
+    lookupds: tuple[str, ...]
+    lookupd_authorization: str | None = field(repr=False)
+    wal_path: str
+    wal_options: dict[str, Any] = field(repr=False)
+    max_messages: int | None
+    min_messages: int
+    max_trigger_delay: float
+    min_partitions: int
+    max_in_flight: int
+    segment_bytes: int
+    max_bytes_in_memory: int
+    poll_timeout: float
+    idle_timeout: float
+    poll_interval: float
+    lookupd_poll_interval: float
+    msg_timeout: float
+    retention: float
+    deduplicate: bool
+    fail_on_data_loss: bool
+    connection: dict[str, Any] = field(repr=False)
+    drain_id: str
+    peek: bool
+    fault: str
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+        """The options, or ConfigError with one sentence.
+
+        ``streaming``: whether for readStream or read; None when that is not known yet.
+        """
+        given = Given(options, "source")
+        topics = given.names("subscribe", "topic")
+        if not topics:
+            raise ConfigError("option 'subscribe' is missing: set it to the topic, or to several")
+        channel = given.need(
+            "channel", "set it to a channel that no other query or consumer reads from"
+        )
+        if channel.endswith("#ephemeral"):
+            raise ConfigError(
+                f"option 'channel' is {channel!r}: an ephemeral channel vanishes between batches"
+                " and its messages with it; set a name without #ephemeral"
+            )
+        peek = given.flag("peek", False)
+        wal_path = given.take("walPath") or ""
+        msg_timeout = given.seconds("msgTimeoutMs", 15000, 1000)
+        found = cls(
+            topics=topics,
+            channel=channel,
+            nsqds=_nsqds(given),
+            lookupds=given.names("lookupdHttpAddresses"),
+            lookupd_authorization=given.take("lookupdAuthorization"),
+            wal_path=wal_path,
+            wal_options=given.mapping("walOptions"),
+            max_messages=given.integer("maxMessagesPerTrigger", None, 1, "maxOffsetsPerTrigger"),
+            min_messages=given.integer("minMessagesPerTrigger", 0, 0, "minOffsetsPerTrigger") or 0,
+            max_trigger_delay=given.duration("maxTriggerDelay", 900.0),
+            min_partitions=given.count("minPartitions", 1),
+            max_in_flight=given.count("maxInFlight", 2500),
+            segment_bytes=given.count("segmentBytes", 16 << 20),
+            max_bytes_in_memory=given.count("maxBytesInMemory", 64 << 20),
+            poll_timeout=given.seconds("pollTimeoutMs", 1000, 1),
+            idle_timeout=given.seconds("idleTimeoutMs", 100, 1),
+            poll_interval=given.seconds("pollIntervalMs", 200, 10),
+            lookupd_poll_interval=given.seconds("lookupdPollIntervalMs", 15000, 100),
+            msg_timeout=msg_timeout,
+            retention=given.seconds("walRetentionMs", max(60000, round(2000 * msg_timeout))),
+            deduplicate=given.flag("deduplicate", True),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+            connection=given.connection(),
+            drain_id=given.take("drainId") or "",
+            peek=peek,
+            fault=given.take("fault") or "",
+        )
+        given.finish()
+        found._check(streaming)
+        return found
+
+    def _check(self, streaming: bool | None) -> None:
+        if not self.nsqds and not self.lookupds:
+            raise ConfigError(
+                "option 'lookupdHttpAddresses' is missing: set it to the nsqlookupds, or"
+                " 'nsqdTcpAddresses' to the nsqds"
+            )
+        if self.nsqds and self.lookupds:
+            raise ConfigError(
+                "options 'lookupdHttpAddresses' and 'nsqdTcpAddresses' are both set; set one of"
+                " them: nsqlookupd names all nsqds that have the topic"
+            )
+        self._check_log(streaming)
+        if self.max_messages is not None and self.min_messages > self.max_messages:
+            raise ConfigError(
+                f"option 'minMessagesPerTrigger' is {self.min_messages}, above"
+                f" 'maxMessagesPerTrigger' {self.max_messages}"
+            )
+        if self.retention < 2 * self.msg_timeout:
+            raise ConfigError(
+                f"option 'walRetentionMs' is {self.retention * 1000:.0f}; it must be at least"
+                f" twice 'msgTimeoutMs' ({self.msg_timeout * 1000:.0f})"
+            )
+        # The client's own checks: nothing is started by a constructor.
+        for topic in self.topics:
+            Reader(
+                topic,
+                self.channel,
+                nsqd_tcp_addresses=[tcp for tcp, _ in self.nsqds if tcp] or "127.0.0.1",
+                lookupd_http_addresses=self.lookupds,
+                lookupd_authorization=self.lookupd_authorization,
+                max_in_flight=self.max_in_flight,
+                options=ConnectionOptions(**self.connection, msg_timeout=self.msg_timeout),
+            )
+        for _, http in self.nsqds:
+            NsqdHTTP(http).close()
+
+    def _check_log(self, streaming: bool | None) -> None:
+        if self.peek and streaming:
+            raise ConfigError(
+                "option 'peek' is for spark.read: a query that gives every message back would"
+                " get it again; remove it"
+            )
+        if self.peek and (self.wal_path or self.drain_id):
+            raise ConfigError(
+                "option 'peek' takes nothing from the channel; remove it, or 'walPath' and"
+                " 'drainId'"
+            )
+        if not self.wal_path and not self.peek:
+            instead = ", or 'peek' to true to look without consuming" if not streaming else ""
+            raise ConfigError(
+                "option 'walPath' is missing: set it to a folder that the driver and all"
+                f" executors share, such as <checkpointLocation>/nsq-wal{instead}"
+            )
+        if self.wal_path:
+            open_store(self.wal_path, self.wal_options)
+        if self.drain_id and streaming:
+            raise ConfigError("option 'drainId' is for spark.read; remove it")
+        if (
+            self.drain_id
+            and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.drain_id) is None
+        ):
+            raise ConfigError(
+                f"option 'drainId' is {self.drain_id!r}; it names a folder: up to 100 of the"
+                " characters A-Z a-z 0-9 . _ -"
+            )
+
+    def http_options(self) -> dict[str, Any]:
+        """Keywords for NsqdHTTP and LookupdHTTP: the same files for https as for TLS."""
+        names = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
+        return {name: self.connection[name] for name in names if name in self.connection}
+
+
+def _nsqds(given: Given) -> tuple[tuple[str, str], ...]:
+    tcp = tuple(map(_with_port, given.names("nsqdTcpAddresses")))
+    http = given.names("nsqdHttpAddresses")
+    if not http:
+        return tuple((address, _http_beside(address)) for address in tcp)
+    if not tcp:
+        return tuple(("", address) for address in http)
+    if len(tcp) != len(http):
+        raise ConfigError(
+            f"options 'nsqdTcpAddresses' and 'nsqdHttpAddresses' name {len(tcp)} and {len(http)}"
+            " nsqds; name the same ones in the same order"
+        )
+    return tuple(zip(tcp, http, strict=True))
+
+
+def _with_port(address: str) -> str:
+    has_port = re.fullmatch(r"unix:.*|.*[^:\]]:\d+|\[.*\]:\d+", address) is not None
+    return address if has_port else f"{address}:4150"
+
+
+def _http_beside(tcp: str) -> str:
+    """Where the nsqd at a TCP address has its HTTP API when nobody says: the next port."""
+    host, _, port = tcp.rpartition(":")
+    if tcp.startswith("unix:") or not port.isdigit():
+        raise ConfigError(
+            f"option 'nsqdTcpAddresses' names {tcp!r}, which does not say where its HTTP API is;"
+            " set 'nsqdHttpAddresses' to host:port of each"
+        )
+    return f"{host}:{int(port) + 1}"

@@ -1,0 +1,122 @@
+"""The plan of an epoch: who reads how many messages from which nsqd, written into its end offset.
+
+Pure: depths and limits in, plain dicts out. Spark logs an offset before any task runs, so what is
+inside is the same at every replay, whatever nsqlookupd says by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Offset", "Part", "Source", "Targets", "next_offset", "parts_of", "scale", "share_out"]
+
+Offset = dict[str, Any]
+
+
+class Source(NamedTuple):
+    """A topic on an nsqd (``host:port`` of its TCP protocol)."""
+
+    nsqd: str
+    topic: str
+
+
+class Part(NamedTuple):
+    """One task: take up to ``budget`` messages of a topic from an nsqd."""
+
+    nsqd: str
+    topic: str
+    budget: int
+
+
+def first_offset(stream: str, channel: str) -> Offset:
+    """Where a query begins: epoch 0, which has no messages."""
+    return {"stream": stream, "epoch": 0, "channel": channel, "parts": {}}
+
+
+def next_offset(start: Offset, parts: list[Part]) -> Offset:
+    """The end of the epoch after ``start``, with its plan. Keys are short: Spark logs it."""
+    planned = {
+        str(number): {"a": part.nsqd, "t": part.topic, "n": part.budget}
+        for number, part in enumerate(parts)
+    }
+    return {**start, "epoch": start["epoch"] + 1, "parts": planned}
+
+
+def parts_of(offset: Offset) -> list[Part]:
+    """The parts of the epoch that ends at ``offset``, in the order of their numbers."""
+    planned = offset["parts"]
+    return [
+        Part(entry["a"], entry["t"], entry["n"])
+        for entry in (planned[str(number)] for number in range(len(planned)))
+    ]
+
+
+def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dict[Source, int]:
+    """What to take of each source so that all together are ``limit`` at most.
+
+    In proportion to the depths, but at least one of each, so that a small backlog does not wait
+    for a large one to end. With fewer messages than sources ``turn`` says who begins.
+    """
+    waiting = {source: depth for source, depth in depths.items() if depth > 0}
+    total = sum(waiting.values())
+    if limit is None or total <= limit:
+        return waiting
+    if limit < len(waiting):
+        order = sorted(waiting)
+        return {order[(turn + step) % len(order)]: 1 for step in range(limit)}
+    rest, left = limit - len(waiting), total - len(waiting)
+    taken = {source: 1 + rest * (depth - 1) // left for source, depth in waiting.items()}
+    # What the divisions lost: less than one of each, so nobody gets above its depth.
+    missing = limit - sum(taken.values())
+    for source in sorted(waiting, key=lambda s: waiting[s] - taken[s], reverse=True)[:missing]:
+        taken[source] += 1
+    return taken
+
+
+def share_out(budgets: Mapping[Source, int], min_partitions: int = 1) -> list[Part]:
+    """One part for each source, or more of the larger ones until there are ``min_partitions``.
+
+    A part is a connection of its own. No part is empty, so fewer messages than partitions make
+    fewer parts.
+    """
+    total = sum(budgets.values())
+    counts = {
+        source: min(max(1, min_partitions * budget // total), budget)
+        for source, budget in budgets.items()
+    }
+    while sum(counts.values()) < min(min_partitions, total):
+        largest = max(counts, key=lambda source: budgets[source] / counts[source])
+        counts[largest] += 1
+    return [
+        Part(source.nsqd, source.topic, size)
+        for source in sorted(budgets)
+        for size in _even(budgets[source], counts[source])
+    ]
+
+
+def _even(total: int, count: int) -> list[int]:
+    size, larger = divmod(total, count)
+    return [size + 1] * larger + [size] * (count - larger)
+
+
+class Targets:
+    """What a query with Trigger.AvailableNow has still to take: the depths when it began.
+
+    Every epoch lowers it by its budgets, whatever its tasks find, so the query ends.
+    """
+
+    def __init__(self, depths: Mapping[Source, int]) -> None:
+        self._left = dict(depths)
+
+    def bound(self, depths: Mapping[Source, int | None]) -> dict[Source, int]:
+        """``depths`` cut to what is left; a depth that cannot be seen now (None) counts as it."""
+        found = {}
+        for source, left in self._left.items():
+            depth = depths.get(source)
+            found[source] = left if depth is None else min(left, depth)
+        return found
+
+    def take(self, parts: list[Part]) -> None:
+        for part in parts:
+            self._left[Source(part.nsqd, part.topic)] -= part.budget

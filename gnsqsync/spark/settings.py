@@ -1,0 +1,90 @@
+"""What readers hand to their tasks: columns, plans and settings, made of what Spark gives.
+
+Knows Spark's types and the modules that know no Spark; keeps nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from pyspark.sql.types import StructType
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.plan import Offset, parts_of
+from gnsqsync.spark.read_task import PartitionPlan, ReadSettings
+from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
+from gnsqsync.spark.stores import open_store
+from gnsqsync.spark.wal import LogDamaged, Wal
+
+__all__ = ["columns_of", "log_to_stderr", "open_log", "plans", "read_settings"]
+
+
+def columns_of(schema: StructType) -> list[str]:
+    """The columns that the user's schema wants; ConfigError for one that there is not."""
+    columns: list[str] = schema.fieldNames()
+    check_columns(columns)
+    types = dict(column.split() for column in ALL_COLUMNS.split(", "))
+    for field in schema.fields:
+        if field.dataType.simpleString() != types[field.name].lower():
+            raise ConfigError(
+                f"column {field.name!r} is {types[field.name]} and not"
+                f" {field.dataType.simpleString().upper()}; cast it after load()"
+            )
+        if not field.nullable:
+            raise ConfigError(f"column {field.name!r} must be nullable; leave out NOT NULL")
+    return columns
+
+
+def plans(end: Offset) -> list[PartitionPlan]:
+    """What the tasks of an epoch are given. A pure function: every attempt gets the same."""
+    return [
+        PartitionPlan(
+            stream=end["stream"],
+            epoch=end["epoch"],
+            partition=number,
+            topic=part.topic,
+            channel=end["channel"],
+            nsqd=part.nsqd,
+            budget=part.budget,
+        )
+        for number, part in enumerate(parts_of(end))
+    ]
+
+
+def read_settings(options: SourceOptions) -> ReadSettings:
+    """What the tasks need of the options."""
+    names = [field.name for field in dataclasses.fields(ReadSettings)]
+    return ReadSettings(**{name: getattr(options, name) for name in names})
+
+
+def open_log(settings: ReadSettings, stream: str, *, new: bool) -> Wal:
+    """The log of a stream, marked so that tasks recognise it; ConfigError when it cannot be used.
+
+    ``new``: whether nothing was read yet. Else the mark must be there: a log that was moved or
+    deleted may have held the only copy of messages.
+    """
+    store = open_store(settings.wal_path, settings.wal_options)
+    store.probe()
+    wal = Wal(store, stream, settings.retention)
+    if not new and settings.fail_on_data_loss:
+        try:
+            wal.check_announced()
+        except LogDamaged:
+            raise LogDamaged(
+                f"option 'walPath' {settings.wal_path!r} has no log of this query, which has read"
+                " before: set it to where the log is, or 'failOnDataLoss' to false if it is lost"
+            ) from None
+    wal.announce()
+    return wal
+
+
+def log_to_stderr() -> None:
+    """Show warnings: Spark's Python processes set up no logging, and nobody else can in there."""
+    package = logging.getLogger("gnsqsync")
+    if logging.getLogger().handlers or len(package.handlers) > 1:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package.addHandler(handler)

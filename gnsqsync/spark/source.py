@@ -1,0 +1,234 @@
+"""``format("nsq")`` for Spark: the data source and its streaming reader.
+
+Knows which method Spark calls when and in which process. The log, the plan of an epoch, the nsqds
+and the reading of a partition are other modules', none of which knows Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from gnsqsync.spark.depths import Depths
+from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.plan import (
+    Offset,
+    Part,
+    Targets,
+    first_offset,
+    next_offset,
+    scale,
+    share_out,
+)
+from gnsqsync.spark.read_task import read_partition
+from gnsqsync.spark.rows import SPARK_SCHEMA
+from gnsqsync.spark.settings import columns_of, log_to_stderr, open_log, plans, read_settings
+from gnsqsync.spark.wal import Wal
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before PySpark 4.2, which calls none of what needs them
+    SupportsTriggerAvailableNow = object
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+
+__all__ = ["NsqDataSource", "NsqStreamReader"]
+
+log = logging.getLogger("gnsqsync.spark")
+
+# Without data Spark asks again after 10 ms, which costs it more than it costs us to look. A trigger
+# that waits, as processAllAvailable() does, waits this many seconds at most.
+_LONGEST_WAIT = 1.0
+# Looks at nsqds may take this part of a core while nothing comes, but are this far apart at most.
+_IDLE_SHARE = 0.01
+_LONGEST_PAUSE = 2.0
+
+
+class NsqDataSource(DataSource):
+    """Reads NSQ channels, and publishes to topics.
+
+    Found by ``format("nsq")`` without registering where gnsqsync is installed; else
+    ``spark.dataSource.register(NsqDataSource)``. Options are in the guide.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # Spark pickles this object at load() and makes every action's reader from that.
+        self._load_id = uuid.uuid4().hex
+
+    @classmethod
+    def name(cls) -> str:
+        return "nsq"
+
+    def schema(self) -> str:
+        # The first call of load(): what is wrong is told where the user stands.
+        SourceOptions.parse(self.options, streaming=None)
+        return SPARK_SCHEMA
+
+    def streamReader(self, schema: StructType) -> NsqStreamReader:
+        return NsqStreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from gnsqsync.spark.batch import NsqBatchReader
+
+        options = SourceOptions.parse(self.options, streaming=False)
+        return NsqBatchReader(options, schema, self._load_id)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from gnsqsync.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from gnsqsync.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query.
+
+    Spark makes one object in the driver and calls everything but ``read`` on it, one call at a
+    time; whatever is raised there ends the query. ``read`` runs on executors, on a copy that was
+    pickled before the first batch, and repeats: what it needs is in the partition.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns_of(schema)
+        self._first: Offset | None = None
+        # 4.0 and 4.1 do not say where latestOffset() starts: the end that was planned last.
+        self._end: Offset | None = None
+        self._depths: Depths | None = None
+        self._wal: Wal | None = None
+        self._targets: Targets | None = None
+        self._next_look = 0.0
+        self._last_epoch_at = time.monotonic()
+        self._settings = read_settings(options)
+        log_to_stderr()
+
+    # -- in the driver ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        # Called more than once, and again when batch 0 is replayed: then its end counts, which is
+        # in Spark's log, and not this.
+        if self._first is None:
+            self._first = first_offset(uuid.uuid4().hex, self._options.channel)
+        return self._first
+
+    def getDefaultReadLimit(self) -> Any:
+        limit = self._options.max_messages
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        seen = self._cluster().look()
+        self._targets = Targets({source: b.depth for source, b in seen.items() if b is not None})
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        """The end of the next epoch, with its plan, or ``start`` while there is nothing to read.
+
+        4.2 and newer pass both arguments, and count them to know that ``limit`` is obeyed.
+        """
+        if start is None:
+            start = self._end or self.initialOffset()
+        parts = self._wait_for_messages(start["epoch"], self._limit(limit))
+        if not parts:
+            return start
+        if self._targets is not None:
+            self._targets.take(parts)
+        self._open_log(start, new=start["epoch"] == 0)
+        self._last_epoch_at = time.monotonic()
+        return next_offset(start, parts)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._cluster().report()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._end = end
+        if end["epoch"] == 0 or start == end:
+            return []
+        self._open_log(end, new=False)
+        return [InputPartition(plan) for plan in plans(end)]
+
+    def commit(self, end: Offset) -> None:
+        if end["epoch"] == 0:
+            return
+        try:
+            self._open_log(end, new=False).commit(end["epoch"], time.monotonic())
+        except OSError as error:
+            # The next commit covers this one; until then the log is only longer.
+            log.warning("the commit of epoch %d is not written: %s", end["epoch"], error)
+
+    def stop(self) -> None:
+        if self._depths is not None:
+            self._depths.close()
+
+    def _cluster(self) -> Depths:
+        if self._depths is None:
+            depths = Depths(self._options)
+            depths.start()
+            self._depths = depths
+        return self._depths
+
+    def _limit(self, limit: Any) -> int | None:
+        if limit is None:
+            return self._options.max_messages
+        return getattr(limit, "max_rows", None)
+
+    def _wait_for_messages(self, turn: int, limit: int | None) -> list[Part]:
+        options, cluster = self._options, self._cluster()
+        deadline = time.monotonic() + _LONGEST_WAIT
+        while True:
+            time.sleep(max(0.0, self._next_look - time.monotonic()))
+            before = time.process_time()
+            seen = cluster.look()
+            cost = time.process_time() - before
+            if self._targets is not None:
+                waiting = self._targets.bound(
+                    {source: None if b is None else b.depth for source, b in seen.items()}
+                )
+            else:
+                waiting = {source: b.depth for source, b in seen.items() if b is not None}
+            if self._is_enough(sum(waiting.values())):
+                return share_out(scale(waiting, limit, turn), options.min_partitions)
+            now = time.monotonic()
+            pause = max(options.poll_interval, min(cost / _IDLE_SHARE, _LONGEST_PAUSE))
+            self._next_look = now + pause
+            if self._targets is not None or self._next_look > deadline:
+                return []
+
+    def _is_enough(self, waiting: int) -> bool:
+        options = self._options
+        if waiting >= options.min_messages or self._targets is not None:
+            return waiting > 0
+        waited = time.monotonic() - self._last_epoch_at
+        return waiting > 0 and waited >= options.max_trigger_delay
+
+    def _open_log(self, offset: Offset, *, new: bool) -> Wal:
+        """The log of the stream, looked at when this process first needs it."""
+        if self._wal is None:
+            self._wal = open_log(self._settings, offset["stream"], new=new)
+        return self._wal
+
+    # -- on executors ----------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        log_to_stderr()
+        return read_partition(partition.value, self._settings, self._columns)
