@@ -6,12 +6,14 @@ Knows click and the names of options. Spark is loaded when a session is made.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.common import parse_time, session
 
 if TYPE_CHECKING:
@@ -94,17 +96,41 @@ def job_session(
 
     ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown.
     """
-    conf = dict(options.pop("conf"))
-    if verbose:
-        conf.setdefault("spark.log.level", "WARN")
     try:
-        spark = session(name, master=options.pop("master"), conf=conf)
+        spark = session(
+            name, master=options.pop("master"), conf=options.pop("conf"), quiet=not verbose
+        )
     except ImportError as error:
         raise click.ClickException(str(error)) from None
     try:
         yield spark
     finally:
         spark.stop()
+
+
+# How an exception of ours looks in the traceback that Spark brings from another process.
+_OURS = re.compile(r"gnsqsync\.errors\.(\w+): (.+)$", re.MULTILINE)
+_PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def spark_errors(verbose: bool) -> Iterator[None]:
+    """Turn Spark's exceptions into one sentence; with ``verbose`` they stay as they are."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if verbose:
+            raise
+        text = str(error)
+        found = _OURS.findall(text)
+        if found:
+            kind, sentence = found[-1]
+            raise (ConfigError if kind == "ConfigError" else NSQError)(sentence) from None
+        lines = _PYTHONS.findall(text)[-1:] or text.strip().splitlines()[:1]
+        raise NSQError(f"Spark: {lines[0]} (--verbose shows it all)") from None
 
 
 def _parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -17,45 +18,44 @@ from gnsqsync.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What a job wants unless the user's --conf, spark-submit or spark-defaults.conf says otherwise.
-_DEFAULTS = {
-    "spark.log.level": "ERROR",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.coalescePartitions.enabled": "true",
-}
+_QUIET_LOG = os.path.join(os.path.dirname(__file__), "log4j2.properties")
 _AGO = re.compile(r"(\d+)\s*([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def session(
-    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    quiet: bool = False,
 ) -> SparkSession:
     """The SparkSession of a job, made or taken over.
 
-    Under ``spark-submit`` its master and settings hold. Elsewhere ``master`` holds, else what
-    spark-defaults.conf says, else ``local[*]``. ``conf`` are Spark settings, which win over all.
-    Raises ImportError with a sentence when PySpark is not installed.
+    ``master`` and ``conf`` (settings of Spark) win over what spark-submit and spark-defaults.conf
+    say; without any of them Spark runs in this process's JVM, ``local[*]``. ``quiet``: nothing of
+    Spark's own log, unless something configures it. Raises ImportError with a sentence when
+    PySpark is not installed.
     """
     try:
-        from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ImportError(
             f"a job on Spark needs {error.name}, which is not installed here: pip install"
             ' "gnsqsync[spark]"'
         ) from error
-    # Reads what spark-submit and spark-defaults.conf say.
-    given = SparkConf()
-    settings = {key: value for key, value in _DEFAULTS.items() if not given.contains(key)}
+    builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
     if not submitted():
-        settings["spark.app.name"] = given.get("spark.app.name", name) or name
+        builder = builder.appName(name)
+        if master is None or master.startswith("local"):
+            # PySpark takes any python3 that it finds, which need not have our packages.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if quiet:
+            # Read by Log4j in the JVM that starts now. By a setting of Spark it would come late.
+            os.environ.setdefault("LOG4J_CONFIGURATION_FILE", _QUIET_LOG)
     if master is not None:
-        settings["spark.master"] = master
-    elif not given.contains("spark.master"):
-        settings["spark.master"] = "local[*]"
-    settings.update(conf or {})
-    builder = SparkSession.builder
-    for key, value in settings.items():
+        builder = builder.master(master)
+    for key, value in (conf or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -92,8 +92,10 @@ def local_path(path: str, what: str) -> str:
     """The absolute path of ``path``, which may be a ``file:`` URI.
 
     Raises ConfigError for every other scheme: jobs rename files and rely on that being one step,
-    which object stores do not have.
+    which object stores do not have. Also for characters that Spark takes for a pattern.
     """
+    if set(path) & set("*?[]{}\\"):
+        raise ConfigError(f"{what} {path!r} has one of * ? [ ] {{ }} \\: choose another name")
     scheme, colon, rest = path.partition(":")
     if colon and re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
         if scheme != "file" or urlsplit(path).netloc not in ("", "localhost"):

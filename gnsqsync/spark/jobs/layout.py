@@ -13,6 +13,7 @@ from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "value BINARY, id STRING, timestamp TIMESTAMP, attempts INT, nsqd STRING, received_at TIMESTAMP"
 )
+COLUMN_NAMES = tuple(column.split()[0] for column in COLUMNS.split(", "))
 # In the names of the folders, in this order: the hour of the publish time, in UTC.
 PARTITIONS = ("topic", "date", "hour")
 ARCHIVE_SCHEMA = f"{COLUMNS}, topic STRING, date DATE, hour INT"
@@ -72,7 +74,7 @@ def read_archive(
 
     if not has_parquet(path):
         raise ConfigError(f"there is no archive at {path}: it has no folder topic=...")
-    rows = spark.read.schema(ARCHIVE_SCHEMA).parquet(path)
+    rows = spark.read.schema(ARCHIVE_SCHEMA).parquet(parquet.uri(path))
     if topics:
         rows = rows.where(F.col("topic").isin(list(topics)))
     if start is not None:

@@ -1,0 +1,228 @@
+"""``gnsqsync archive``: the messages of topics as Parquet."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gnsqsync.cli.common import (
+    PLAIN_INTERVAL,
+    Flag,
+    Signals,
+    connection_keywords,
+    connection_options,
+    lookupd_option,
+    nsqd_option,
+    print_json,
+    rate_text,
+)
+from gnsqsync.cli.spark_options import (
+    SUBMIT_HINT,
+    format_options,
+    job_session,
+    parse_pairs,
+    spark_errors,
+    spark_options,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+    from gnsqsync.spark.jobs.batches import Counts
+
+
+class Progress:
+    """A line on stderr every few seconds in which something was archived."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._next_line = 0.0
+
+    def __call__(self, counts: Counts) -> None:
+        now = time.monotonic()
+        if not self._quiet and counts.rows and now >= self._next_line:
+            self._next_line = now + PLAIN_INTERVAL
+            click.echo(f"archived {counts_text(counts)}", err=True)
+
+
+def counts_text(counts: Counts) -> str:
+    """What was done, in a few words."""
+    twice = f", {counts.duplicates:,} came twice" if counts.duplicates else ""
+    return f"{counts.rows:,} messages in {counts.batches:,} batches{twice}"
+
+
+@click.command(
+    epilog="Example: gnsqsync archive orders payments --channel archive --to /data/nsq"
+    f" -l 127.0.0.1:4161. {SUBMIT_HINT}"
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--channel",
+    "-c",
+    required=True,
+    metavar="CHANNEL",
+    help="The archive's own channel on each topic; nobody else may read from it.",
+)
+@click.option(
+    "--to",
+    "path",
+    required=True,
+    metavar="FOLDER",
+    help="The archive, on a disk that the driver and all executors share.",
+)
+@nsqd_option()
+@click.option(
+    "--nsqd-http-address",
+    "nsqd_http_addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="The HTTP addresses of the same nsqds, in the same order."
+    " [default: the port after the TCP port]",
+)
+@lookupd_option()
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    help="Where Spark and the source keep how far they are. [default: hidden in the archive]",
+)
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Archive what is there now, then end (Spark's AvailableNow).",
+)
+@click.option(
+    "--interval",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Seconds from batch to batch.",
+)
+@click.option(
+    "--max-messages",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Messages per batch at most. [default: all that are there]",
+)
+@click.option(
+    "--compact-every",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Merge small files so often; 0 for never.",
+)
+@click.option(
+    "--target-size",
+    default=128,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="MB",
+    help="Size of merged files in MB.",
+)
+@click.option(
+    "--compression",
+    default="zstd",
+    show_default=True,
+    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
+    help="Of the Parquet files.",
+)
+@click.option(
+    "--option",
+    "given",
+    callback=parse_pairs,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help='An option of the Spark source format("nsq"), as maxInFlight=1000; several times.',
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
+@connection_options
+@spark_options
+def archive(
+    topics: tuple[str, ...],
+    channel: str,
+    path: str,
+    nsqd_tcp_addresses: tuple[str, ...],
+    nsqd_http_addresses: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    checkpoint: str | None,
+    once: bool,
+    interval: float,
+    max_messages: int | None,
+    compact_every: float,
+    target_size: int,
+    compression: str,
+    given: dict[str, str],
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Keep what is published to TOPICs as Parquet files, each message exactly once.
+
+    The files are sorted into folders by topic and by date and hour of the publish time (UTC), so
+    spark.read.parquet, DuckDB or pandas read them as they are. A message is taken from nsqd when
+    it is on disk, so a crash or a kill at any moment loses nothing, and the next start goes on
+    from there. Ctrl-C ends.
+    """
+    from gnsqsync.spark.jobs.archive import archive as start_archive
+    from gnsqsync.spark.jobs.batches import Counts, Settings
+
+    verbose = options["verbose"]
+    source = format_options(
+        nsqd_tcp_addresses, lookupd_http_addresses, connection_keywords(options)
+    )
+    if nsqd_http_addresses:
+        source["nsqdHttpAddresses"] = ",".join(nsqd_http_addresses)
+    latest = Counts()
+    progress = Progress(as_json)
+
+    def on_batch(counts: Counts) -> None:
+        nonlocal latest
+        latest = counts
+        progress(counts)
+
+    stop = Flag()
+    began = time.monotonic()
+    with job_session("gnsqsync archive", options, verbose=verbose) as spark:
+        with spark_errors(verbose), Signals(stop.set) as signals:
+            query = start_archive(
+                spark,
+                topics,
+                path,
+                channel=channel,
+                options={**source, **given},
+                checkpoint=checkpoint,
+                interval=interval,
+                available_now=once,
+                max_messages=max_messages,
+                settings=Settings(compression, compact_every, target_size << 20),
+                on_batch=on_batch,
+            )
+            wait(query, stop)
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json(
+            {
+                "topics": list(topics),
+                "archived": latest.rows,
+                "duplicates_left_out": latest.duplicates,
+                "batches": latest.batches,
+                "files_merged_away": latest.merged,
+                "seconds": round(seconds, 3),
+            }
+        )
+    else:
+        click.echo(
+            f"archived {counts_text(latest)} in {seconds:.1f} s:"
+            f" {rate_text(latest.rows, seconds, 'messages')}"
+        )
+    return 0 if signals.received is None else 128 + signals.received
+
+
+def wait(query: StreamingQuery, stop: Flag) -> None:
+    """Until the query ends; raises what made it fail. ``stop`` is set by a signal."""
+    while not query.awaitTermination(0.5):
+        if stop.is_set():
+            query.stop()
+            return

@@ -1,0 +1,94 @@
+"""The archive job: the messages of topics as Parquet, by topic and hour of their publish time.
+
+Knows how to start the query. What it does with a batch is of ``batches``.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs import files, parquet
+from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
+from gnsqsync.spark.jobs.common import local_path
+from gnsqsync.spark.jobs.layout import HIDDEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+# What the archive asks of the source: all columns that it keeps.
+_SOURCE_COLUMNS = (
+    "value binary, topic string, id string, timestamp timestamp, attempts int, nsqd string,"
+    " received_at timestamp"
+)
+_STREAM = "gnsqsync-archive.json"
+
+
+def archive(
+    spark: SparkSession,
+    topics: str | Sequence[str],
+    path: str,
+    *,
+    channel: str,
+    options: Mapping[str, str],
+    checkpoint: str | None = None,
+    interval: float = 60.0,
+    available_now: bool = False,
+    max_messages: int | None = None,
+    settings: Settings | None = None,
+    on_batch: Callable[[Counts], None] | None = None,
+) -> StreamingQuery:
+    """Start to copy what ``topics`` get to Parquet at ``path``; returns the running query.
+
+    Files lie in ``<path>/topic=.../date=.../hour=.../`` by publish time (UTC), and
+    ``spark.read.parquet(path)`` reads exactly what was published, each message once. ``options``
+    are those of ``format("nsq")``: addresses, ``nsq.*`` and the like. ``checkpoint`` holds what
+    Spark knows about the query and the source's log (default: hidden inside ``path``). A batch
+    every ``interval`` seconds, or with ``available_now`` what is there now, and then it ends.
+    ``on_batch`` is called after each batch, on the query's thread, with what was done so far.
+    ``path`` and ``checkpoint`` must be on a file system that driver and executors share. Raises
+    ConfigError.
+    """
+    from gnsqsync.spark.source import NsqDataSource
+
+    path = local_path(path, "the archive's path")
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if interval < 0:
+        raise ConfigError(f"interval is {interval}; allowed are 0 or more seconds")
+    checkpoint = local_path(
+        checkpoint or os.path.join(path, HIDDEN, "checkpoint"), "the checkpoint's path"
+    )
+    source = {"walPath": parquet.uri(os.path.join(checkpoint, "nsq-wal")), **options}
+    source |= {"subscribe": ",".join(names), "channel": channel}
+    if max_messages is not None:
+        source["maxMessagesPerTrigger"] = str(max_messages)
+    # A session of its own: the settings for Parquet are not the caller's.
+    own = spark.newSession()
+    own.dataSource.register(NsqDataSource)
+    messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
+    writer = ArchiveWriter(path, _stream(checkpoint), settings, on_batch)
+    writer.heal()
+    writing = (
+        messages.writeStream.foreachBatch(writer)
+        .option("checkpointLocation", parquet.uri(checkpoint))
+        .queryName(f"archive of {', '.join(names)}")
+    )
+    if available_now:
+        return writing.trigger(availableNow=True).start()
+    return writing.trigger(processingTime=f"{round(interval * 1000)} milliseconds").start()
+
+
+def _stream(checkpoint: str) -> str:
+    """What the batch numbers of this checkpoint belong to; kept in it, so that it dies with it."""
+    files.make_folder(checkpoint)
+    with files.locked(os.path.join(checkpoint, f"{_STREAM}.lock")):
+        kept = os.path.join(checkpoint, _STREAM)
+        found = files.read_json(kept)
+        if found is None:
+            found = {"stream": uuid.uuid4().hex}
+            files.write_json(kept, found)
+    return str(found["stream"])
