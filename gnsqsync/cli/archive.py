@@ -222,7 +222,7 @@ def archive(
 
 def wait(query: StreamingQuery, stop: Flag) -> None:
     """Until the query ends; raises what made it fail. ``stop`` is set by a signal."""
-    while not query.awaitTermination(0.5):
+    while not query.awaitTermination(1):
         if stop.is_set():
             query.stop()
             return
