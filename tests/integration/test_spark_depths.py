@@ -1,0 +1,210 @@
+"""The cluster as the driver of a Spark query sees it, beside running servers; no Spark needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsqsync import LookupdHTTP, NsqdHTTP, Writer
+from gnsqsync.errors import ConnectionLost
+from gnsqsync.spark.depths import Backlog, Depths
+from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.plan import Source
+from tests.integration.conftest import address, url
+from tests.support.servers import Server, Site, unique
+
+Watch = Callable[..., Depths]
+
+
+@pytest.fixture
+def watch(topic: str) -> Iterator[Watch]:
+    """Makes the Depths of channel "ch" with options as keywords; it is closed after the test."""
+    made: list[Depths] = []
+
+    def make(**options: Any) -> Depths:
+        given = {"subscribe": topic, "channel": "ch", "walPath": "/wal", **options}
+        texts = {name: str(value) for name, value in given.items()}
+        made.append(Depths(SourceOptions.parse(texts, streaming=True)))
+        return made[-1]
+
+    yield make
+    for depths in made:
+        depths.close()
+
+
+def publish(nsqd: Server, topic: str, count: int) -> None:
+    with Writer([address(nsqd)]) as writer:
+        writer.publish_many(topic, [b"%d" % number for number in range(count)])
+
+
+def source(nsqd: Server, topic: str) -> Source:
+    return Source(address(nsqd), topic)
+
+
+def direct(*nsqds: Server) -> dict[str, str]:
+    return {
+        "nsqdTcpAddresses": ",".join(map(address, nsqds)),
+        "nsqdHttpAddresses": ",".join(map(url, nsqds)),
+    }
+
+
+def test_channels_are_made_before_the_first_message(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
+    depths = watch(**direct(nsqd))
+    depths.start()
+    publish(nsqd, topic, 5)
+    look = {source(nsqd, topic): Backlog(5, 0, 0)}
+    assert site.eventually(lambda: depths.look() == look or None)
+    assert depths.report() == {topic: {address(nsqd): {"depth": 5, "in_flight": 0, "deferred": 0}}}
+
+
+def test_the_tcp_port_is_found_by_the_http_one(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
+    depths = watch(nsqdHttpAddresses=url(nsqd))
+    depths.start()
+    assert depths.look() == {source(nsqd, topic): Backlog(0, 0, 0)}
+
+
+def test_several_topics_are_asked_for_at_once(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
+    other = unique("topic")
+    depths = watch(subscribe=f"{topic},{other}", **direct(nsqd))
+    depths.start()
+    publish(nsqd, other, 3)
+    wanted = {source(nsqd, topic): Backlog(0, 0, 0), source(nsqd, other): Backlog(3, 0, 0)}
+    assert site.eventually(lambda: depths.look() == wanted or None)
+
+
+def test_a_paused_channel_has_nothing_to_read(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
+    depths = watch(**direct(nsqd))
+    depths.start()
+    publish(nsqd, topic, 3)
+    mine = source(nsqd, topic)
+    assert site.eventually(lambda: depths.look()[mine] == Backlog(3, 0, 0))
+    with NsqdHTTP(url(nsqd)) as http:
+        http.pause_channel(topic, "ch")
+        assert depths.look()[mine] == Backlog(0, 0, 0)
+        http.unpause_channel(topic, "ch")
+        # A paused topic keeps what comes now, and its channel delivers what it has.
+        http.pause_topic(topic)
+        assert depths.look()[mine] == Backlog(3, 0, 0)
+        http.unpause_topic(topic)
+
+
+def test_a_channel_that_somebody_deletes_is_made_again(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
+    depths = watch(**direct(nsqd))
+    depths.start()
+    with NsqdHTTP(url(nsqd)) as http:
+        http.delete_topic(topic)
+    depths.look()
+    publish(nsqd, topic, 2)
+    assert site.eventually(lambda: depths.look()[source(nsqd, topic)] == Backlog(2, 0, 0))
+
+
+def test_nsqds_that_get_the_topic_later_are_found_with_all_messages(
+    site: Site, watch: Watch, topic: str
+) -> None:
+    lookupd = site.own_nsqlookupd()
+    flag = f"-lookupd-tcp-address={address(lookupd)}"
+    first, second = site.own_nsqd(flag), site.own_nsqd(flag)
+    depths = watch(lookupdHttpAddresses=url(lookupd), lookupdPollIntervalMs=100)
+    depths.start()
+    assert depths.look() == {}
+    for nsqd, count in ((first, 4), (second, 6)):
+        publish(nsqd, topic, count)
+        found = Backlog(count, 0, 0)
+        # Nobody subscribed: the nsqd asked nsqlookupd which channels the topic has.
+        mine = source(nsqd, topic)
+        assert site.eventually(lambda mine=mine, found=found: depths.look().get(mine) == found)
+
+
+def test_a_topic_that_is_drained_and_listed_no_more_is_forgotten(
+    site: Site, watch: Watch, topic: str
+) -> None:
+    lookupd = site.own_nsqlookupd()
+    nsqd = site.own_nsqd(f"-lookupd-tcp-address={address(lookupd)}")
+    publish(nsqd, topic, 2)
+    depths = watch(lookupdHttpAddresses=url(lookupd), lookupdPollIntervalMs=100)
+    mine = source(nsqd, topic)
+    assert site.eventually(lambda: mine in depths.look())
+    assert site.eventually(lambda: depths.look()[mine] == Backlog(2, 0, 0))
+    with LookupdHTTP(url(lookupd)) as http:
+        http.tombstone_topic(topic, f"127.0.0.1:{nsqd.http_address[1]}")
+    assert not http_lists(lookupd, topic)
+    site.sleep(0.3)
+    # Tombstoned, but it still has something for us.
+    assert depths.look()[mine] == Backlog(2, 0, 0)
+    with NsqdHTTP(url(nsqd)) as http:
+        http.empty_channel(topic, "ch")
+    assert site.eventually(lambda: mine not in depths.look())
+    assert depths.report() == {topic: {}}
+
+
+def http_lists(lookupd: Server, topic: str) -> bool:
+    with LookupdHTTP(url(lookupd)) as http:
+        return bool(http.lookup(topic).producers)
+
+
+def test_an_nsqd_that_is_away_counts_as_unknown_and_comes_back(
+    site: Site, watch: Watch, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, away = site.own_nsqd(), site.own_nsqd()
+    depths = watch(**direct(here, away))
+    depths.start()
+    away.kill()
+    seen = depths.look()
+    assert seen == {source(here, topic): Backlog(0, 0, 0), source(away, topic): None}
+    depths.look()
+    assert caplog.text.count("cannot be asked") == 1
+    away.start()
+    assert site.eventually(lambda: depths.look()[source(away, topic)] is not None)
+    assert caplog.text.count("answers again") == 1
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_a_query_starts_with_one_nsqd_of_two(site: Site, watch: Watch, topic: str) -> None:
+    here, away = site.own_nsqd(), site.own_nsqd()
+    options = direct(here, away)
+    away.kill()
+    depths = watch(**options)
+    depths.start()
+    assert depths.look()[source(here, topic)] == Backlog(0, 0, 0)
+
+
+def test_without_any_nsqd_the_start_says_what_to_set(site: Site, watch: Watch, topic: str) -> None:
+    nsqd = site.own_nsqd()
+    address_of_tcp = address(nsqd)
+    nsqd.kill()
+    depths = watch(nsqdTcpAddresses=address_of_tcp)
+    with pytest.raises(ConnectionLost, match="'nsqdHttpAddresses' to host:port of their HTTP API"):
+        depths.start()
+
+
+def test_without_any_nsqlookupd_the_start_says_what_to_set(site: Site, watch: Watch) -> None:
+    lookupd = site.own_nsqlookupd()
+    where = url(lookupd)
+    lookupd.kill()
+    with pytest.raises(ConnectionLost, match="'lookupdHttpAddresses': no nsqlookupd answers"):
+        watch(lookupdHttpAddresses=where).start()
+
+
+def test_an_nsqlookupd_that_goes_takes_nothing_away(site: Site, watch: Watch, topic: str) -> None:
+    lookupd, second = site.own_nsqlookupd(), site.own_nsqlookupd()
+    nsqd = site.own_nsqd(f"-lookupd-tcp-address={address(lookupd)}")
+    publish(nsqd, topic, 2)
+    depths = watch(lookupdHttpAddresses=f"{url(lookupd)},{url(second)}", lookupdPollIntervalMs=100)
+    assert site.eventually(lambda: source(nsqd, topic) in depths.look())
+    lookupd.kill()
+    site.sleep(0.3)
+    # The other one lists nothing; who can say what the dead one would have listed?
+    assert depths.look()[source(nsqd, topic)] is not None
