@@ -121,6 +121,7 @@ class Connection:
         self._consumer = consumer
         self._topic = topic
         self._channel = channel
+        self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._decoder = FrameDecoder(self, options.max_frame_size)
         self._early: list[Reply] = []
@@ -137,8 +138,6 @@ class Connection:
 
         Raises as Opening.run. The caller then starts ``read`` on the reading thread.
         """
-        if self.closing:
-            raise ClosedError(f"closed before {self.nsqd_address} was dialled")
         opening = Opening(
             self.address,
             self._options,
@@ -147,6 +146,10 @@ class Connection:
             topic=self._topic,
             channel=self._channel,
         )
+        self._opening = opening
+        # Behind the assignment: a close that comes later finds something to cut.
+        if self.closing:
+            raise ClosedError(f"closed before {self.nsqd_address} was dialled")
         limit = self._options.connect_timeout
         self.negotiated = opening.run(self._use, limit if timeout is None else min(limit, timeout))
         self._early.extend(opening.replies)
@@ -400,6 +403,8 @@ class Connection:
         self.closing = True
         if self._stream is not None:
             self._stream.shutdown()
+        elif self._opening is not None:
+            self._opening.cutter.cut()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor, say nothing to the parent's nsqd."""

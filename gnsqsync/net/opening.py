@@ -24,6 +24,7 @@ __all__ = ["Opening"]
 class Opening:
     """One attempt to open a connection. Runs on the thread that calls ``run``.
 
+    ``cutter`` cuts the dial short; once there is a stream, it is shut down instead.
     After it: ``replies`` that arrived behind the last answer, and ``round_trip``, the seconds
     that nsqd took to answer the first command.
     """
@@ -42,6 +43,7 @@ class Opening:
         self.options = options
         self.runtime = runtime
         self.decoder = decoder
+        self.cutter = runtime.cutter()
         self.replies: deque[Reply] = deque()
         self.round_trip = 0.0
         self._topic = topic
@@ -83,7 +85,8 @@ class Opening:
             raise
 
     def _dial(self, target: Address, timeout: float) -> Stream:
-        sock = self.runtime.connect(target, timeout, self.options.local_address())
+        local = self.options.local_address()
+        sock = self.runtime.connect(target, timeout, local, self.cutter)
         return Stream(sock, self.runtime)
 
     def _negotiate(self, stream: Stream, where: str) -> Negotiated:

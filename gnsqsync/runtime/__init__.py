@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import fork, world
-from gnsqsync.runtime.base import Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task
+from gnsqsync.runtime.base import (
+    Cutter,
+    Event,
+    Latch,
+    Listener,
+    Lock,
+    Queue,
+    Runtime,
+    Socket,
+    Task,
+)
 
 __all__ = [
+    "Cutter",
     "Event",
     "Latch",
     "Listener",

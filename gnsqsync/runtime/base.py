@@ -122,6 +122,16 @@ class Socket(Protocol):
     def fileno(self) -> int: ...
 
 
+class Cutter(Protocol):
+    """Ends the one ``connect()`` that it is given to."""
+
+    def cut(self) -> None:
+        """Make it raise OSError soon. From any task, also before it; takes no lock, never raises.
+
+        A look-up of the host name that is under way ends first.
+        """
+
+
 class Listener(Protocol):
     """A listening socket; ``address`` has the port that the kernel chose."""
 
@@ -173,7 +183,17 @@ class Runtime(ABC):
         """A new, empty queue."""
 
     @abstractmethod
-    def connect(self, address: Address, timeout: float, local: Address | None = None) -> Socket:
+    def cutter(self) -> Cutter:
+        """For a ``connect()`` that another task may cut short."""
+
+    @abstractmethod
+    def connect(
+        self,
+        address: Address,
+        timeout: float,
+        local: Address | None = None,
+        cutter: Cutter | None = None,
+    ) -> Socket:
         """Connect to ``address`` within ``timeout`` seconds, from ``local`` when given.
 
         All addresses of a name are tried, each with its share of the time. TCP connections get

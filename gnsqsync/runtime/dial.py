@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gnsqsync.addresses import Address
+from gnsqsync.runtime.base import Lock
 
-__all__ = ["Net", "address_of", "connect", "connect_unix", "listen", "name_of", "peer_of"]
+__all__ = ["Cutter", "Net", "address_of", "connect", "connect_unix", "listen", "name_of", "peer_of"]
 
 # (family, address as the socket module wants it)
 Target = tuple[int, Any]
@@ -27,7 +28,43 @@ class Net(NamedTuple):
     getaddrinfo: Callable[[str, int, float], list[Any]]
 
 
-def connect(net: Net, address: Address, timeout: float, local: Address | None) -> Any:
+class Cutter:
+    """The socket of a dial under way, and how another task wakes who waits for it.
+
+    ``wake(sock)`` is given that socket. ``lock`` keeps it from being closed meanwhile.
+    """
+
+    def __init__(self, lock: Lock, wake: Callable[[Any], None]) -> None:
+        self.is_cut = False
+        self._lock = lock
+        self._wake = wake
+        self._sock: Any = None
+
+    def cut(self) -> None:
+        self.is_cut = True
+        # Taken by the dial only where it changes the socket, and then it looks at is_cut behind.
+        if self._lock.acquire(False):
+            try:
+                if self._sock is not None:
+                    self._wake(self._sock)
+            finally:
+                self._lock.release()
+
+    def watch(self, sock: Any) -> None:
+        """This is the socket now, or None; OSError when the dial was cut short."""
+        with self._lock:
+            self._sock = sock
+        if self.is_cut and sock is not None:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+
+
+def connect(
+    net: Net,
+    address: Address,
+    timeout: float,
+    local: Address | None,
+    cutter: Cutter | None = None,
+) -> Any:
     """A connected, blocking socket of ``net``; the rules are those of ``Runtime.connect``."""
     deadline = time.monotonic() + timeout
     targets = _resolve(net, address, timeout)
@@ -39,8 +76,11 @@ def connect(net: Net, address: Address, timeout: float, local: Address | None) -
         if share <= 0:
             break
         try:
-            return _connect_one(net, family, where, share, local)
+            return _connect_one(net, family, where, share, local, cutter)
         except OSError as error:
+            if cutter is not None and cutter.is_cut:
+                text = f"the dial of {address} was cut short"
+                raise OSError(errno.ECANCELED, text) from error
             failures.append((name_of(family, where), error))
     raise _failure(address, timeout, failures)
 
@@ -78,10 +118,19 @@ def _resolve(net: Net, address: Address, timeout: float) -> list[Target]:
     return [(family, where) for family, _type, _proto, _name, where in found]
 
 
-def _connect_one(net: Net, family: int, where: Any, timeout: float, local: Address | None) -> Any:
+def _connect_one(
+    net: Net,
+    family: int,
+    where: Any,
+    timeout: float,
+    local: Address | None,
+    cutter: Cutter | None,
+) -> Any:
     deadline = time.monotonic() + timeout
     sock = net.socket(family, socket.SOCK_STREAM)
     try:
+        if cutter is not None:
+            cutter.watch(sock)
         if local is not None:
             _bind(net, sock, family, local, timeout)
         sock.settimeout(max(deadline - time.monotonic(), 1e-6))
@@ -94,9 +143,16 @@ def _connect_one(net: Net, family: int, where: Any, timeout: float, local: Addre
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
     except BaseException:
+        _unwatch(cutter)
         sock.close()
         raise
+    _unwatch(cutter)
     return sock
+
+
+def _unwatch(cutter: Cutter | None) -> None:
+    if cutter is not None:
+        cutter.watch(None)
 
 
 def _bind(net: Net, sock: Any, family: int, local: Address, timeout: float) -> None:

@@ -103,11 +103,24 @@ class GreenletRuntime(base.Runtime):
         self._check_thread()
         return _Queue()
 
+    def cutter(self) -> dial.Cutter:
+        return dial.Cutter(_Lock(), self._wake_dial)
+
+    def _wake_dial(self, sock: Any) -> None:
+        """gevent wakes who waits in connect() at a close, which is for the hub's thread only."""
+        if self._get_ident() == self._home:
+            sock.close()
+
     def connect(
-        self, address: Address, timeout: float, local: Address | None = None
+        self,
+        address: Address,
+        timeout: float,
+        local: Address | None = None,
+        cutter: base.Cutter | None = None,
     ) -> base.Socket:
         self._check_thread()
-        sock = dial.connect(self._net, address, timeout, local)
+        assert cutter is None or isinstance(cutter, dial.Cutter)
+        sock = dial.connect(self._net, address, timeout, local, cutter)
         return _Socket(sock, dial.peer_of(sock, address))
 
     def listen(self, address: Address, backlog: int = 128) -> base.Listener:

@@ -72,10 +72,18 @@ class ThreadRuntime(base.Runtime):
     def queue(self) -> base.Queue:
         return _Queue(self._new_queue())
 
+    def cutter(self) -> dial.Cutter:
+        return dial.Cutter(self._new_lock(), _wake_dial)
+
     def connect(
-        self, address: Address, timeout: float, local: Address | None = None
+        self,
+        address: Address,
+        timeout: float,
+        local: Address | None = None,
+        cutter: base.Cutter | None = None,
     ) -> base.Socket:
-        sock = dial.connect(self._net, address, timeout, local)
+        assert cutter is None or isinstance(cutter, dial.Cutter)
+        sock = dial.connect(self._net, address, timeout, local, cutter)
         return _Socket(sock, dial.peer_of(sock, address))
 
     def listen(self, address: Address, backlog: int = 128) -> base.Listener:
@@ -83,6 +91,14 @@ class ThreadRuntime(base.Runtime):
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
+
+
+def _wake_dial(sock: Any) -> None:
+    """Linux then ends the wait in connect(); elsewhere it may last until its time is over."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # not connected: who waits is woken all the same
 
 
 def _run(fn: Callable[..., object], args: tuple[Any, ...]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gnsqsync import Message, Reader, Requeue
 from gnsqsync.errors import BadTopic, ClosedError, NotSent, Unauthorized
 from gnsqsync.stats import StopResult
-from tests.component.conftest import Client, names
+from tests.component.conftest import Client, address, names
 from tests.component.test_opening import black_hole
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic, message_frame
@@ -39,9 +39,20 @@ def stop(reader: Reader, world: World, timeout: float = 30.0, within: float = 4.
 
 def test_stop_during_a_dial(client: Client, world: World) -> None:
     with black_hole() as (host, port):
-        reader = client.consume(print, nsqd_tcp_addresses=f"{host}:{port}", connect_timeout=0.4)
+        reader = client.consume(print, nsqd_tcp_addresses=f"{host}:{port}", connect_timeout=60)
         world.sleep(0.05)
         assert stop(reader, world) == CLEAN
+
+
+def test_remove_during_a_dial(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd, black_hole() as (host, port):
+        hole = f"{host}:{port}"
+        reader = client.consume(print, nsqd_tcp_addresses=[hole, address(nsqd)], connect_timeout=60)
+        world.eventually(lambda: nsqd.received("RDY"))
+        run = reader._run
+        assert run is not None
+        reader.remove_nsqd(hole)
+        world.eventually(lambda: len(run.subscription._nodes.states()) == 1, 5)
 
 
 @pytest.mark.parametrize("step", ["IDENTIFY", "SUB"])

@@ -155,6 +155,16 @@ def test_a_black_hole_costs_the_deadline_and_no_more(client: Client, world: Worl
         writer.close()
 
 
+def test_close_cuts_a_dial_short(client: Client, world: World) -> None:
+    with black_hole() as where:
+        writer = Writer(where, runtime=world.runtime, connect_timeout=60)
+        publish = world.spawn(lambda: writer.publish("t", "x", timeout=60))
+        world.sleep(0.1)
+        writer.close()
+        with pytest.raises(ClosedError):
+            publish.join(5)
+
+
 @pytest.mark.parametrize("policy", ["round_robin", "failover"])
 def test_behind_a_black_hole_the_next_nsqd_is_tried(
     client: Client, world: World, policy: str

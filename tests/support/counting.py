@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gnsqsync.addresses import Address
-from gnsqsync.runtime import Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task
+from gnsqsync.runtime import Cutter, Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task
 
 T = TypeVar("T")
 
@@ -168,10 +168,19 @@ class CountingRuntime(Runtime):
     def queue(self) -> Queue:
         return CountingQueue(self, self.inner.queue())
 
-    def connect(self, address: Address, timeout: float, local: Address | None = None) -> Socket:
+    def cutter(self) -> Cutter:
+        return self.inner.cutter()
+
+    def connect(
+        self,
+        address: Address,
+        timeout: float,
+        local: Address | None = None,
+        cutter: Cutter | None = None,
+    ) -> Socket:
         self.blocking(f"connect({address})")
         self.count(connects=1)
-        return CountingSocket(self, self.inner.connect(address, timeout, local))
+        return CountingSocket(self, self.inner.connect(address, timeout, local, cutter))
 
     def listen(self, address: Address, backlog: int = 128) -> Listener:
         return self.inner.listen(address, backlog)

@@ -726,6 +726,50 @@ def test_dialling_ends_with_the_timeout(runtime: Runtime, deaf: Deaf) -> None:
     assert time.monotonic() - start < LONG
 
 
+def test_a_dial_is_cut_short(runtime: Runtime, deaf: Deaf) -> None:
+    cutter = runtime.cutter()
+    dial = Started(runtime, runtime.connect, deaf.address, 10 * LONG, None, cutter)
+    settle(runtime)
+    assert dial.task.alive
+    cutter.cut()
+    with pytest.raises(OSError, match=f"the dial of {deaf.address} was cut short") as caught:
+        dial.result()
+    assert caught.value.errno == errno.ECANCELED
+    cutter.cut()
+
+
+def test_a_cut_before_the_dial_and_one_after_it(runtime: Runtime, deaf: Deaf) -> None:
+    cutter = runtime.cutter()
+    cutter.cut()
+    with pytest.raises(OSError, match="was cut short"):
+        runtime.connect(deaf.address, LONG, None, cutter)
+    listener = runtime.listen(HOME)
+    late = runtime.cutter()
+    client = runtime.connect(listener.address, LONG, None, late)
+    server = listener.accept(LONG)
+    # It is its user's now.
+    late.cut()
+    server.send(b"x")
+    assert client.recv(1) == b"x"
+    for end in (client, server, listener):
+        end.close()
+
+
+@pytest.mark.parametrize("kind", ["threads", "gevent"])
+def test_a_cut_ends_the_dials_of_all_addresses(
+    kind: str, names: dict[str, list[tuple[str, int]]], deaf: Deaf
+) -> None:
+    runtime = choose(kind)
+    names["nsqd.example"] = [("127.0.0.1", 0), ("127.0.0.1", 0)]
+    cutter = runtime.cutter()
+    where = Address("nsqd.example", deaf.address.port)
+    dial = Started(runtime, runtime.connect, where, 10 * LONG, None, cutter)
+    settle(runtime, 0.2)
+    cutter.cut()
+    with pytest.raises(OSError, match=f"the dial of {where} was cut short"):
+        dial.result()
+
+
 @pytest.mark.parametrize("kind", ["threads", "gevent"])
 def test_a_deaf_address_leaves_time_for_the_next(
     kind: str, names: dict[str, list[tuple[str, int]]], deaf: Deaf
