@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gnsqsync.spark.faults import Faults
 from gnsqsync.spark.intake import Intake
-from gnsqsync.spark.rows import Entry, check_columns, encode, open_entry
+from gnsqsync.spark.rows import Entry, check_columns
 from gnsqsync.spark.stores import open_store
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
@@ -153,7 +153,8 @@ class _Task:
         intake.drop_orphans()
         if not intake.hand and not end:
             return
-        data = encode(intake.hand, intake.received_at, plan, end)
+        entry = Entry.of(intake.hand, intake.received_at, plan, end)
+        data = entry.encode()
         self._fault("before_create")
         if self._wal.marker().committed >= plan.epoch:
             raise EpochCommitted(
@@ -169,7 +170,7 @@ class _Task:
         self._slow_log = time.monotonic() - started > _SLOW_CREATE
         if won:
             self._fault("after_create")
-            self._append(open_entry(data))
+            self._append(entry)
             intake.room = plan.budget - self._rows
             intake.finish_hand()
             self._fault("after_finish")
@@ -197,6 +198,7 @@ class _Task:
                     f"entry {number} of epoch {plan.epoch} vanished from"
                     f" {self._settings.wal_path} while it was read"
                 )
+            self._fault("emit")
             if entry.rows:
                 yield entry.batch(columns)
 
@@ -213,6 +215,6 @@ def peek_partition(
     with Intake(plan, settings, None) as intake:
         intake.collect(whole=True)
         intake.drop_orphans()
-        entry = open_entry(encode(intake.hand, intake.received_at, plan, end=True))
+        entry = Entry.of(intake.hand, intake.received_at, plan, end=True)
     if entry.rows:
         yield entry.batch(columns)

@@ -85,6 +85,10 @@ class Cluster:
         """Messages that somebody still has to finish."""
         return sum(map(sum, self.depths(topic, channel)))
 
+    def waiting(self, topic: str, channel: str = "ch") -> int:
+        """Messages that nsqd would deliver now."""
+        return sum(depth for depth, _, _ in self.depths(topic, channel))
+
     def finished(self, topic: str, channel: str = "ch") -> int:
         """Messages that the channel had and that are done."""
         return sum(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,17 @@ class Reading:
         query = self.start(write, frame, availableNow=True)
         query.awaitTermination()
         return query
+
+    def run_until_empty(self, write: WriteBatch, frame: DataFrame | None = None) -> None:
+        """As run(), and again whenever messages came back that an attempt had given up."""
+        deadline = time.monotonic() + 60.0
+        while True:
+            self.run(write, frame)
+            while (left := self.cluster.left(self.topic)) and not self.cluster.waiting(self.topic):
+                assert time.monotonic() < deadline, f"{left} messages are still in flight"
+                time.sleep(0.05)
+            if not left:
+                return
 
     def start(
         self, write: WriteBatch, frame: DataFrame | None = None, **trigger: Any

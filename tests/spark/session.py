@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT = 30.0
 
+# Spark looks for sources by their modules' files, which an editable install hides from it.
+REGISTRATION = ROOT / "gnsqsync" / "spark" / "registration"
+
 # local[2,3]: two tasks at a time, each with three attempts; plain local[2] never retries one.
 MASTER = "local[2,3]"
 
@@ -44,7 +47,7 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{REGISTRATION}",
     }
 
 
