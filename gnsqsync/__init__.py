@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
     from gnsqsync.observer import Observer
     from gnsqsync.reader import Reader
+    from gnsqsync.topic_group import TopicGroup
     from gnsqsync.writer import Writer
 
 # What to show is the application's choice; without this Python prints warnings by itself.
@@ -33,6 +34,7 @@ _HOME = {
     "Reader": "gnsqsync.reader",
     "ReaderGroup": "gnsqsync.group",
     "Requeue": "gnsqsync.message",
+    "TopicGroup": "gnsqsync.topic_group",
     "Writer": "gnsqsync.writer",
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "Reader",
     "ReaderGroup",
     "Requeue",
+    "TopicGroup",
     "Writer",
     "__version__",
 ]

@@ -1,4 +1,4 @@
-"""The nsqlookupds of a Writer: asked for all nsqds, and what became of the questions.
+"""Which nsqlookupds are asked and how; and a Writer's: asked for all nsqds, with what result.
 
 Knows how they are asked and which could not be; which nsqd takes a publish is the Outlets'.
 """

@@ -16,7 +16,7 @@ import requests
 
 import gnsqsync
 from gnsqsync import NsqdHTTP, Writer
-from gnsqsync.embedded import Nsqd
+from gnsqsync.embedded import Nsqd, Nsqlookupd
 from tests.support import readme
 from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
 
@@ -177,6 +177,21 @@ def test_several_topics(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> N
     program.wait_for('"number": 3}')
     program.wait_for('(?s)(?:"number": 2}.*){2}')
     assert "connected 2 times, finished 5" in program.end(signal.SIGTERM)
+
+
+def test_topics_by_pattern(run: Run, tmp_path: Path) -> None:
+    name = "topics_by_pattern.py"
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    with Nsqlookupd() as lookupd, Nsqd(lookupd_tcp_addresses=lookupd.tcp_address) as nsqd:
+        assert "127.0.0.1:4161" in text
+        (tmp_path / name).write_text(text.replace("127.0.0.1:4161", lookupd.http_address))
+        publish_orders(nsqd, 1, "refunds")
+        publish_orders(nsqd, 2, "orders_eu")
+        publish_orders(nsqd, 3, "orders_us")
+        program = run(str(tmp_path / name))
+        program.wait_for('orders_eu {"number": 2}')
+        program.wait_for('orders_us {"number": 3}')
+        assert "refunds" not in program.end(signal.SIGTERM)
 
 
 def test_embedded_in_tests(run: Run, tmp_path: Path) -> None:

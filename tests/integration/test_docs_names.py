@@ -15,7 +15,15 @@ import pytest
 
 import gnsqsync
 import gnsqsync.errors
-from gnsqsync import ConnectionOptions, LookupdHTTP, Message, NsqdHTTP, Reader, Writer
+from gnsqsync import (
+    ConnectionOptions,
+    LookupdHTTP,
+    Message,
+    NsqdHTTP,
+    Reader,
+    TopicGroup,
+    Writer,
+)
 from gnsqsync.cli.app import COMMANDS, SERVERS
 from gnsqsync.cli.app import gnsqsync as command_group
 from gnsqsync.embedded.options import NO_EFFECT, LookupdOptions, NsqdOptions
@@ -91,6 +99,7 @@ def http_options(owner: type[Any]) -> dict[str, Any]:
     ("title", "options"),
     [
         ("Reader", options_of(Reader)),
+        ("TopicGroup", options_of(TopicGroup)),
         ("Writer", options_of(Writer)),
         ("Connection options", options_of(ConnectionOptions)),
         ("NsqdHTTP", http_options(NsqdHTTP)),
