@@ -149,6 +149,7 @@ class Dispatch:
                 # A handler killed its thread or greenlet; the others rely on their number.
                 log.warning("a handler ended worker %d; another one takes its place", number)
                 self._spawn(number)
+            self._tell_handler()
             self._working.remove(number)
             self._outcomes.on_settled()
 
@@ -206,6 +207,15 @@ class Dispatch:
             seconds = self._runtime.now() - started
             self._outcomes.on_chunk(connection, finished, failed, neutral, seconds)
         return not failed and not neutral
+
+    def _tell_handler(self) -> None:
+        # A stop counts the worker as busy until this is over.
+        worker_ended = getattr(self._handler, "worker_ended", None)
+        if worker_ended is not None:
+            try:
+                worker_ended()
+            except Exception:
+                log.exception("worker_ended() of the handler failed", extra=self._log_fields)
 
     def _settle_given_up(self, connection: Connection, message: Message) -> None:
         if self._outcomes.give_up(message):

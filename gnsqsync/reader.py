@@ -41,7 +41,9 @@ class Reader:
 
     ``handler(message)``: returns: FIN. Raises ``Requeue(delay, backoff)``: REQ. Any other
     exception: REQ after attempts times ``requeue_delay``, and the reader backs off. After
-    ``message.detach()`` the handler answers later, from any thread. Without a handler, take
+    ``message.detach()`` the handler answers later, from any thread. If it has a method
+    ``worker_ended()``, each worker calls that at its end, on its own thread or greenlet. Without
+    a handler, take
     messages with ``batches()`` or by iteration, and answer each.
 
     ``nsqd_tcp_addresses``: nsqds to connect to, always. ``lookupd_http_addresses``: nsqlookupds
