@@ -30,14 +30,17 @@ PACKAGES = {
 # Floor 4 sees what users see.
 PUBLIC = {"gnsqsync", "gnsqsync.errors"}
 
+# What only programs need: the commands of the integrations, and what they give to tests.
+PROGRAMS = {"gnsqsync.memory", "gnsqsync.reloading", "gnsqsync.supervisor"}
+
 # What a module may import of gnsqsync beside what its floor allows.
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
     # They start the embedded servers, for development; the command line starts Spark's jobs.
-    "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark"},
-    "gnsqsync.django": {"gnsqsync.embedded"},
-    "gnsqsync.flask": {"gnsqsync.embedded"},
+    "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark"} | PROGRAMS,
+    "gnsqsync.django": {"gnsqsync.embedded"} | PROGRAMS,
+    "gnsqsync.flask": {"gnsqsync.embedded"} | PROGRAMS,
 }
 
 # Who may name a module that makes threads, greenlets, queues or sockets.
@@ -65,6 +68,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.writer": {"concurrent"},
     "gnsqsync.publication": {"concurrent"},
     "gnsqsync.net.outbox": {"concurrent"},
+    "gnsqsync.memory": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},

@@ -1,0 +1,30 @@
+"""The app as Django loads it: registers the system checks, and connects nothing."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.checks import register
+from django.core.signals import setting_changed
+
+from gnsqsync.django.checks import check_handlers, check_settings
+from gnsqsync.django.writers import forget_writers
+
+__all__ = ["GnsqsyncConfig"]
+
+
+class GnsqsyncConfig(AppConfig):
+    name = "gnsqsync.django"
+    # The last word of the name would be taken for Django itself.
+    label = "gnsqsync"
+    verbose_name = "NSQ"
+
+    def ready(self) -> None:
+        register(check_settings, "gnsqsync")
+        register(check_handlers, "gnsqsync")
+        setting_changed.connect(_on_setting_changed)
+
+
+def _on_setting_changed(*, setting: str, **kwargs: object) -> None:
+    # override_settings() of a test.
+    if setting == "GNSQSYNC":
+        forget_writers()

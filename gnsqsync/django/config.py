@@ -1,0 +1,250 @@
+"""The setting GNSQSYNC: what it may hold, and what of it a Reader or a Writer gets.
+
+Knows no connection and no handler.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from gnsqsync import ConnectionOptions, Reader, Writer
+from gnsqsync.errors import ConfigError
+
+__all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems", "reader_options"]
+
+DEFAULT = "default"
+KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "BACKEND")
+BACKENDS = ("nsq", "memory")
+EXAMPLE = 'GNSQSYNC = {"default": {"NSQD": ["127.0.0.1:4150"]}}'
+
+# Options of a Reader or Writer that have a place of their own.
+_ELSEWHERE = {
+    "nsqd_tcp_addresses": "NSQD",
+    "lookupd_http_addresses": "LOOKUPD",
+    "topic": "@nsq_handler",
+    "channel": "@nsq_handler",
+    "handler": "@nsq_handler",
+    "options": "OPTIONS itself",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in the settings: for a system check, or the text of an exception."""
+
+    id: str
+    text: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.hint}"
+
+
+@dataclass(frozen=True)
+class Alias:
+    """One entry of GNSQSYNC that has no problem in its keys."""
+
+    name: str
+    nsqd: tuple[str, ...]
+    lookupd: tuple[str, ...]
+    nsqd_http: tuple[str, ...]
+    options: Mapping[str, Any]
+    is_memory: bool
+
+    def writer_keywords(self) -> dict[str, Any]:
+        """Publishes go to NSQD, or without it to whatever LOOKUPD lists."""
+        keywords = _of(self.options, connection_options() | writer_options())
+        if self.nsqd or not self.lookupd:
+            return {**keywords, "nsqd_tcp_addresses": self.nsqd}
+        return {**keywords, "lookupd_http_addresses": self.lookupd}
+
+    def reader_keywords(self) -> dict[str, Any]:
+        """Consumed is from whatever LOOKUPD lists, or without it from NSQD."""
+        keywords = _of(self.options, connection_options() | reader_options())
+        if self.lookupd:
+            return {**keywords, "lookupd_http_addresses": self.lookupd}
+        return {**keywords, "nsqd_tcp_addresses": self.nsqd}
+
+
+def _of(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in names}
+
+
+def _keywords(owner: type[Any]) -> set[str]:
+    parameters = inspect.signature(owner).parameters.values()
+    return {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+
+
+def connection_options() -> set[str]:
+    return _keywords(ConnectionOptions)
+
+
+def reader_options() -> set[str]:
+    return _keywords(Reader) - _ELSEWHERE.keys()
+
+
+def writer_options() -> set[str]:
+    return _keywords(Writer) - _ELSEWHERE.keys()
+
+
+def aliases() -> list[str]:
+    """The names of all entries."""
+    return list(getattr(settings, "GNSQSYNC", {}))
+
+
+def get_alias(name: str) -> Alias:
+    """The entry of that name. ImproperlyConfigured says what is wrong with it."""
+    whole: Any = getattr(settings, "GNSQSYNC", None)
+    found = [*_problems_of_whole(whole)]
+    if not found and name not in whole:
+        known = ", ".join(map(repr, whole))
+        raise ImproperlyConfigured(f"GNSQSYNC has no entry {name!r}; it has {known}")
+    found = found or [*_problems_of_keys(name, whole[name])]
+    if found:
+        raise ImproperlyConfigured(str(found[0]))
+    entry = whole[name]
+    return Alias(
+        name=name,
+        nsqd=_addresses(entry.get("NSQD")),
+        lookupd=_addresses(entry.get("LOOKUPD")),
+        nsqd_http=_addresses(entry.get("NSQD_HTTP")),
+        options=dict(entry.get("OPTIONS") or {}),
+        is_memory=entry.get("BACKEND") == "memory",
+    )
+
+
+def _addresses(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    return tuple(value or ())
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+def problems() -> Iterator[Problem]:
+    """Everything that is wrong with the setting; connects to nothing."""
+    whole: Any = getattr(settings, "GNSQSYNC", None)
+    wrong = [*_problems_of_whole(whole)]
+    yield from wrong
+    if wrong:
+        return
+    for name, entry in whole.items():
+        wrong = [*_problems_of_keys(name, entry)]
+        yield from wrong
+        if not wrong:
+            yield from _problems_of_values(get_alias(name))
+
+
+def _problems_of_whole(whole: Any) -> Iterator[Problem]:
+    if whole is None:
+        yield Problem("gnsqsync.E001", "The setting GNSQSYNC is missing.", f"Set {EXAMPLE}.")
+    elif not isinstance(whole, dict) or not whole:
+        text = f"GNSQSYNC is {whole!r}; it must be a dict of at least one entry."
+        yield Problem("gnsqsync.E001", text, f"Set {EXAMPLE}.")
+    elif "default" not in whole and not set(whole).isdisjoint(KEYS):
+        yield Problem(
+            "gnsqsync.E001",
+            f"GNSQSYNC has {', '.join(map(repr, whole))} where the names of its entries belong.",
+            f"Put them one level deeper: {EXAMPLE}.",
+        )
+
+
+def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
+    where = f"GNSQSYNC[{name!r}]"
+    if not isinstance(entry, dict):
+        yield Problem(
+            "gnsqsync.E001", f"{where} is {entry!r}; it must be a dict.", f"Set {EXAMPLE}."
+        )
+        return
+    for key in entry:
+        if key not in KEYS:
+            yield Problem("gnsqsync.E002", f"{where} has the unknown key {key!r}.", _what_key(key))
+    for key in ("NSQD", "LOOKUPD", "NSQD_HTTP"):
+        value = entry.get(key) or ()
+        if not isinstance(value, str) and not (
+            isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value)
+        ):
+            yield Problem(
+                "gnsqsync.E003",
+                f"{where}[{key!r}] is {value!r}.",
+                'Give a list of addresses, such as ["127.0.0.1:4150"].',
+            )
+    backend = entry.get("BACKEND", "nsq")
+    if backend not in BACKENDS:
+        yield Problem(
+            "gnsqsync.E003",
+            f"{where}['BACKEND'] is {backend!r}.",
+            "It must be 'nsq', or 'memory' for tests.",
+        )
+    elif backend == "nsq" and not entry.get("NSQD") and not entry.get("LOOKUPD"):
+        yield Problem(
+            "gnsqsync.E003",
+            f"{where} has no address.",
+            "Give NSQD, LOOKUPD or both, or 'BACKEND': 'memory' for tests.",
+        )
+    options = entry.get("OPTIONS") or {}
+    if not isinstance(options, dict):
+        yield Problem(
+            "gnsqsync.E003",
+            f"{where}['OPTIONS'] is {options!r}.",
+            "It must be a dict, such as {'publish_timeout': 2.0}.",
+        )
+        return
+    known = connection_options() | reader_options() | writer_options()
+    for option in options:
+        if option not in known:
+            yield Problem(
+                "gnsqsync.E002",
+                f"{where}['OPTIONS'] has the unknown option {option!r}.",
+                _what_option(option, known),
+            )
+
+
+def _what_key(key: object) -> str:
+    text = str(key)
+    close = difflib.get_close_matches(text.upper(), KEYS, 1, 0.5)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    known = connection_options() | reader_options() | writer_options()
+    if text in known:
+        return f"Put it into 'OPTIONS': {{{text!r}: ...}}."
+    return f"Known are {', '.join(KEYS)}."
+
+
+def _what_option(option: object, known: Iterable[str]) -> str:
+    text = str(option).lower()
+    place = _ELSEWHERE.get(text)
+    if place is not None:
+        return f"Its place is {place}."
+    close = difflib.get_close_matches(text, sorted(known), 1, 0.5)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return "Known are the options of Reader, Writer and ConnectionOptions."
+
+
+def _problems_of_values(alias: Alias) -> Iterator[Problem]:
+    addressed: list[tuple[type[Any], tuple[str, ...], dict[str, Any]]] = []
+    if not alias.is_memory or alias.nsqd or alias.lookupd:
+        addressed.append((Writer, (), alias.writer_keywords()))
+        addressed.append((Reader, ("topic", "channel"), alias.reader_keywords()))
+    texts = set()
+    for owner, names, keywords in addressed:
+        try:
+            # The constructors check, and start nothing.
+            owner(*names, **keywords)
+        except ConfigError as error:
+            texts.add(str(error))
+    for text in sorted(texts):
+        yield Problem(
+            "gnsqsync.E003",
+            f"GNSQSYNC[{alias.name!r}]: {text}.",
+            "Options and addresses are those of Reader and Writer.",
+        )

@@ -1,0 +1,214 @@
+"""``@nsq_handler``: which functions consume what, and the database around each message.
+
+Knows Django's connections and transactions; knows no command and no signal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from django.core.cache import caches
+from django.db import Error, connections, reset_queries, transaction
+from django.utils.module_loading import autodiscover_modules
+
+from gnsqsync import Message, Reader
+from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.errors import ConfigError
+
+__all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
+
+MODULE = "nsq_handlers"
+
+log = logging.getLogger("gnsqsync.django")
+
+Function = TypeVar("Function", bound=Callable[[Message], object])
+
+_handlers: dict[str, Handler] = {}
+
+
+def nsq_handler(
+    topic: str,
+    channel: str,
+    *,
+    name: str | None = None,
+    alias: str = DEFAULT,
+    per_message_transaction: bool | str = False,
+    **options: Any,
+) -> Callable[[Function], Function]:
+    """Have ``manage.py nsq_consume`` call the function with each message of a channel.
+
+    In a module ``nsq_handlers`` of an app, which is found by itself. The function stays as it is;
+    it returns, raises ``Requeue`` or another exception, or detaches the message, as the handler of
+    a Reader does. Django's old database connections are closed before and after each message.
+
+    ``name``: for the command line, "<app>.<function>" if None. ``alias``: the entry of GNSQSYNC.
+    ``per_message_transaction``: True or the alias of a database: each message is handled in one
+    ``transaction.atomic()``, and finished after its commit; what is raised rolls it back.
+    ``options``: those of Reader, such as ``concurrency``, ``max_in_flight``, ``max_attempts``.
+
+    Raises ConfigError for a value that is not allowed, and for a name that is taken.
+    """
+    wrong = options.keys() & {"nsqd_tcp_addresses", "lookupd_http_addresses"}
+    if wrong:
+        raise ConfigError(f"{min(wrong)} is given in the settings: GNSQSYNC[{alias!r}]")
+    if not isinstance(per_message_transaction, (bool, str)):
+        raise ConfigError(
+            f"per_message_transaction is {per_message_transaction!r}; it must be True, False or"
+            " the alias of a database"
+        )
+
+    def register(function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"{function.__qualname__} is a coroutine function; a handler is a plain one, which"
+                " may call async_to_sync()"
+            )
+        # Checks names and options where the author sees it; it starts nothing.
+        Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **options)
+        database = per_message_transaction
+        handler = Handler(
+            name=name or _name_of(function),
+            topic=topic,
+            channel=channel,
+            function=function,
+            alias=alias,
+            database=("default" if database is True else database) or None,
+            options=options,
+        )
+        before = _handlers.get(handler.name)
+        if before is not None and before.where != handler.where:
+            raise ConfigError(
+                f"{handler.where} and {before.where} are both called {handler.name!r}; give one"
+                " of them another name="
+            )
+        _handlers[handler.name] = handler
+        return function
+
+    return register
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    module, name = _place_of(function)
+    app = module.removesuffix(f".{MODULE}").split(".")[-1]
+    return f"{app}.{name}"
+
+
+def _place_of(function: Callable[..., object]) -> tuple[str, str]:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return getattr(function, "__module__", None) or "", name
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A registered function; called by the workers of a Reader, each on a thread of its own."""
+
+    name: str
+    topic: str
+    channel: str
+    function: Callable[[Message], object]
+    alias: str
+    database: str | None
+    options: dict[str, Any] = field(repr=False)
+
+    def __call__(self, message: Message) -> None:
+        """Handle one message, with usable database connections and none kept for too long."""
+        reset_queries()
+        close_old_connections()
+        try:
+            if self.database is None:
+                self.function(message)
+            else:
+                with transaction.atomic(using=self.database):
+                    self.function(message)
+        finally:
+            close_old_connections()
+
+    def worker_ended(self) -> None:
+        """On the thread of a worker that ends: its connections end with it."""
+        for connection in connections.all(initialized_only=True):
+            if not connection.in_atomic_block:
+                connection.close()
+        caches.close_all()
+
+    @property
+    def app(self) -> str:
+        """The first part of its name."""
+        return self.name.partition(".")[0]
+
+    @property
+    def where(self) -> str:
+        """The module and the name of the function."""
+        return ".".join(_place_of(self.function))
+
+    def reader(self, **overrides: Any) -> Reader:
+        """A Reader for it, not started; ``overrides``: options that are not None win."""
+        given = {name: value for name, value in overrides.items() if value is not None}
+        keywords = {**get_alias(self.alias).reader_keywords(), **self.options, **given}
+        return Reader(self.topic, self.channel, self, **keywords)
+
+
+def close_old_connections() -> None:
+    """As Django around a request: what is broken or older than CONN_MAX_AGE is closed.
+
+    For this thread only. Django leaves a connection alone that is in a transaction, as in a
+    TestCase. What goes wrong is logged: a handled message must not come again for it.
+    """
+    for connection in connections.all(initialized_only=True):
+        try:
+            connection.close_if_unusable_or_obsolete()
+        except Error:
+            log.warning("closing a connection to %s failed", connection.alias, exc_info=True)
+
+
+def autodiscover() -> None:
+    """Import the module ``nsq_handlers`` of each installed app."""
+    autodiscover_modules(MODULE)
+
+
+def all_handlers() -> list[Handler]:
+    """Every handler of the installed apps, by name."""
+    autodiscover()
+    return [_handlers[name] for name in sorted(_handlers)]
+
+
+def select(words: list[str], topics: list[str], channels: list[str]) -> list[Handler]:
+    """Those that the command line names; all of them for no word.
+
+    A word is a whole name, an app, or the end of a name that one handler only has. ``topics``
+    and ``channels`` then leave out the others, if any are given. ConfigError says what there is.
+    """
+    handlers = all_handlers()
+    if not handlers:
+        raise ConfigError(
+            f"no handlers: no installed app has a module {MODULE} with an @nsq_handler in it"
+        )
+    named = [handler for word in words for handler in _named(word, handlers)] if words else handlers
+    chosen = [
+        handler
+        for handler in {handler.name: handler for handler in named}.values()
+        if (not topics or handler.topic in topics) and (not channels or handler.channel in channels)
+    ]
+    if not chosen:
+        wanted = [f"topic {topic}" for topic in topics]
+        wanted += [f"channel {channel}" for channel in channels]
+        raise ConfigError(f"no handler for {', '.join(wanted)}; --list shows all")
+    return chosen
+
+
+def _named(word: str, handlers: list[Handler]) -> list[Handler]:
+    found = [handler for handler in handlers if word in (handler.name, handler.app)]
+    if found:
+        return found
+    found = [handler for handler in handlers if handler.name.rpartition(".")[2] == word]
+    if len(found) == 1:
+        return found
+    names = ", ".join(handler.name for handler in found or handlers)
+    raise ConfigError(
+        f"{word!r} may be each of {names}"
+        if found
+        else f"no handler is called {word!r}; there are {names}"
+    )

@@ -1,0 +1,159 @@
+"""``manage.py nsq_consume``: run the handlers until a signal comes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from gnsqsync.django.handlers import Handler, select
+from gnsqsync.django.writers import close_writers
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.reloading import reloaded_place, run_reloading
+from gnsqsync.supervisor import Place, run_readers, supervise
+
+__all__ = ["Command"]
+
+
+def at_least(low: int) -> Any:
+    """A type for argparse."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{value} is below {low}")
+        return value
+
+    return number
+
+
+class Command(BaseCommand):
+    help = (
+        "Call the functions marked with @nsq_handler with the messages of their channels. The"
+        " first SIGTERM or SIGINT lets running handlers finish and gives back the rest, the second"
+        " forces, the third ends at once. Exit code 0: stopped by a signal, and nothing was left."
+    )
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument(
+            "names", nargs="*", metavar="name", help="Handlers or apps; all of them if none."
+        )
+        parser.add_argument(
+            "--topic", action="append", default=[], help="Only handlers of this topic; repeatable."
+        )
+        parser.add_argument(
+            "--channel",
+            action="append",
+            default=[],
+            help="Only handlers of this channel; repeatable.",
+        )
+        parser.add_argument(
+            "--concurrency",
+            type=at_least(1),
+            metavar="N",
+            help="Threads for each handler. Default: as @nsq_handler says, or 1.",
+        )
+        parser.add_argument(
+            "--max-in-flight",
+            type=at_least(1),
+            metavar="N",
+            help="Unanswered messages of each handler. Default: as its threads.",
+        )
+        parser.add_argument(
+            "--processes",
+            type=at_least(1),
+            default=1,
+            metavar="N",
+            help="So many processes, each with all of that. A killed one is replaced.",
+        )
+        parser.add_argument(
+            "--reload", action="store_true", help="Start again when a Python file changes."
+        )
+        parser.add_argument(
+            "--shutdown-timeout",
+            type=float,
+            default=30.0,
+            metavar="SECONDS",
+            help="How long handlers may go on after the first signal. Default: 30.",
+        )
+        parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
+
+    def handle(self, **options: Any) -> None:
+        try:
+            handlers = select(options["names"], options["topic"], options["channel"])
+        except ConfigError as error:
+            raise CommandError(str(error)) from None
+        if options["list"]:
+            self._list(handlers)
+            return
+        timeout = options["shutdown_timeout"]
+        if timeout < 0:
+            raise CommandError("--shutdown-timeout must be 0 or more")
+        place = reloaded_place()
+        if options["reload"] and place is None:
+            code = run_reloading(self._say, stop_timeout=timeout)
+        else:
+            code = supervise(
+                lambda place: self._consume(handlers, place, options),
+                options["processes"],
+                stop_timeout=timeout,
+                place=place,
+                before_fork=_before_fork,
+            )
+        if code:
+            raise CommandError("not stopped cleanly", returncode=code)
+
+    def _consume(self, handlers: list[Handler], place: Place, options: dict[str, Any]) -> int:
+        try:
+            readers = [
+                handler.reader(
+                    concurrency=options["concurrency"], max_in_flight=options["max_in_flight"]
+                )
+                for handler in handlers
+            ]
+            ending = run_readers(
+                readers,
+                stop_timeout=options["shutdown_timeout"],
+                place=place,
+                on_start=lambda: self._say_started(handlers),
+            )
+        except NSQError as error:
+            self.stderr.write(self.style.ERROR(f"ended by itself: {error}"))
+            return 1
+        finally:
+            close_writers()
+        for handler, reader in zip(handlers, readers, strict=True):
+            stats = reader.stats()
+            self._say(
+                f"{handler.name}: {stats.finished} finished, {stats.requeued} requeued,"
+                f" {stats.gave_up} given up"
+            )
+        self._say(str(ending))
+        return ending.exit_code
+
+    def _say_started(self, handlers: list[Handler]) -> None:
+        for handler in handlers:
+            self._say(f"{handler.name} consumes {handler.topic}/{handler.channel}")
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        # A pipe or a file gets it now and not at the end.
+        self.stdout.flush()
+
+    def _list(self, handlers: list[Handler]) -> None:
+        rows = [("name", "topic", "channel", "alias", "function")]
+        rows += [(h.name, h.topic, h.channel, h.alias, h.where) for h in handlers]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.stdout.write("  ".join(cells).rstrip())
+
+
+def _before_fork() -> None:
+    # A child must not end the parent's sessions, nor both of them speak on one.
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if hasattr(connection, "close_pool"):
+            connection.close_pool()

@@ -1,0 +1,122 @@
+"""One Writer per entry of the settings and process, and the ways to publish with it.
+
+Knows no handler. A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db import transaction
+
+from gnsqsync import Writer
+from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.memory import MemoryWriter
+
+__all__ = [
+    "close_writers",
+    "forget_writers",
+    "get_writer",
+    "memory_writer",
+    "publish",
+    "publish_many",
+    "publish_on_commit",
+    "replace_writer",
+]
+
+_writers: dict[str, Writer] = {}
+
+
+def get_writer(alias: str = DEFAULT) -> Writer:
+    """The Writer of an entry of GNSQSYNC, the same in all threads of a process. Do not close it.
+
+    It connects at its first publish, in the child of a fork by itself anew, and is closed at the
+    end of the process. ImproperlyConfigured when the entry is missing or wrong.
+    """
+    writer = _writers.get(alias)
+    if writer is None:
+        entry = get_alias(alias)
+        made = memory_writer(alias) if entry.is_memory else Writer(**entry.writer_keywords())
+        writer = _writers.setdefault(alias, made)
+    return writer
+
+
+def memory_writer(alias: str) -> MemoryWriter:
+    """A new one, with the limits of that entry."""
+    keywords = get_alias(alias).writer_keywords()
+    return MemoryWriter(keywords.pop("nsqd_tcp_addresses", None) or "127.0.0.1:4150", **keywords)
+
+
+def publish(
+    topic: str,
+    body: bytes | str,
+    *,
+    alias: str = DEFAULT,
+    defer: float | None = None,
+    timeout: float | None = None,
+) -> None:
+    """``get_writer(alias).publish(...)``: returns when nsqd has the message, or raises.
+
+    ``body``: bytes, or str sent as UTF-8. ``defer``, ``timeout``: seconds. In an async view call
+    it through ``sync_to_async(publish, thread_sensitive=False)``, as it blocks.
+    """
+    get_writer(alias).publish(topic, body, defer=defer, timeout=timeout)
+
+
+def publish_many(
+    topic: str,
+    bodies: Iterable[bytes | str],
+    *,
+    alias: str = DEFAULT,
+    timeout: float | None = None,
+) -> None:
+    """``get_writer(alias).publish_many(...)``: several messages with as few MPUB as possible."""
+    get_writer(alias).publish_many(topic, bodies, timeout=timeout)
+
+
+def publish_on_commit(
+    topic: str,
+    body: bytes | str,
+    *,
+    using: str | None = None,
+    robust: bool = False,
+    alias: str = DEFAULT,
+    defer: float | None = None,
+    timeout: float | None = 2.0,
+) -> None:
+    """Publish when the transaction of the database ``using`` commits; never if it rolls back.
+
+    Outside of a transaction that is at once. What is wrong with topic, body or ``defer`` raises
+    here; a PublishError is raised where the transaction ends, after its commit, or with ``robust``
+    only logged by Django. ``timeout``: seconds, short since a request waits for it.
+
+    A crash between commit and publish loses the message.
+    """
+    # Encoded now, for what it raises; and what the caller does to the body later is too late.
+    get_writer(alias)._encode(topic, body, defer)
+    data = body.encode() if isinstance(body, str) else bytes(body)
+
+    def send() -> None:
+        get_writer(alias).publish(topic, data, defer=defer, timeout=timeout)
+
+    transaction.on_commit(send, using=using, robust=robust)
+
+
+def replace_writer(alias: str, writer: Writer | None) -> Writer | None:
+    """Make ``get_writer(alias)`` return another one; the one before, or None, to put it back."""
+    before = _writers.pop(alias, None)
+    if writer is not None:
+        _writers[alias] = writer
+    return before
+
+
+def close_writers() -> None:
+    """Close the Writers of this process; the next ``get_writer()`` makes new ones."""
+    while _writers:
+        _, writer = _writers.popitem()
+        writer.close()
+
+
+def forget_writers() -> None:
+    """The settings have changed: the next ``get_writer()`` reads them anew."""
+    close_writers()

@@ -1,0 +1,159 @@
+"""Running a program anew whenever its Python files change, for development.
+
+Knows files, a child process and signals; for commands only, as ``supervisor``. The child is the
+same command line once more, in a new interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gnsqsync.runtime import Event, choose
+from gnsqsync.supervisor import Place
+
+__all__ = ["Files", "reloaded_place", "run_reloading"]
+
+# Tells the child what it is; the value is the process id of the one that restarts it.
+_VARIABLE = "GNSQSYNC_RELOADED_BY"
+_LOOK_SECONDS = 0.5
+# What a child is granted beyond its handlers' time until it is killed.
+_GRACE_SECONDS = 10.0
+
+
+def reloaded_place() -> Place | None:
+    """The Place of a process that ``run_reloading`` has started, None in any other."""
+    parent = os.environ.get(_VARIABLE, "")
+    # A program that a handler starts inherits the variable, but has another parent.
+    if parent != str(os.getppid()):
+        return None
+    return Place(parent=int(parent), signals=(signal.SIGTERM,))
+
+
+class Files:
+    """The Python files of the program that has been imported here, and whether they changed.
+
+    Watched are the packages of all loaded modules, with what they have not loaded yet, except for
+    the standard library and what is installed.
+    """
+
+    def __init__(self) -> None:
+        keys = ("stdlib", "platstdlib", "purelib", "platlib")
+        self._installed = {Path(sysconfig.get_path(key)).resolve() for key in keys}
+        self._seen = self._look()
+
+    def changed(self) -> Path | None:
+        """A file that came, went or was written since this was asked last."""
+        before, self._seen = self._seen, self._look()
+        for path in sorted(before.keys() | self._seen.keys()):
+            if before.get(path) != self._seen.get(path):
+                return path
+        return None
+
+    def _look(self) -> dict[Path, int]:
+        times = {}
+        for path in {*self._files()}:
+            try:
+                times[path] = path.stat().st_mtime_ns
+            except OSError:
+                continue  # it went between the listing and now
+        return times
+
+    def _files(self) -> Iterator[Path]:
+        for name, module in list(sys.modules.items()):
+            if "." in name:
+                continue
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or not file.endswith(".py"):
+                continue
+            path = Path(file).resolve()
+            if not self._installed.isdisjoint(path.parents):
+                continue
+            if path.name == "__init__.py":
+                yield from path.parent.rglob("*.py")
+            else:
+                yield path
+
+
+def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
+    """Run this process's command line in a child, anew after each change; the exit code.
+
+    A change sends SIGTERM, so handlers finish and the rest goes back to nsqd. A child that ended
+    by itself is started again by the next change. SIGTERM and SIGINT end both: the first as a
+    change does, the second forces, the third kills. ``stop_timeout``: seconds for handlers.
+    """
+    return _Reloader(say, stop_timeout).run()
+
+
+class _Reloader:
+    def __init__(self, say: Callable[[str], object], stop_timeout: float) -> None:
+        self._say = say
+        self._stop_timeout = stop_timeout
+        self._runtime = choose(None)
+        self._asked_now: Event = self._runtime.event()
+        self._asked = 0
+        self._files = Files()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        before: dict[int, Any] = {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, self._ask)
+        code = 0
+        try:
+            while not self._asked:
+                self._start()
+                self._wait_for_change()
+                code = self._stop()
+        finally:
+            if self._child is not None:
+                self._child.kill()
+                self._child.wait()
+            for held, handler in before.items():
+                if handler is not None:
+                    signal.signal(held, handler)
+        return code
+
+    def _ask(self, number: int, frame: object) -> None:
+        self._asked += 1
+        self._asked_now.set()
+
+    def _start(self) -> None:
+        environment = {**os.environ, _VARIABLE: str(os.getpid())}
+        self._child = subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=environment)
+
+    def _wait_for_change(self) -> None:
+        ended = False
+        while not self._asked_now.wait(_LOOK_SECONDS):
+            path = self._files.changed()
+            if path is not None:
+                self._say(f"{path} changed; starting again")
+                return
+            assert self._child is not None
+            code = self._child.poll()
+            if code is not None and not ended:
+                ended = True
+                self._say(f"ended with exit code {code}; waiting for a file to change")
+
+    def _stop(self) -> int:
+        """SIGTERM, once more for each further signal that comes here; its exit code, 0 to 255."""
+        assert self._child is not None
+        deadline = self._runtime.now() + self._stop_timeout + _GRACE_SECONDS
+        sent = 0
+        while self._child.poll() is None:
+            if sent < max(1, self._asked):
+                sent += 1
+                self._child.send_signal(signal.SIGTERM if sent < 3 else signal.SIGKILL)
+            if self._runtime.now() >= deadline:
+                self._child.kill()
+            self._asked_now.clear()
+            self._asked_now.wait(0.05)
+        code = self._child.wait()
+        self._child = None
+        return code if code >= 0 else 1
