@@ -102,6 +102,16 @@ class Reports:
             log.info("%s is out of backoff", self._name, extra=self._fields)
         self.notify("backoff", level, seconds)
 
+    def strategy(self, error: Exception | None) -> None:
+        """``error``: what the user's backoff_strategy raised for the first time, if it did."""
+        if error is not None:
+            log.error(
+                "backoff_strategy of %s failed, its pauses are those of 'exponential'; told once",
+                self._name,
+                exc_info=error,
+                extra=self._fields,
+            )
+
     def answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
         address = connection.nsqd_address
         extra = {**self._fields_of(connection), "message_id": message_id}

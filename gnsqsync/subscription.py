@@ -258,10 +258,12 @@ class Subscription:
                 self._nodes.lost(address, now)
                 if under_test:
                     self._backoff.test_lost(now)
+                error = self._backoff.take_error()
                 changed = self._plan(now)
         if not known:
             return
         self._apply(changed)
+        self._reports.strategy(error)
         self._receiver.on_settled()
         self._reports.lost(connection, reason)
         self._tick()
@@ -367,9 +369,11 @@ class Subscription:
             if not changed_phase:
                 return
             level, resume_at = self._backoff.level, self._backoff.resume_at
+            error = self._backoff.take_error()
             changed = self._plan(now)
         seconds = 0.0 if resume_at is None else resume_at - now
         self._apply(changed)
+        self._reports.strategy(error)
         self._reports.backoff(level, seconds)
 
     def set_max_in_flight(self, count: int) -> None:

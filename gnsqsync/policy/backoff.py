@@ -69,7 +69,8 @@ class Backoff:
     for "full_jitter", ``strategy(n)`` for a callable; never more than ``max_duration``. At the
     level that reaches ``max_duration`` further failures repeat the pause, so that leaving takes as
     many successes as there are levels (7 at the defaults). ``max_duration=0`` switches it off.
-    A callable runs under the reader's lock: it has to be arithmetic and nothing else.
+    A callable runs under the reader's lock: it has to be arithmetic and nothing else. Where it
+    raises, or returns no number, the pause is that of "exponential"; see ``take_error()``.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class Backoff:
         self._strategy = strategy
         self._rng = rng or random.Random()
         self._at_ceiling = False
+        self._error: Exception | None = None
+        self._has_failed = False
 
     @property
     def is_active(self) -> bool:
@@ -126,6 +129,11 @@ class Backoff:
         """
         return self._signal(_Signal.TEST_LOST, now)
 
+    def take_error(self) -> Exception | None:
+        """What a callable strategy raised when it did so first; the next call returns None."""
+        error, self._error = self._error, None
+        return error
+
     def _signal(self, signal: _Signal, now: float) -> bool:
         transition = _TRANSITIONS.get((self.phase, signal))
         if transition is None or self._max_duration <= 0:
@@ -139,7 +147,7 @@ class Backoff:
         resume_at: float | None = None
         at_ceiling = self._at_ceiling
         if phase is Phase.BLOCKED:
-            # Before any assignment: a strategy that raises leaves the state as it was.
+            # Before any assignment: what ends a strategy from outside leaves the state as it was.
             pause, at_ceiling = self._pause(level)
             if signal is _Signal.TEST_LOST:
                 pause = min(pause, RETEST_DELAY)
@@ -154,9 +162,14 @@ class Backoff:
         """Seconds to pause at this level, and whether a higher level could not be longer."""
         ceiling = self._max_duration
         if callable(self._strategy):
-            # Written so that a NaN gives the ceiling.
-            wanted = self._strategy(level)
-            return (max(0.0, wanted), False) if wanted < ceiling else (ceiling, True)
+            try:
+                # Written so that a NaN gives the ceiling.
+                wanted = self._strategy(level)
+                return (max(0.0, wanted), False) if wanted < ceiling else (ceiling, True)
+            except Exception as error:  # noqa: BLE001 - kept for take_error()
+                if not self._has_failed:
+                    self._error = error
+                self._has_failed = True
         full = self._multiplier * 2.0**level
         pause = min(full, ceiling)
         if self._strategy == "full_jitter":

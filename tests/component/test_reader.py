@@ -75,6 +75,32 @@ def test_stop_during_backoff(client: Client, world: World) -> None:
         assert names(nsqd)[-1] == "CLS"
 
 
+def test_a_backoff_strategy_that_raises_ends_no_worker(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def strategy(level: int) -> float:
+        raise ZeroDivisionError(f"level {level}")
+
+    def handler(message: Message) -> None:
+        if message.body == b"bad":
+            raise Requeue(0)
+
+    bad, good = scripted.message(b"bad"), scripted.message(b"good")
+    script = [SUBSCRIBED, bad, automatic(until="REQ"), automatic(until="RDY"), bad]
+    script += [automatic(until="REQ"), automatic(until="RDY"), good, automatic()]
+    with ScriptedNsqd(script) as nsqd:
+        reader = client.consume(
+            handler, nsqd, backoff_strategy=strategy, backoff_multiplier=0.01, latency="throughput"
+        )
+        world.eventually(lambda: nsqd.received("FIN"))
+        assert len(nsqd.received("REQ")) == 2
+        assert stop(reader, world) == CLEAN
+    (told,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert told.name == "gnsqsync.reader"
+    assert "backoff_strategy of t/ch failed" in told.message
+    assert told.exc_info is not None and str(told.exc_info[1]) == "level 1"
+
+
 def test_stop_during_a_redial_pause(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         reader = client.consume(print, nsqd)

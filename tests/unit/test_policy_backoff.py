@@ -216,15 +216,31 @@ def test_a_callable_cannot_leave_the_bounds(value: float, pause: float) -> None:
     assert climb(Backoff(max_duration=8.0, strategy=lambda _: value), 1) == [pause]
 
 
-def test_a_callable_that_raises_leaves_the_state_alone() -> None:
+def test_instead_of_a_callable_that_raises_it_is_exponential() -> None:
+    def strategy(level: int) -> float:
+        if level in (2, 4):
+            raise ZeroDivisionError(level)
+        return None if level == 3 else 1.0  # type: ignore[return-value]
+
+    backoff = Backoff(max_duration=12.0, multiplier=0.75, strategy=strategy)
+    assert backoff.take_error() is None
+    assert climb(backoff, 5) == [1, 3, 6, 12, 12]
+    # The first error is told, once.
+    error = backoff.take_error()
+    assert isinstance(error, ZeroDivisionError) and error.args == (2,)
+    assert climb(backoff, 1) == [12]
+    assert backoff.take_error() is None
+
+
+def test_a_callable_that_is_ended_from_outside_leaves_the_state_alone() -> None:
     def strategy(level: int) -> float:
         if level == 2:
-            raise ZeroDivisionError
+            raise KeyboardInterrupt
         return 1.0
 
     backoff = Backoff(strategy=strategy)
     climb(backoff, 1)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(KeyboardInterrupt):
         fail(backoff, 5.0)
     assert (backoff.phase, backoff.level) == (Phase.TESTING, 1)
 
