@@ -1,0 +1,304 @@
+"""The report job: draws a rollup as a PNG, or as one HTML page that needs nothing else.
+
+Knows matplotlib. Reads no messages and needs no Spark.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs.common import local_path
+from gnsqsync.spark.jobs.report_page import page
+from gnsqsync.spark.jobs.series import Rollup, Series, load
+from gnsqsync.spark.jobs.units import bytes_text, duration_text, number_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Told apart by people who do not see red and green as others do.
+COLORS = ("#2f6fde", "#e8710a", "#12967f", "#a142c4", "#d6336c", "#7a8c00", "#8a5a2b")
+_REST = "#9aa0a6"
+_INK, _FAINT, _GRID = "#202124", "#5f6368", "#e6e8eb"
+_STYLE = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": _INK,
+    "axes.edgecolor": "#c4c7cc",
+    "axes.labelcolor": _FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "gnsqsync",
+}
+
+
+def report(
+    rollup: str,
+    path: str,
+    *,
+    topics: Sequence[str] = (),
+    start: datetime | None = None,
+    end: datetime | None = None,
+    title: str = "NSQ topics",
+) -> str:
+    """Draw the rollup in the folder ``rollup`` to the file ``path`` (.png or .html); returns it.
+
+    Messages and bytes per second, redeliveries and delays over time for each topic, those with
+    most messages in colours of their own. An HTML page has its pictures inside, and a table.
+    Raises ConfigError, and ImportError with a sentence when matplotlib or PyArrow is missing.
+    """
+    rollup = local_path(rollup, "the rollup's path")
+    kind = os.path.splitext(path)[1].lower()
+    if kind not in (".png", ".html"):
+        raise ConfigError(f"{path!r} is neither a .png nor a .html file")
+    try:
+        import matplotlib
+        import numpy  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"a report needs {error.name}, which is not installed here: pip install"
+            ' "gnsqsync[report]"'
+        ) from error
+    found = load(rollup, topics=topics, start=start, end=end)
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+        data = _html(found, title) if kind == ".html" else _png(found, title)
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def _png(rollup: Rollup, title: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 11.6))
+    axes = figure.subplots(len(PANELS), 1, sharex=True)
+    shown = prominent(rollup)
+    for place, (text, draw) in zip(axes, PANELS, strict=True):
+        _panel(place, rollup, shown, text, draw)
+    figure.subplots_adjust(left=0.075, right=0.975, top=0.895, bottom=0.065, hspace=0.3)
+    figure.text(0.03, 0.972, title, fontsize=16, fontweight="bold", va="center")
+    figure.text(0.03, 0.949, subtitle(rollup), fontsize=9.5, color=_FAINT, va="center")
+    _legend(figure, axes[0], shown, (0.024, 0.94))
+    figure.text(0.03, 0.018, footnote(rollup), fontsize=8, color=_FAINT, va="center")
+    return _saved(figure, "png")
+
+
+def _html(rollup: Rollup, title: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    shown = prominent(rollup)
+    pictures = []
+    for text, draw in PANELS:
+        figure = Figure(figsize=(11, 3.0))
+        place = figure.subplots()
+        _panel(place, rollup, shown, "", draw)
+        figure.subplots_adjust(left=0.07, right=0.985, top=0.965, bottom=0.12)
+        pictures.append((text, _saved(figure, "svg")))
+    colors = {name: color for name, color, _ in shown}
+    return page(rollup, title, subtitle(rollup), footnote(rollup), pictures, colors).encode()
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    out = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else None
+    figure.savefig(out, format=kind, dpi=130, facecolor="white", metadata=metadata)
+    return out.getvalue()
+
+
+Shown = list[tuple[str, str, Series]]
+
+
+def prominent(rollup: Rollup) -> Shown:
+    """(name, colour, series) of what is drawn: the first topics, the others added up."""
+    first = rollup.topics[: len(COLORS)]
+    found = [(series.topic, color, series) for series, color in zip(first, COLORS, strict=False)]
+    if rest := rollup.topics[len(COLORS) :]:
+        found.append((f"{len(rest)} more", _REST, _sum(rest)))
+    return found
+
+
+def _sum(topics: list[Series]) -> Series:
+    """Several topics as one; percentiles do not add up, so it has none."""
+    import numpy as np
+
+    nothing = np.full(len(topics[0].messages), np.nan)
+    return Series(
+        "",
+        sum(series.messages for series in topics),
+        sum(series.bytes for series in topics),
+        sum(series.redelivered for series in topics),
+        nothing,
+        nothing,
+        nothing,
+    )
+
+
+def subtitle(rollup: Rollup) -> str:
+    """The time and the totals in one line."""
+    first = rollup.times[0].item()
+    last = (rollup.times[-1] + rollup.seconds).item()
+    same_day = first.date() == last.date()
+    messages = sum(int(series.messages.sum()) for series in rollup.topics)
+    size = sum(int(series.bytes.sum()) for series in rollup.topics)
+    count = len(rollup.topics)
+    return (
+        f"{first:%Y-%m-%d %H:%M} to {last:{'%H:%M' if same_day else '%Y-%m-%d %H:%M'}} UTC"
+        f"  ·  {messages:,} messages, {bytes_text(size)}"
+        f"  ·  {count} {'topic' if count == 1 else 'topics'}"
+    )
+
+
+def footnote(rollup: Rollup) -> str:
+    """What a point is, and what the delay is measured from."""
+    joined = (
+        f" ({rollup.joined} of the rollup's put together: percentiles are averages)"
+        if rollup.joined > 1
+        else ""
+    )
+    return (
+        f"Each point is a window of {duration_text(rollup.seconds)} of publish time{joined}."
+        " Delay: from nsqd's timestamp until the archive had read the message."
+    )
+
+
+# Panels
+
+
+def _panel(
+    place: Axes, rollup: Rollup, shown: Shown, title: str, draw: Callable[..., None]
+) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    place.set_title(title, loc="left", fontsize=10.5, fontweight="bold", pad=8)
+    draw(place, rollup, shown)
+    place.margins(x=0.01)
+    place.tick_params(length=0)
+    locator = AutoDateLocator(minticks=5, maxticks=12)
+    place.xaxis.set_major_locator(locator)
+    place.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def _middle(rollup: Rollup) -> Any:
+    """Where the points are: a window's value belongs to its middle."""
+    import numpy as np
+
+    return rollup.times + np.timedelta64(rollup.seconds // 2, "s")
+
+
+def _rates(place: Axes, rollup: Rollup, shown: Shown, attribute: str) -> None:
+    marker = "o" if len(rollup.times) == 1 else None
+    for _, color, series in shown:
+        rate = getattr(series, attribute) / rollup.seconds
+        place.plot(_middle(rollup), rate, color=color, marker=marker)
+        if len(shown) <= 3:
+            place.fill_between(_middle(rollup), rate, color=color, alpha=0.08, linewidth=0)
+    place.set_ylim(bottom=0)
+
+
+def _messages(place: Axes, rollup: Rollup, shown: Shown) -> None:
+    _rates(place, rollup, shown, "messages")
+    place.yaxis.set_major_formatter(lambda value, _: number_text(value))
+
+
+def _bytes(place: Axes, rollup: Rollup, shown: Shown) -> None:
+    _rates(place, rollup, shown, "bytes")
+    place.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
+
+
+def _redelivered(place: Axes, rollup: Rollup, shown: Shown) -> None:
+    import numpy as np
+    from matplotlib.ticker import MaxNLocator
+
+    bottom = np.zeros(len(rollup.times))
+    for _, color, series in shown:
+        place.bar(
+            rollup.times,
+            series.redelivered,
+            np.timedelta64(rollup.seconds, "s"),
+            bottom,
+            align="edge",
+            color=color,
+            linewidth=0,
+        )
+        bottom = bottom + series.redelivered
+    place.set_ylim(0, max(1.0, bottom.max() * 1.08))
+    place.yaxis.set_major_locator(MaxNLocator(integer=True))
+    place.yaxis.set_major_formatter(lambda value, _: number_text(value))
+    if not bottom.any():
+        place.text(0.5, 0.5, "none", transform=place.transAxes, ha="center", color=_FAINT)
+
+
+def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
+    import numpy as np
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    at = _middle(rollup)
+    drawn = [each for each in shown if np.isfinite(each[2].delay_p50).any()]
+    for _, color, series in drawn:
+        # Clocks differ, so a delay may be 0 or less, which a logarithm cannot show.
+        p50, p95, longest = (
+            np.maximum(values, 0.0005)
+            for values in (series.delay_p50, series.delay_p95, series.delay_max)
+        )
+        place.plot(at, p50, color=color, marker="o" if len(at) == 1 else None)
+        place.plot(at, p95, color=color, linewidth=1.1, linestyle=(0, (4, 2)))
+        place.plot(at, longest, color=color, linewidth=0, marker=".", markersize=2.5, alpha=0.5)
+        if len(drawn) <= 3:
+            place.fill_between(at, p50, p95, color=color, alpha=0.08, linewidth=0)
+    place.set_yscale("log")
+    place.yaxis.set_major_locator(LogLocator(numticks=8))
+    place.yaxis.set_major_formatter(lambda value, _: duration_text(value))
+    place.yaxis.set_minor_formatter(NullFormatter())
+    kinds = [
+        Line2D([], [], color=_FAINT, label="median"),
+        Line2D([], [], color=_FAINT, linewidth=1.1, linestyle=(0, (4, 2)), label="95 %"),
+        Line2D([], [], color=_FAINT, linewidth=0, marker=".", markersize=5, label="longest"),
+    ]
+    place.legend(
+        handles=kinds,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 0.99),
+        ncols=3,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=2.2,
+        borderaxespad=0.1,
+    )
+
+
+PANELS: tuple[tuple[str, Callable[[Axes, Rollup, Shown], None]], ...] = (
+    ("Messages per second", _messages),
+    ("Bytes per second", _bytes),
+    ("Redelivered messages per window", _redelivered),
+    ("Delay from publish to read", _delays),
+)
+
+
+def _legend(figure: Figure, place: Axes, shown: Shown, corner: tuple[float, float]) -> None:
+    from matplotlib.lines import Line2D
+
+    figure.legend(
+        handles=[Line2D([], [], color=c, linewidth=3, label=name) for name, c, _ in shown],
+        loc="upper left",
+        bbox_to_anchor=corner,
+        ncols=len(shown),
+        frameon=False,
+        handlelength=1.0,
+        handletextpad=0.5,
+        columnspacing=1.6,
+    )

@@ -1,0 +1,130 @@
+"""A rollup as series over time, one for each topic. Knows no Spark and draws nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gnsqsync.errors import ConfigError
+
+# More points than this cannot be told apart in a picture.
+_POINTS = 480
+# Windows are put together to such lengths, in seconds.
+_LENGTHS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_COLUMNS = [
+    "topic",
+    "window_start",
+    "window_seconds",
+    "messages",
+    "bytes",
+    "redelivered",
+    "delay_p50",
+    "delay_p95",
+    "delay_max",
+]
+
+
+@dataclass(slots=True)
+class Series:
+    """One topic: NumPy arrays with a value for each window; delays in seconds, NaN without one."""
+
+    topic: str
+    messages: Any
+    bytes: Any
+    redelivered: Any
+    delay_p50: Any
+    delay_p95: Any
+    delay_max: Any
+
+
+@dataclass(slots=True)
+class Rollup:
+    """Windows of ``seconds`` each, without gaps: ``times`` is where each begins (datetime64, UTC).
+
+    ``topics``: the one with most messages first. ``joined``: how many windows of the rollup were
+    put together to one.
+    """
+
+    seconds: int
+    joined: int
+    times: Any
+    topics: list[Series]
+
+
+def load(
+    path: str,
+    *,
+    topics: Sequence[str] = (),
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> Rollup:
+    """Read what ``rollup`` wrote to ``path``; ConfigError when nothing is there.
+
+    Windows are put together when there are more than a picture can show: numbers are added up,
+    percentiles averaged, weighted by the messages.
+    """
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import dataset
+
+    if not os.path.isdir(path) or not any(name.startswith("date=") for name in os.listdir(path)):
+        raise ConfigError(f"there is no rollup at {path}: run 'gnsqsync rollup ARCHIVE {path}'")
+    chosen = pc.scalar(True)
+    moment = pa.timestamp("us", tz="UTC")
+    if start is not None:
+        chosen &= pc.field("window_start") >= pa.scalar(start, moment)
+    if end is not None:
+        chosen &= pc.field("window_start") < pa.scalar(end, moment)
+    if topics:
+        chosen &= pc.field("topic").isin(list(topics))
+    # A topic "007" is a name; without the folders nothing is taken for a number.
+    found = dataset.dataset(path, format="parquet")
+    table = found.to_table(columns=_COLUMNS, filter=chosen)
+    if table.num_rows == 0:
+        raise ConfigError(f"the rollup at {path} has nothing of these topics and this time")
+    return arrange(table)
+
+
+def arrange(table: Any) -> Rollup:
+    """A table with the columns of the rollup as series without gaps."""
+    import numpy as np
+
+    seconds = int(table["window_seconds"][0].as_py())
+    began = table["window_start"].to_numpy().astype("datetime64[s]").astype("int64")
+    joined = _joined(seconds, int(began.max() - began.min()) // seconds + 1)
+    width = seconds * joined
+    first = began.min() // width
+    index = began // width - first
+    count = int(index.max()) + 1
+    names = table["topic"].to_numpy(zero_copy_only=False)
+    columns = {name: table[name].to_numpy() for name in _COLUMNS[3:]}
+    found = []
+    for topic in sorted(set(names)):
+        mine = names == topic
+        at = index[mine]
+        values = {name: column[mine] for name, column in columns.items()}
+        weights = np.bincount(at, values["messages"], count)
+        shown: dict[str, Any] = {"messages": weights}
+        for name in ("bytes", "redelivered"):
+            shown[name] = np.bincount(at, values[name], count)
+        with np.errstate(invalid="ignore"):
+            for name in ("delay_p50", "delay_p95"):
+                shown[name] = np.bincount(at, values[name] * values["messages"], count) / weights
+        shown["delay_max"] = np.full(count, np.nan)
+        np.fmax.at(shown["delay_max"], at, values["delay_max"])
+        found.append(Series(topic, **shown))
+    found.sort(key=lambda series: -series.messages.sum())
+    times = ((np.arange(count) + first) * width).astype("datetime64[s]")
+    return Rollup(width, joined, times, found)
+
+
+def _joined(seconds: int, count: int) -> int:
+    """How many windows make one, so that at most about _POINTS are left."""
+    if count <= _POINTS:
+        return 1
+    needed = count * seconds / _POINTS
+    fitting = [length for length in _LENGTHS if length >= needed and length % seconds == 0]
+    return fitting[0] // seconds if fitting else -(-count // _POINTS)
