@@ -25,6 +25,9 @@ _CHUNK_MAX = 64
 # A lone worker that has more to do may leave FINs unsent this long.
 _FLUSH_SECONDS = 0.001
 
+# attempts is a 16 bit number, so no message is above this one.
+_NO_LIMIT = 65536
+
 _Chunk = tuple[Connection, list[Message]]
 
 
@@ -72,8 +75,7 @@ class Dispatch:
         self._runtime = runtime
         self._handler = handler
         self._concurrency = concurrency
-        # attempts is a 16 bit number, so no message is above this one.
-        self._limit = max_attempts or 65536
+        self._limit = max_attempts or _NO_LIMIT
         self._outcomes = outcomes
         self._report_all = report_all
         self._log_fields = log_fields or {}
@@ -85,7 +87,7 @@ class Dispatch:
         # Seconds a message, as measured last by any worker: each value is as good as the other.
         self._pace = _CHUNK_SECONDS
         # What the pull form took out of the queue and has not handed over yet.
-        self._rest: list[tuple[Connection, Message]] = []
+        self._rest: _Chunk | None = None
 
     def start(self) -> None:
         if self._handler is not None:
@@ -104,6 +106,10 @@ class Dispatch:
     def put(self, connection: Connection, messages: list[Message]) -> None:
         """Queue messages of one connection. By its reading thread; never blocks."""
         put = self._queue.put
+        if self._handler is None:
+            # One thread takes them, and as many as it likes.
+            put((connection, messages))
+            return
         size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
         if len(messages) <= size:
             put((connection, messages))
@@ -253,29 +259,38 @@ class Dispatch:
         deadline = self._runtime.now() + max_wait
         batch: list[Message] = []
         while len(batch) < max_messages:
-            if not self._rest:
+            chunk, self._rest = self._rest, None
+            if chunk is None:
                 if self._stopping:
                     break
+                left = max(0.0, deadline - self._runtime.now())
                 try:
-                    left = max(0.0, deadline - self._runtime.now())
-                    chunk: _Chunk | None = self._queue.get(min(left, max_idle) if batch else left)
+                    chunk = self._queue.get(min(left, max_idle) if batch else left)
                 except TimeoutError:
                     return batch
                 if chunk is None:
                     continue  # stopping; what was queued before has been given back
-                connection, messages = chunk
-                self._rest = [(connection, message) for message in messages]
+            connection, messages = chunk
             room = max_messages - len(batch)
-            taken, self._rest = self._rest[:room], self._rest[room:]
-            for connection, message in taken:
-                if not connection.hands_over:
-                    # As a worker does: it comes again by itself, or goes back at a stop.
-                    connection.requeue_quietly(message, 0)
-                elif message.attempts > self._limit:
-                    self._settle_given_up(connection, message)
-                else:
-                    batch.append(message)
+            if len(messages) > room:
+                self._rest = (connection, messages[room:])
+                messages = messages[:room]
+            batch += self._pulled(connection, messages)
         return batch if batch or not self._stopping else None
+
+    def _pulled(self, connection: Connection, messages: list[Message]) -> list[Message]:
+        if self._limit == _NO_LIMIT and connection.hands_over:
+            return messages
+        wanted = []
+        for message in messages:
+            if not connection.hands_over:
+                # As a worker does: it comes again by itself, or goes back at a stop.
+                connection.requeue_quietly(message, 0)
+            elif message.attempts > self._limit:
+                self._settle_given_up(connection, message)
+            else:
+                wanted.append(message)
+        return wanted
 
     # -- stopping ----------------------------------------------------------------------------
 
@@ -290,8 +305,11 @@ class Dispatch:
                 connection, messages = chunk
                 for message in messages:
                     yield connection, message
-        rest, self._rest = self._rest, []
-        yield from rest
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            connection, messages = rest
+            for message in messages:
+                yield connection, message
 
     def take_back(self, connection: Connection) -> Iterator[Message]:
         """Take out what no handler has begun of one connection; the rest stays queued."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -360,9 +362,7 @@ class Reader:
             self.start(block=False)
         return self._pull(max_messages, max_wait, math.inf if max_idle is None else max_idle)
 
-    def _pull(
-        self, max_messages: int, max_wait: float, max_idle: float
-    ) -> Iterator[list[Message]]:
+    def _pull(self, max_messages: int, max_wait: float, max_idle: float) -> Iterator[list[Message]]:
         run = self._running()
         while True:
             run.check_process()
@@ -372,6 +372,18 @@ class Reader:
             if batch is None:
                 return
             yield batch
+
+    def finish(self, messages: Iterable[Message]) -> int:
+        """FIN for all of them, in one write for each nsqd; returns for how many.
+
+        Cheaper than ``finish()`` of each. The rest were answered before, or timed out, or their
+        connection is gone: those come again. For any messages of this Reader; from any thread.
+        """
+        self._running()
+        return sum(
+            responder.finish_many(mine)
+            for responder, mine in groupby(messages, attrgetter("_responder"))
+        )
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, until ``stop()``; answer each. For a Reader without a handler."""

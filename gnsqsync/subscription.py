@@ -1,6 +1,6 @@
-"""The connections of one Reader: who is dialled, who holds how much RDY, when all back off.
+"""The connections of one Reader: who is dialled, who leaves, and when what is decided is sent.
 
-Holds the policy objects and the lock around them; knows no handler and no byte.
+Holds the nodes, the Sharing of RDY, and the lock around both; knows no handler and no byte.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
-from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.nodes import ReaderNodes
-from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 from gnsqsync.reader_options import ReaderOptions
 from gnsqsync.reports import Reports
 from gnsqsync.runtime import Runtime, Task
-from gnsqsync.silence import Silence
+from gnsqsync.sharing import Sharing
 from gnsqsync.stats import ConnectionStats
 from gnsqsync.sweep import Sweep
 from gnsqsync.tally import Totals, stats_of
@@ -32,8 +30,6 @@ __all__ = ["Subscription"]
 
 log = logging.getLogger("gnsqsync.reader")
 
-# A lowered RDY takes that long, at most, to reach nsqd and stop messages on the wire.
-_TRANSIT_SECONDS = 0.1
 # How long nsqd has to close its side of a connection that was removed.
 _EOF_SECONDS = 1.0
 
@@ -49,9 +45,9 @@ class Receiver(Protocol):
 class Subscription:
     """Every connection of a reader to its topic and channel.
 
-    ``_lock`` is the RDY allocator's lock. It guards the tables of connections and tasks, the
-    allocator, the backoff, the nodes and ``_tick_at``. Under it things are only decided: a
-    method that holds it returns the connections to flush, in order, and the flush comes after.
+    ``_lock`` is the RDY allocator's lock. It guards the Sharing, the nodes, the tables of dials
+    and tasks, and ``_tick_at``. Under it things are only decided: that gives the connections to
+    flush, in order, and the flush comes after.
     """
 
     def __init__(
@@ -69,8 +65,6 @@ class Subscription:
         on_hopeless: Callable[[NSQError], None],
         rng: random.Random,
     ) -> None:
-        self.in_backoff = False
-        self.paused = False
         self._topic = topic
         self._channel = channel
         self._flow = flow
@@ -84,7 +78,6 @@ class Subscription:
         self.discovers = False
         self._direct = set(direct)
         self._lock = runtime.lock()
-        self._connections: dict[Address, Connection] = {}
         self._dialling: set[Connection] = set()
         # Removed, and not closed yet because messages are in flight.
         self._leaving: set[Connection] = set()
@@ -93,22 +86,9 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        # Said once: that there are more nsqds than max_in_flight.
-        self._told_crowd = False
-        self._silence = Silence()
-        self._past = Totals()
         self._sweep = Sweep(self.connections, flow, runtime, timer)
         self._nodes = ReaderNodes(self._direct, rng=rng)
-        self._allocator: RdyAllocator[Address] = RdyAllocator(
-            flow.initial_max_in_flight,
-            low_rdy_idle_timeout=flow.low_rdy_idle_timeout,
-            low_rdy_timeout=flow.low_rdy_timeout,
-            rng=rng,
-            transit=_TRANSIT_SECONDS,
-        )
-        self._backoff = Backoff(
-            flow.max_backoff_duration, flow.backoff_multiplier, flow.backoff_strategy, rng
-        )
+        self._sharing = Sharing(flow, rng)
 
     # -- which nsqds -------------------------------------------------------------------------
 
@@ -136,12 +116,11 @@ class Subscription:
             self._refused.pop(address, None)
             self._nodes.remove(address)
             dialling = [c for c in self._dialling if c.address == address]
-            connection = self._connections.get(address)
+            connection = self._sharing.connections.get(address)
             if connection is not None:
                 connection.hands_over = False
                 self._leaving.add(connection)
-                self._allocator.retire(address)
-                changed = self._plan(self._runtime.now())
+                changed = self._sharing.leave(address, self._runtime.now())
         for dial in dialling:
             dial.close()
         if connection is not None:
@@ -204,12 +183,9 @@ class Subscription:
             joined = not self._stopping and self._nodes.connected(address, now)
             if joined:
                 self._refused.pop(address, None)
-                self._connections[address] = connection
-                self._allocator.add(address, connection.negotiated.max_rdy_count, now)
-                changed = self._plan(now)
-                limit = self._allocator.max_in_flight
-                crowd = len(self._connections) > limit > 0 and not self._told_crowd
-                self._told_crowd = self._told_crowd or crowd
+                changed = self._sharing.join(connection, now)
+                limit = self._sharing.max_in_flight
+                crowd = self._sharing.is_new_crowd()
         if not joined:
             connection.close()
             connection.read()
@@ -246,21 +222,13 @@ class Subscription:
         self._tick()
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
-        address = connection.address
         with self._lock:
             now = self._runtime.now()
-            self._past.add(connection)
-            known = self._connections.get(address) is connection
-            if known:
-                del self._connections[address]
-                under_test = self._allocator.test_node == address
-                self._allocator.remove(address, now)
-                self._nodes.lost(address, now)
-                if under_test:
-                    self._backoff.test_lost(now)
-                error = self._backoff.take_error()
-                changed = self._plan(now)
-        if not known:
+            changed = self._sharing.lose(connection, now)
+            error = self._sharing.take_error()
+            if changed is not None:
+                self._nodes.lost(connection.address, now)
+        if changed is None:
             return
         self._apply(changed)
         self._reports.strategy(error)
@@ -269,23 +237,6 @@ class Subscription:
         self._tick()
 
     # -- RDY and backoff ---------------------------------------------------------------------
-
-    def _plan(self, now: float) -> list[Connection]:
-        """Share max_in_flight anew, holding ``_lock``; whom to flush, lowered ones first."""
-        phase = self._backoff.phase
-        self.in_backoff = phase is not Phase.OPEN
-        self._allocator.set_phase(phase)
-        loads = {
-            address: Load(len(connection.in_flight), connection.last_message_at)
-            for address, connection in self._connections.items()
-        }
-        changed = []
-        for address, rdy in self._allocator.update(now, loads):
-            connection = self._connections[address]
-            if not connection.closing and connection.level is not None:
-                connection.level.share = rdy
-                changed.append(connection)
-        return changed
 
     def _apply(self, changed: list[Connection]) -> None:
         for connection in changed:
@@ -297,14 +248,13 @@ class Subscription:
         with self._lock:
             self._tick_at = math.inf
             now = self._runtime.now()
-            resumed = self._backoff.tick(now)
-            changed = self._plan(now)
+            resumed = self._sharing.tick(now)
+            changed = self._sharing.plan(now)
             due = self._dial_due(now)
             self._tasks = [task for task in self._tasks if task.alive]
-            asked_for, reason = self._why_silent()
-            silent = self._silence.note(reason, now)
+            silent = None if self._stopping else self._sharing.silent_for(now)
         if silent is not None:
-            self._reports.silent(silent, reason, asked_for=asked_for)
+            self._reports.silent(*silent)
         if resumed:
             self._reports.testing()
         for connection in due:
@@ -315,18 +265,6 @@ class Subscription:
                 self._tasks.append(task)
         self._apply(changed)
 
-    def _why_silent(self) -> tuple[bool, str]:
-        """Why no nsqd may send, "" when one may; holding ``_lock``. First: whether it is wanted."""
-        if self._stopping or any(self._allocator.rdy_of(a) for a in self._connections):
-            return True, ""
-        if self.paused or not self._allocator.max_in_flight:
-            return True, "it is paused, or max_in_flight is 0"
-        if not self._connections:
-            return False, "no nsqd is connected"
-        if self._allocator.regime is Regime.SILENT:
-            return True, "backoff after failures"
-        return False, "the messages in flight use up max_in_flight; handlers are slow or stuck"
-
     def _arm(self) -> None:
         """See to it that ``_tick`` runs when time alone changes something."""
         with self._lock:
@@ -334,13 +272,10 @@ class Subscription:
                 return
             now = self._runtime.now()
             when = now + self._flow.rdy_redistribute_interval
-            for at in (
-                self._allocator.next_at(),
-                self._backoff.resume_at,
-                self._nodes.next_at(),
-            ):
-                if at is not None:
-                    when = min(when, at)
+            dial_at = self._nodes.next_at()
+            if dial_at is not None:
+                when = min(when, dial_at)
+            when = min(when, *self._sharing.next_times())
             if when >= self._tick_at:
                 return
             self._tick_at = when
@@ -353,9 +288,9 @@ class Subscription:
 
     def replan(self) -> None:
         """After answers made room that a waiting nsqd may have."""
-        if self._allocator.waiting:
+        if self._sharing.waiting:
             with self._lock:
-                changed = self._plan(self._runtime.now())
+                changed = self._sharing.plan(self._runtime.now())
             self._apply(changed)
 
     def note(self, finished: int, failed: int) -> None:
@@ -364,36 +299,26 @@ class Subscription:
         Called before the answers are flushed, so that RDY 0 stands in front of the REQs.
         """
         with self._lock:
-            now = self._runtime.now()
-            changed_phase = self._backoff.note(finished, failed, now)
-            if not changed_phase:
-                return
-            level, resume_at = self._backoff.level, self._backoff.resume_at
-            error = self._backoff.take_error()
-            changed = self._plan(now)
-        seconds = 0.0 if resume_at is None else resume_at - now
-        self._apply(changed)
-        self._reports.strategy(error)
-        self._reports.backoff(level, seconds)
+            verdict = self._sharing.note(finished, failed, self._runtime.now())
+        if verdict is None:
+            return
+        self._apply(verdict.changed)
+        self._reports.strategy(verdict.error)
+        self._reports.backoff(verdict.level, verdict.seconds)
 
     def set_max_in_flight(self, count: int) -> None:
         with self._lock:
-            self._allocator.set_max_in_flight(count)
-            changed = self._plan(self._runtime.now())
+            changed = self._sharing.set_max_in_flight(count, self._runtime.now())
         self._apply(changed)
 
     def pause(self) -> None:
         with self._lock:
-            self.paused = True
-            self._allocator.pause()
-            changed = self._plan(self._runtime.now())
+            changed = self._sharing.pause(self._runtime.now())
         self._apply(changed)
 
     def resume(self) -> None:
         with self._lock:
-            self.paused = False
-            self._allocator.resume()
-            changed = self._plan(self._runtime.now())
+            changed = self._sharing.resume(self._runtime.now())
         self._apply(changed)
 
     # -- what the connections tell -------------------------------------------------------------
@@ -405,6 +330,12 @@ class Subscription:
     def on_answered(self, connection: Connection, success: bool | None) -> None:
         if success is False or self.in_backoff:
             self.note(int(success is True), int(success is False))
+        self.replan()
+        self._receiver.on_settled()
+
+    def on_finished(self, count: int) -> None:
+        if self.in_backoff:
+            self.note(count, 0)
         self.replan()
         self._receiver.on_settled()
 
@@ -448,14 +379,14 @@ class Subscription:
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
-        for connection in [*self._connections.values(), *self._dialling]:
+        for connection in [*self._sharing.connections.values(), *self._dialling]:
             connection.abandon()
 
     # -- looking ---------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
         with self._lock:
-            return list(self._connections.values())
+            return list(self._sharing.connections.values())
 
     @property
     def in_flight(self) -> int:
@@ -467,12 +398,20 @@ class Subscription:
         return all(c.quiet and not c.in_flight for c in self.connections())
 
     @property
+    def in_backoff(self) -> bool:
+        return self._sharing.in_backoff
+
+    @property
+    def paused(self) -> bool:
+        return self._sharing.paused
+
+    @property
     def max_in_flight(self) -> int:
-        return self._allocator.max_in_flight
+        return self._sharing.max_in_flight
 
     @property
     def backoff_level(self) -> int:
-        return self._backoff.level
+        return self._sharing.backoff_level
 
     @property
     def is_starved(self) -> bool:
@@ -485,10 +424,7 @@ class Subscription:
 
     def totals(self) -> Totals:
         with self._lock:
-            totals = self._past.copy()
-            for connection in self._connections.values():
-                totals.add(connection)
-        return totals
+            return self._sharing.totals()
 
     def connection_stats(self) -> tuple[ConnectionStats, ...]:
         now = self._runtime.now()

@@ -12,5 +12,4 @@ with reader:
         if not batch:
             continue  # nothing arrived within max_wait
         print(f"storing {sorted(message.json()['number'] for message in batch)}", flush=True)
-        for message in batch:
-            message.finish()
+        reader.finish(batch)

@@ -72,6 +72,9 @@ class Consumer(Protocol):
         ``success``: True for FIN, False for REQ with backoff, None for REQ without.
         """
 
+    def on_finished(self, count: int) -> None:
+        """So many were finished by one call; by the calling thread, outside all locks."""
+
     def requeue_delay_for(self, message: Message) -> float:
         """Seconds of a REQ without a delay of its own."""
 
@@ -337,6 +340,25 @@ class Connection:
         self.outbox.fins.append(message._id)
         self._answered(message, True)
         return True
+
+    def finish_many(self, messages: Iterable[Message]) -> int:
+        """FIN for those that are in flight, written at once; how many."""
+        in_flight, fins = self.in_flight, self.outbox.fins
+        count = 0
+        for message in messages:
+            try:
+                in_flight.remove(message)
+            except KeyError:
+                continue
+            message._status |= ANSWERED
+            if message._status & DETACHED:
+                self._answered_late[message._id] = message
+            fins.append(message._id)
+            count += 1
+        if count and self._consumer is not None:
+            self._consumer.on_finished(count)
+        self.outbox.flush(PASSING_WAIT)
+        return count
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
         if not self.requeue_quietly(message, delay):
