@@ -43,7 +43,7 @@ class Intake(Observer):
     """A connection to the plan's nsqd for one attempt, as a context manager.
 
     ``hand``: messages taken and not answered, oldest first; ``received_at``: when each was taken,
-    nanoseconds since the epoch. RDY counts what is in flight, and is never above ``room``, so no
+    microseconds since the epoch. RDY counts what is in flight, and is never above ``room``, so no
     more comes than the budget; what is in flight beyond the hand waits in the Reader.
     """
 
@@ -163,7 +163,7 @@ class Intake(Observer):
             return
         size = sum([len(message.body) for message in batch])
         self.hand += batch
-        self.received_at += [time.time_ns()] * len(batch)
+        self.received_at += [time.time_ns() // 1000] * len(batch)
         self._bytes += size
         self._taken += len(batch)
         self._taken_bytes += size
@@ -239,8 +239,7 @@ class Intake(Observer):
 
     def finish_hand(self) -> None:
         """FIN all in hand."""
-        for message in self.hand:
-            message.finish()
+        self._reader.finish(self.hand)
         self._keep([])
 
     def finish_those(self, ids: set[str]) -> None:

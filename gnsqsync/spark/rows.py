@@ -25,7 +25,6 @@ __all__ = [
     "Where",
     "arrow_schema",
     "check_columns",
-    "encode",
     "open_entry",
 ]
 
@@ -69,7 +68,7 @@ class BadEntry(Exception):
 
 
 class Row(Protocol):
-    """What ``encode`` reads of a message."""
+    """What an entry takes of a message."""
 
     @property
     def body(self) -> bytes: ...
@@ -108,45 +107,46 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([ALL_SCHEMA.field(name) for name in columns])
 
 
-def encode(
-    messages: Sequence[Row], received_at_ns: Sequence[int], where: Where, end: bool
-) -> bytes:
-    """Messages as one log entry: an Arrow IPC stream, its buffers compressed with LZ4.
-
-    ``received_at_ns``: nanoseconds since the epoch, one for each message. ``end``: whether the
-    partition has no entry behind this one.
-    """
-    columns = [
-        pa.array([message.body for message in messages], pa.binary()),
-        pa.array([message.id for message in messages], pa.string()),
-        pa.array([message.timestamp for message in messages], pa.int64()),
-        pa.array([message.attempts for message in messages], pa.int32()),
-        _micros(pa.array(received_at_ns, pa.int64())),
-    ]
-    about = {
-        b"format": _FORMAT,
-        b"topic": where.topic.encode(),
-        b"channel": where.channel.encode(),
-        b"nsqd": where.nsqd.encode(),
-        b"end": b"1" if end else b"0",
-    }
-    schema = _STORED.with_metadata(about)
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return bytes(sink.getvalue())
-
-
 @dataclass(frozen=True)
 class Entry:
-    """One log entry: what was stored, and where it came from."""
+    """One log entry: its rows, and where they came from.
+
+    ``end``: whether the partition has no entry behind this one.
+    """
 
     stored: pa.RecordBatch
     topic: str
     channel: str
     nsqd: str
     end: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], received_at: Sequence[int], where: Where, end: bool) -> Entry:
+        """Messages as an entry. ``received_at``: microseconds since the epoch, one for each."""
+        columns = [
+            pa.array([row.body for row in rows], pa.binary()),
+            pa.array([row.id for row in rows], pa.string()),
+            pa.array([row.timestamp for row in rows], pa.int64()),
+            pa.array([row.attempts for row in rows], pa.int32()),
+            pa.array(received_at, _UTC_MICROS),
+        ]
+        stored = pa.RecordBatch.from_arrays(columns, schema=_STORED)
+        return cls(stored, where.topic, where.channel, where.nsqd, end)
+
+    def encode(self) -> bytes:
+        """As an Arrow IPC stream, its buffers compressed with LZ4."""
+        about = {
+            b"format": _FORMAT,
+            b"topic": self.topic.encode(),
+            b"channel": self.channel.encode(),
+            b"nsqd": self.nsqd.encode(),
+            b"end": b"1" if self.end else b"0",
+        }
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, _STORED.with_metadata(about), options=options) as writer:
+            writer.write_batch(self.stored)
+        return bytes(sink.getvalue())
 
     @property
     def rows(self) -> int:
@@ -169,14 +169,14 @@ class Entry:
 
     def _column(self, name: str) -> pa.Array:
         if name == "timestamp":
-            return _micros(self.stored.column("timestamp_ns"))
+            return pc.divide(self.stored.column("timestamp_ns"), 1000).cast(_UTC_MICROS)
         if name in ("topic", "channel", "nsqd"):
             return pa.repeat(pa.scalar(getattr(self, name), pa.string()), self.rows)
         return self.stored.column(name)
 
 
 def open_entry(data: bytes) -> Entry:
-    """The entry that ``encode`` made these bytes of. Raises BadEntry that says what is wrong."""
+    """The entry of which ``Entry.encode`` made these bytes. Raises BadEntry with the reason."""
     try:
         with pa.ipc.open_stream(data) as reader:
             about = reader.schema.metadata or {}
@@ -192,7 +192,3 @@ def open_entry(data: bytes) -> Entry:
         nsqd=about[b"nsqd"].decode(),
         end=about[b"end"] == b"1",
     )
-
-
-def _micros(nanoseconds: pa.Array) -> pa.Array:
-    return pc.divide(nanoseconds, 1000).cast(_UTC_MICROS)
