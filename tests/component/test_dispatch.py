@@ -236,6 +236,43 @@ def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     assert bench.dispatch.working == 2
 
 
+def test_each_worker_tells_the_handler_of_its_end_on_its_own_thread(
+    bench: Bench, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Killed(BaseException):
+        """Ends the worker's thread or greenlet."""
+
+    class Handler:
+        def __init__(self) -> None:
+            self.worked: set[int] = set()
+            self.ended: list[int] = []
+
+        def __call__(self, message: Message) -> None:
+            self.worked.add(bench.dispatch._runtime.current())
+            if message.body == b"die":
+                raise Killed
+
+        def worker_ended(self) -> None:
+            self.ended.append(bench.dispatch._runtime.current())
+            # Still counted, so that a stop waits for it.
+            assert bench.dispatch.working
+            raise ValueError("is logged")
+
+    handler = Handler()
+    bench.start(handler, concurrency=2)
+    bench.put(b"die")
+    world.eventually(lambda: handler.ended)
+    assert set(handler.ended) == handler.worked
+    for _ in range(20):
+        bench.put(b"x")
+    bench.idle()
+    bench.dispatch.stop()
+    world.eventually(lambda: not bench.dispatch.working)
+    assert len(handler.ended) == 3
+    assert set(handler.ended) >= handler.worked
+    assert caplog.text.count("ValueError: is logged") == 3
+
+
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(1), Requeue()])
 def test_a_give_up_that_raises_is_a_requeue(bench: Bench, error: BaseException) -> None:
     def give_up(message: Message) -> bool:
