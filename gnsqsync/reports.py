@@ -74,7 +74,7 @@ class Reports:
             log.warning("lost %s: %s", address, reason, extra=extra)
         self.notify("lost", address, reason)
 
-    def silent(self, seconds: float, reason: str, *, asked_for: bool) -> None:
+    def silent(self, seconds: float, reason: str, asked_for: bool) -> None:
         """RDY has been 0 at every nsqd for long."""
         log.log(
             logging.INFO if asked_for else logging.WARNING,

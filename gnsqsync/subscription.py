@@ -272,10 +272,9 @@ class Subscription:
                 return
             now = self._runtime.now()
             when = now + self._flow.rdy_redistribute_interval
-            dial_at = self._nodes.next_at()
-            if dial_at is not None:
-                when = min(when, dial_at)
-            when = min(when, *self._sharing.next_times())
+            for at in (self._nodes.next_at(), *self._sharing.next_times()):
+                if at is not None:
+                    when = min(when, at)
             if when >= self._tick_at:
                 return
             self._tick_at = when

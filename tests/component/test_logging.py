@@ -183,7 +183,7 @@ def test_a_reader_that_gets_nothing_says_why(
         assert [r.levelno for r in told("it is paused")] == [logging.INFO]
         reader.resume()
         world.eventually(lambda: len(nsqd.received("RDY")) == 3)
-        world.eventually(lambda: not reader._running().subscription._silence._reason)
+        world.eventually(lambda: not reader._running().subscription._sharing._silence._reason)
         reader.pause()
         world.eventually(lambda: len(told("it is paused")) == 2)
 

@@ -135,7 +135,9 @@ def test_stop_in_a_handler_and_before_it_returns(client: Client, world: World) -
             reader.start()
 
     with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()]) as nsqd:
-        reader = client.consume(handler, nsqd, latency="throughput")
+        # Not consume(): the handler may run before that returns.
+        reader = client.reader(handler, nsqd, latency="throughput")
+        reader.start(block=False)
         assert reader.join(10) == CLEAN
         world.eventually(lambda: nsqd.received("FIN") and nsqd.received("CLS"))
 
