@@ -1,3 +1,9 @@
-"""The jobs on Spark as functions."""
+"""The jobs on Spark as functions; a module of the same name holds each."""
 
 from __future__ import annotations
+
+from gnsqsync.spark.jobs.archive import archive
+from gnsqsync.spark.jobs.report import report
+from gnsqsync.spark.jobs.rollup import rollup
+
+__all__ = ["archive", "report", "rollup"]

@@ -89,10 +89,13 @@ def _png(rollup: Rollup, title: str) -> bytes:
     shown = prominent(rollup)
     for place, (text, draw) in zip(axes, PANELS, strict=True):
         _panel(place, rollup, shown, text, draw)
-    figure.subplots_adjust(left=0.075, right=0.975, top=0.895, bottom=0.065, hspace=0.3)
+    columns = len(shown) if sum(len(name) + 5 for name, _, _ in shown) < 120 else 4
+    rows = -(-len(shown) // columns)
+    top = 0.905 - 0.02 * rows
+    figure.subplots_adjust(left=0.075, right=0.975, top=top, bottom=0.065, hspace=0.3)
     figure.text(0.03, 0.972, title, fontsize=16, fontweight="bold", va="center")
     figure.text(0.03, 0.949, subtitle(rollup), fontsize=9.5, color=_FAINT, va="center")
-    _legend(figure, axes[0], shown, (0.024, 0.94))
+    _legend(figure, shown, columns)
     figure.text(0.03, 0.018, footnote(rollup), fontsize=8, color=_FAINT, va="center")
     return _saved(figure, "png")
 
@@ -186,7 +189,7 @@ def _panel(
     place.set_title(title, loc="left", fontsize=10.5, fontweight="bold", pad=8)
     draw(place, rollup, shown)
     place.margins(x=0.01)
-    place.tick_params(length=0)
+    place.tick_params(which="both", length=0)
     locator = AutoDateLocator(minticks=5, maxticks=12)
     place.xaxis.set_major_locator(locator)
     place.xaxis.set_major_formatter(ConciseDateFormatter(locator))
@@ -199,12 +202,16 @@ def _middle(rollup: Rollup) -> Any:
     return rollup.times + np.timedelta64(rollup.seconds // 2, "s")
 
 
+def _points(rollup: Rollup) -> dict[str, Any]:
+    """A line of few points shows them; one alone would not be seen at all."""
+    return {"marker": "o", "markersize": 3.5} if len(rollup.times) <= 40 else {}
+
+
 def _rates(place: Axes, rollup: Rollup, shown: Shown, attribute: str) -> None:
-    marker = "o" if len(rollup.times) == 1 else None
     for _, color, series in shown:
         rate = getattr(series, attribute) / rollup.seconds
-        place.plot(_middle(rollup), rate, color=color, marker=marker)
-        if len(shown) <= 3:
+        place.plot(_middle(rollup), rate, color=color, **_points(rollup))
+        if len(shown) == 1:
             place.fill_between(_middle(rollup), rate, color=color, alpha=0.08, linewidth=0)
     place.set_ylim(bottom=0)
 
@@ -233,6 +240,7 @@ def _redelivered(place: Axes, rollup: Rollup, shown: Shown) -> None:
             align="edge",
             color=color,
             linewidth=0,
+            antialiased=False,  # no seams between neighbours
         )
         bottom = bottom + series.redelivered
     place.set_ylim(0, max(1.0, bottom.max() * 1.08))
@@ -255,10 +263,11 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
             np.maximum(values, 0.0005)
             for values in (series.delay_p50, series.delay_p95, series.delay_max)
         )
-        place.plot(at, p50, color=color, marker="o" if len(at) == 1 else None)
-        place.plot(at, p95, color=color, linewidth=1.1, linestyle=(0, (4, 2)))
-        place.plot(at, longest, color=color, linewidth=0, marker=".", markersize=2.5, alpha=0.5)
-        if len(drawn) <= 3:
+        place.plot(at, p50, color=color, **_points(rollup))
+        place.plot(at, p95, color=color, linewidth=1.1, linestyle=(0, (4, 2)), **_points(rollup))
+        size = 5 if _points(rollup) else 2.5
+        place.plot(at, longest, color=color, linewidth=0, marker=".", markersize=size, alpha=0.5)
+        if len(drawn) == 1:
             place.fill_between(at, p50, p95, color=color, alpha=0.08, linewidth=0)
     place.set_yscale("log")
     place.yaxis.set_major_locator(LogLocator(numticks=8))
@@ -289,14 +298,20 @@ PANELS: tuple[tuple[str, Callable[[Axes, Rollup, Shown], None]], ...] = (
 )
 
 
-def _legend(figure: Figure, place: Axes, shown: Shown, corner: tuple[float, float]) -> None:
+def _legend(figure: Figure, shown: Shown, columns: int) -> None:
     from matplotlib.lines import Line2D
 
+    # A topic's name has up to 64 characters.
+    names = [name if len(name) <= 34 else f"{name[:33]}…" for name, _, _ in shown]
+    colors = [color for _, color, _ in shown]
     figure.legend(
-        handles=[Line2D([], [], color=c, linewidth=3, label=name) for name, c, _ in shown],
+        handles=[
+            Line2D([], [], color=color, linewidth=3, label=name)
+            for name, color in zip(names, colors, strict=True)
+        ],
         loc="upper left",
-        bbox_to_anchor=corner,
-        ncols=len(shown),
+        bbox_to_anchor=(0.024, 0.94),
+        ncols=columns,
         frameon=False,
         handlelength=1.0,
         handletextpad=0.5,
