@@ -91,6 +91,11 @@ def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
     return _Reloader(say, stop_timeout).run()
 
 
+def _ignore_interrupts() -> None:
+    # A terminal sends them to the child, too; it gets SIGTERM from us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class _Reloader:
     def __init__(self, say: Callable[[str], object], stop_timeout: float) -> None:
         self._say = say
@@ -126,7 +131,9 @@ class _Reloader:
 
     def _start(self) -> None:
         environment = {**os.environ, _VARIABLE: str(os.getpid())}
-        self._child = subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=environment)
+        self._child = subprocess.Popen(
+            [sys.executable, *sys.orig_argv[1:]], env=environment, preexec_fn=_ignore_interrupts
+        )
 
     def _wait_for_change(self) -> None:
         ended = False

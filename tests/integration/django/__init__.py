@@ -1,0 +1,1 @@
+"""Django projects that use gnsqsync.django, run as their users run them."""

@@ -1,0 +1,383 @@
+"""What the author of a Django project tests; run by manage.py test."""
+
+import io
+from unittest import mock
+
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import InterfaceError, ProgrammingError, connection, transaction
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+
+from gnsqsync import Requeue, Writer
+from gnsqsync.django import get_writer, nsq_handler, publish, publish_many, publish_on_commit
+from gnsqsync.django.handlers import all_handlers
+from gnsqsync.django.test import CapturedMessage, captured_messages
+from gnsqsync.errors import ClosedError, ConfigError, NotSent
+from shop.models import Order
+
+GOOD = {"default": {"NSQD": ["127.0.0.1:1"]}}
+
+
+class FakeMessage:
+    """What a handler needs of one."""
+
+    def __init__(self, number, attempts=1):
+        self.body = b'{"number": %d}' % number
+        self.number = number
+        self.attempts = attempts
+
+    def json(self):
+        return {"number": self.number}
+
+
+def handler(name):
+    (found,) = (h for h in all_handlers() if h.name == name)
+    return found
+
+
+def problems(**settings):
+    with override_settings(GNSQSYNC=settings.pop("GNSQSYNC", settings)):
+        return [
+            f"{m.id} {m.msg} {m.hint}"
+            for m in checks.run_checks()
+            if (m.id or "").startswith("gnsqsync")
+        ]
+
+
+class Publishing(SimpleTestCase):
+    def test_captured(self):
+        with captured_messages() as messages:
+            publish("orders", "é", defer=3)
+            publish_many("orders", [b'{"a": 1}', "b"])
+            get_writer().publish_async("mail", b"c").result(0)
+        self.assertEqual(
+            messages,
+            [
+                CapturedMessage("orders", "é".encode(), 3),
+                CapturedMessage("orders", b'{"a": 1}'),
+                CapturedMessage("orders", b"b"),
+                CapturedMessage("mail", b"c"),
+            ],
+        )
+        self.assertEqual(messages[1].json(), {"a": 1})
+
+    def test_what_a_writer_refuses_is_refused(self):
+        with captured_messages() as messages:
+            for topic, body in (("no good", "x"), ("orders", ""), ("orders", b"x" * 1048577)):
+                with self.assertRaises(ConfigError):
+                    publish(topic, body)
+            for bodies in ([], "one text", [b"x", b""]):
+                with self.assertRaises(ConfigError):
+                    publish_many("orders", bodies)
+            with self.assertRaises(ConfigError):
+                publish("orders", "x", defer=-1)
+            with self.assertRaises(ConfigError):
+                publish("orders", "x", timeout="soon")
+        self.assertEqual(messages, [])
+
+    def test_the_writer_is_one_and_comes_back_after_a_capture(self):
+        before = get_writer()
+        self.assertIs(type(before), Writer)
+        with captured_messages():
+            self.assertIsNot(get_writer(), before)
+            with captured_messages() as inner:
+                publish("orders", "x")
+            self.assertEqual(len(inner), 1)
+        self.assertIs(get_writer(), before)
+
+    def test_the_memory_backend(self):
+        writer = get_writer("other")
+        publish("orders", "x", alias="other")
+        self.assertEqual(writer.messages, [CapturedMessage("orders", b"x")])
+        self.assertEqual((writer.is_connected, writer.stats().published), (True, 1))
+        writer.connect()
+        writer.ping()
+        writer.close()
+        with self.assertRaises(ClosedError):
+            publish("orders", "x", alias="other")
+        with override_settings(GNSQSYNC={"other": {"BACKEND": "memory"}}):
+            self.assertIsNot(get_writer("other"), writer)
+
+    def test_nothing_is_connected_until_the_first_publish(self):
+        with self.assertRaises(NotSent):
+            publish("orders", "x", timeout=0.2)
+
+    def test_settings_reach_the_writer(self):
+        with override_settings(
+            GNSQSYNC={
+                "default": {
+                    "NSQD": "127.0.0.1:1,127.0.0.1:2",
+                    "OPTIONS": {
+                        "publish_timeout": 0.1,
+                        "max_attempts": 7,
+                        "client_id": "me",
+                        "policy": "failover",
+                    },
+                }
+            }
+        ):
+            writer = get_writer()
+            self.assertIn("127.0.0.1:1, 127.0.0.1:2", repr(writer))
+            self.assertEqual((writer._publish_timeout, writer._policy), (0.1, "failover"))
+            self.assertEqual(writer._options.client_id, "me")
+            reader = handler("shop.slowly").reader(concurrency=3)
+            self.assertEqual(reader._setup.flow.max_attempts, 7)
+            self.assertEqual(reader._setup.flow.concurrency, 3)
+            self.assertEqual(reader._setup.options.client_id, "me")
+        with override_settings(
+            GNSQSYNC={"default": {"NSQD": ["127.0.0.1:1"], "LOOKUPD": ["127.0.0.1:3"]}}
+        ):
+            self.assertEqual(repr(get_writer()), "<Writer to 127.0.0.1:1>")
+            setup = handler("shop.slowly").reader()._setup
+            self.assertEqual((setup.nsqds, len(setup.lookupds)), ((), 1))
+        with override_settings(GNSQSYNC={"default": {"LOOKUPD": ["127.0.0.1:3"]}}):
+            self.assertIn("127.0.0.1:3", repr(get_writer()))
+
+    def test_an_alias_that_is_not_there(self):
+        with self.assertRaisesMessage(ImproperlyConfigured, "'default', 'other'"):
+            get_writer("othre")
+
+
+class OnCommit(TestCase):
+    def test_it_waits_for_the_commit(self):
+        body = bytearray(b"1")
+        with captured_messages() as messages:
+            with self.captureOnCommitCallbacks(execute=True):
+                publish_on_commit("orders", "é", defer=2)
+                publish_on_commit("orders", bytes(body))
+                body[0] = 0
+                self.assertEqual(messages, [])
+        self.assertEqual(
+            messages, [CapturedMessage("orders", "é".encode(), 2), CapturedMessage("orders", b"1")]
+        )
+
+    def test_what_is_wrong_is_said_at_once(self):
+        with self.captureOnCommitCallbacks() as callbacks:
+            with self.assertRaises(ConfigError):
+                publish_on_commit("no good", "x")
+            with self.assertRaises(ConfigError):
+                publish_on_commit("orders", "")
+        self.assertEqual(callbacks, [])
+
+    def test_a_rollback_publishes_nothing(self):
+        with captured_messages() as messages, self.captureOnCommitCallbacks(execute=True):
+            try:
+                with transaction.atomic():
+                    publish_on_commit("orders", "x")
+                    raise ValueError
+            except ValueError:
+                pass
+        self.assertEqual(messages, [])
+
+
+class OnCommitForReal(TransactionTestCase):
+    def test_outside_of_a_transaction_it_is_at_once(self):
+        with captured_messages() as messages:
+            publish_on_commit("orders", "x")
+        self.assertEqual(len(messages), 1)
+
+    def test_a_failure_is_raised_after_the_commit_or_logged(self):
+        with self.assertRaises(NotSent):
+            with transaction.atomic():
+                Order.objects.create(number=1)
+                publish_on_commit("orders", "x", timeout=0.1)
+        self.assertEqual(Order.objects.count(), 1)
+        with self.assertLogs("django", "ERROR"), transaction.atomic():
+            publish_on_commit("orders", "x", timeout=0.1, robust=True)
+
+
+class Handlers(TestCase):
+    """Called in the thread of the test, a handler sees its transaction and leaves it alone."""
+
+    def test_the_connection_of_the_test_stays(self):
+        before = connection.connection
+        with mock.patch.dict(connection.settings_dict, CONN_MAX_AGE=0):
+            handler("shop.store_order")(FakeMessage(1))
+            handler("shop.store_order").worker_ended()
+        self.assertIs(connection.connection, before)
+        self.assertEqual(Order.objects.count(), 1)
+
+    def test_a_message_rolls_back_what_it_raised_in(self):
+        in_a_transaction = handler("shop.in_a_transaction")
+        with captured_messages() as messages, self.captureOnCommitCallbacks(execute=True):
+            with self.assertRaises(Requeue):
+                in_a_transaction(FakeMessage(5))
+            self.assertEqual(Order.objects.count(), 0)
+            in_a_transaction(FakeMessage(5, attempts=2))
+        self.assertEqual([m.body for m in messages], [b"5"])
+
+    def test_the_function_stays_as_it_is(self):
+        from shop.nsq_handlers import store_order
+
+        store_order(FakeMessage(2))
+        self.assertEqual(Order.objects.get().number, 2)
+
+
+class Connections(TransactionTestCase):
+    def test_an_old_connection_is_closed_and_a_young_one_kept(self):
+        store_order = handler("shop.store_order")
+        for age, kept in ((0, False), (None, True), (60, True)):
+            connection.close()
+            with mock.patch.dict(connection.settings_dict, CONN_MAX_AGE=age):
+                store_order(FakeMessage(100 + len(str(age))))
+                self.assertEqual(connection.connection is not None, kept, age)
+                Order.objects.all().delete()
+        store_order.worker_ended()
+        self.assertIsNone(connection.connection)
+
+    def test_a_broken_one_is_replaced_also_after_an_exception(self):
+        store_order = handler("shop.store_order")
+        # As a database that was restarted; SQLite itself would always call it usable.
+        broken = mock.patch.object(connection, "is_usable", return_value=False)
+        with mock.patch.dict(connection.settings_dict, CONN_MAX_AGE=None), broken:
+            Order.objects.create(number=1)
+            connection.connection.close()
+            with self.assertRaises(ProgrammingError):
+                store_order(FakeMessage(2))
+            store_order(FakeMessage(2))
+        self.assertEqual(Order.objects.count(), 2)
+
+    def test_a_failing_close_is_logged_and_the_message_is_done(self):
+        with mock.patch.object(
+            connection, "close_if_unusable_or_obsolete", side_effect=InterfaceError("gone")
+        ):
+            with self.assertLogs("gnsqsync.django", "WARNING") as logs:
+                handler("shop.store_order")(FakeMessage(3))
+        self.assertEqual(len(logs.records), 2)
+        self.assertEqual(Order.objects.count(), 1)
+
+
+class Registering(SimpleTestCase):
+    def test_names(self):
+        self.assertEqual(
+            [h.name for h in all_handlers()],
+            [
+                "mail.send",
+                "mail.version",
+                "shop.in_a_transaction",
+                "shop.process",
+                "shop.slowly",
+                "shop.store_order",
+            ],
+        )
+
+    def test_what_is_wrong_is_said_where_it_stands(self):
+        async def coroutine(message):
+            pass
+
+        def good(message):
+            pass
+
+        for text, arguments, function in (
+            ("topic", {"topic": "no good"}, good),
+            ("did you mean 'concurrency'", {"concurency": 2}, good),
+            ("GNSQSYNC['default']", {"nsqd_tcp_addresses": "x"}, good),
+            ("coroutine", {}, coroutine),
+            ("alias of a database", {"per_message_transaction": 1}, good),
+            ("'shop.slowly'", {"name": "shop.slowly"}, good),
+        ):
+            with self.assertRaisesMessage(ConfigError, text):
+                nsq_handler(**{"topic": "t", "channel": "c", **arguments})(function)
+
+
+class Checks(SimpleTestCase):
+    def test_this_project_has_none(self):
+        self.assertEqual(problems(GNSQSYNC={**GOOD, "other": {"BACKEND": "memory"}}), [])
+
+    def test_each_problem_says_what_would_be_right(self):
+        for settings, words in (
+            ({"GNSQSYNC": None}, "E001 missing Set GNSQSYNC = {"),
+            ({"GNSQSYNC": {}}, "E001 at least one entry"),
+            ({"GNSQSYNC": {"NSQD": ["127.0.0.1:1"]}}, "E001 'NSQD' one level deeper"),
+            ({"default": ["127.0.0.1:1"]}, "E001 must be a dict"),
+            ({"default": {"NSQDS": ["127.0.0.1:1"], "NSQD": "a"}}, "E002 'NSQDS' mean 'NSQD'"),
+            ({"default": {"nsqd": "a", "LOOKUPD": ["b"]}}, "E002 'nsqd' mean 'NSQD'"),
+            ({"default": {"NSQD": "a", "snappy": True}}, "E002 Put it into 'OPTIONS'"),
+            ({"default": {"NSQD": "a", "X": 1}}, "E002 Known are NSQD, LOOKUPD,"),
+            ({"default": {"NSQD": 4150}}, "E003 4150 Give a list of addresses"),
+            ({"default": {"NSQD": ["a:b"]}}, "E003 a:b"),
+            ({"default": {}}, "E003 has no address Give NSQD"),
+            ({"default": {"NSQD": "a", "BACKEND": "locmem"}}, "E003 'memory' for tests"),
+            ({"default": {"NSQD": "a", "OPTIONS": 1}}, "E003 must be a dict"),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"publish_timout": 1}}},
+                "E002 'publish_timout' Did you mean 'publish_timeout'?",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"nsqd_tcp_addresses": "a"}}},
+                "E002 Its place is NSQD",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"heartbeat_interval": 0}}},
+                "E003 heartbeat_interval 1 to 60",
+            ),
+        ):
+            found = problems(**settings)
+            self.assertTrue(found, settings)
+            for word in words.split(" "):
+                self.assertIn(word, found[0], settings)
+            if settings.get("GNSQSYNC", settings):
+                with (
+                    self.assertRaises((ImproperlyConfigured, ConfigError)),
+                    override_settings(GNSQSYNC=settings.get("GNSQSYNC", settings)),
+                ):
+                    get_writer()
+
+    def test_a_handler_of_an_unknown_alias(self):
+        (found,) = problems(**GOOD)
+        self.assertIn("E004 mail.nsq_handlers.send: GNSQSYNC has no entry 'other'", found)
+
+    def test_a_handler_against_the_options_of_the_settings(self):
+        options = {"OPTIONS": {"max_backoff_duration": 5000}}
+        found = problems(default={**GOOD["default"], **options}, other={"BACKEND": "memory"})
+        self.assertIn("max_backoff_duration", found[0])
+
+
+class Commands(SimpleTestCase):
+    def out_of(self, *arguments, **options):
+        out = io.StringIO()
+        call_command(*arguments, stdout=out, **options)
+        return out.getvalue()
+
+    def test_list(self):
+        lines = self.out_of("nsq_consume", "--list").splitlines()
+        self.assertEqual(lines[0].split(), ["name", "topic", "channel", "alias", "function"])
+        self.assertEqual(
+            lines[1].split(), ["mail.send", "sent", "mail", "other", "mail.nsq_handlers.send"]
+        )
+        self.assertEqual(len(lines), 7)
+
+    def test_names_topics_and_channels(self):
+        def listed(*arguments):
+            lines = self.out_of("nsq_consume", "--list", *arguments).splitlines()
+            return [line.split()[0] for line in lines[1:]]
+
+        self.assertEqual(listed("shop.slowly", "slowly"), ["shop.slowly"])
+        self.assertEqual(listed("mail"), ["mail.send", "mail.version"])
+        self.assertEqual(listed("mail", "slowly"), ["mail.send", "mail.version", "shop.slowly"])
+        self.assertEqual(listed("--topic", "sent"), ["mail.send"])
+        self.assertEqual(
+            listed("--channel", "slow", "--channel", "mail"), ["mail.send", "shop.slowly"]
+        )
+        for arguments, text in (
+            (["slow"], "no handler is called 'slow'; there are mail.send"),
+            (["mail", "--topic", "x"], "no handler for topic x"),
+        ):
+            with self.assertRaisesMessage(CommandError, text):
+                listed(*arguments)
+
+    def test_a_memory_alias_is_not_consumed(self):
+        with self.assertRaisesMessage(CommandError, "not stopped cleanly"):
+            self.out_of("nsq_consume", "mail.send", stderr=io.StringIO())
+
+    def test_publish_says_what_became_of_it(self):
+        with captured_messages() as messages:
+            out = self.out_of("nsq_publish", "orders", "a", "b")
+            self.assertEqual(out, "2 published to orders\n")
+        self.assertEqual([m.body for m in messages], [b"a", b"b"])
+        with self.assertRaisesMessage(CommandError, "0 published to orders, then:"):
+            self.out_of("nsq_publish", "orders", "a", "--timeout", "0.1")
+        with self.assertRaisesMessage(CommandError, "topic"):
+            self.out_of("nsq_publish", "no good", "a")

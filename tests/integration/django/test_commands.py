@@ -1,0 +1,297 @@
+"""manage.py nsq_consume, nsq_publish and nsq_stat as processes, against an nsqd."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.django.conftest import Project
+from tests.support.servers import Server, Site
+
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
+
+
+def test_the_tests_of_the_project(project: Project) -> None:
+    """Settings, checks, publishing, the memory backend, connections: see project/shop/tests.py."""
+    output = project.manage("test", "--noinput", SHOP_NSQD="127.0.0.1:1").end(timeout=90)
+    assert "\nOK" in output and "Ran 0" not in output
+
+
+FORK = """
+import os
+from gnsqsync.django import get_writer, publish
+publish(os.environ["SHOP_TOPIC"], "parent")
+before = get_writer()
+pid = os.fork()
+publish(os.environ["SHOP_TOPIC"], "child" if not pid else "parent again")
+assert get_writer() is before
+if not pid:
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_writer_over_a_fork(project: Project) -> None:
+    (project.folder / "fork.py").write_text(FORK)
+    # Python 3.12 and later dislike a fork beside threads, as servers do it.
+    project.make_channel("forks")
+    project.manage(
+        "shell", "-c", "import warnings; warnings.simplefilter('ignore'); import fork"
+    ).end()
+    assert project.channel("forks").depth == 3
+
+
+class TestOnBothServers:
+    @pytest.fixture
+    def nsqd(self, site: Site) -> Server:
+        return site.nsqd()
+
+    def test_published_consumed_and_shown(self, project: Project) -> None:
+        project.migrate()
+        project.make_channel("shop")
+        bodies = [f'{{"number": {n}}}' for n in range(30)]
+        assert "30 published" in project.manage("nsq_publish", project.topic, *bodies).end()
+        command = project.manage("nsq_consume", "store_order")
+        command.wait_for(f"shop.store_order consumes {project.topic}/shop")
+        command.eventually(lambda: len(project.orders()) == 30)
+        command.signal(TERM)
+        output = command.end()
+        assert "shop.store_order: 30 finished, 0 requeued, 0 given up" in output
+        assert output.endswith("stopped\n")
+        stat = json.loads(project.manage("nsq_stat", project.topic, "--json").end())
+        shop = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 30, "clients": 0}
+        assert stat == {
+            "topics": {project.topic: {"depth": 0, "messages": 30, "channels": {"shop": shop}}},
+            "failures": [],
+        }
+        table = project.manage("nsq_stat", project.topic).end().splitlines()
+        assert table[2].split() == [f"{project.topic}/shop", "0", "0", "0", "30", "0"]
+
+
+def test_publish_reads_lines_and_defers(project: Project) -> None:
+    project.make_channel("shop")
+    assert "0 published" in project.manage("nsq_publish", project.topic).end()
+    assert (
+        "2 published"
+        in project.manage("nsq_publish", project.topic, "a", "b", "--defer", "600").end()
+    )
+    assert project.channel("shop").deferred_count == 2
+
+
+def test_stat_without_an_answer_fails(project: Project) -> None:
+    output = project.manage("nsq_stat", SHOP_NSQD_HTTP="127.0.0.1:1").end(1)
+    assert "127.0.0.1:1" in output
+
+
+# -- the stop ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_a_signal_under_load(project: Project, number: signal.Signals) -> None:
+    """Handlers finish, what none had begun is back at nsqd at once, nothing is handled twice."""
+    project.make_channel("slow")
+    project.publish(*map(str, range(60)))
+    command = project.manage("nsq_consume", "shop.slowly", SHOP_SECONDS="0.7")
+    command.eventually(lambda: project.notes("done"))
+    command.signal(number)
+    output = command.end()
+    assert "stopped" in output and "Traceback" not in output
+    begun, done = project.notes("begun"), project.notes("done")
+    assert len(begun) == len(set(begun)) == len(done)
+    channel = project.channel("slow")
+    assert (channel.depth, channel.in_flight_count, channel.timeout_count) == (60 - len(done), 0, 0)
+    again = project.manage("nsq_consume", "shop.slowly", "--concurrency", "30", SHOP_SECONDS="0.01")
+    again.eventually(lambda: len(project.notes("done")) == 60)
+    again.signal(TERM)
+    again.end()
+    assert Counter(project.notes("begun")).most_common(1)[0][1] == 1
+
+
+def test_a_second_signal_forces_and_a_third_ends(project: Project) -> None:
+    project.make_channel("slow")
+    project.publish(*map(str, range(10)))
+    command = project.manage("nsq_consume", "shop.slowly", SHOP_SECONDS="60")
+    command.eventually(lambda: len(project.notes("begun")) == 2)
+    command.signal(TERM)
+    # What nobody has begun is given back; the two handlers are waited for.
+    command.eventually(lambda: project.channel("slow").depth == 8)
+    command.signal(TERM)
+    output = command.end(1)
+    assert "stopped with 2 messages unanswered and 2 handlers at work" in output
+    assert "not stopped cleanly" in output
+
+
+def test_the_shutdown_timeout(project: Project) -> None:
+    project.make_channel("slow")
+    project.publish("1")
+    command = project.manage(
+        "nsq_consume", "shop.slowly", "--shutdown-timeout", "0.3", SHOP_SECONDS="60"
+    )
+    command.eventually(lambda: project.notes("begun"))
+    command.signal(TERM)
+    assert "1 handlers at work" in command.end(1)
+
+
+def test_a_reader_that_ends_by_itself(project: Project) -> None:
+    command = project.manage(
+        "nsq_consume", "slowly", "mail.version", SHOP_OPTIONS='{"snappy": true, "tls": true}'
+    )
+    output = command.end(1)
+    assert "ended by itself: " in output and "TLS" in output
+
+
+def test_wrong_settings_are_named_before_anything_starts(project: Project) -> None:
+    output = project.manage("nsq_consume", SHOP_OPTIONS='{"publish_timout": 1}').end(1)
+    assert "'publish_timout'" in output and "Did you mean 'publish_timeout'?" in output
+
+
+# -- the database --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("age", ["0", "null"])
+@pytest.mark.parametrize("patched", ["", "gevent"], ids=["threads", "patched"])
+def test_no_more_connections_than_handler_threads(project: Project, patched: str, age: str) -> None:
+    if not patched and age == "0":
+        pytest.skip("as in the project's own tests, and slow: a connection for each message")
+    project.migrate()
+    project.make_channel("shop")
+    count = 1000 if age == "null" else 100
+    project.publish(*(f'{{"number": {n}}}' for n in range(count)))
+    command = project.manage(
+        "nsq_consume", "store_order", SHOP_CONN_MAX_AGE=age, SHOP_GEVENT=patched
+    )
+
+    def connections() -> int:
+        folder = Path(f"/proc/{command.process.pid}/fd")
+        found = 0
+        for entry in folder.iterdir():
+            try:
+                found += os.readlink(entry).endswith("/shop.sqlite3")
+            except OSError:
+                continue
+        return found
+
+    most = 0
+    while len(stored := project.orders()) < count:
+        most = max(most, connections())
+        assert command.process.poll() is None, command.output
+    most = max(most, connections())
+    assert len({worker for _, worker in stored}) == 4
+    assert most <= 4
+    if age == "null":
+        assert most == 4
+        assert connections() == 4
+    else:
+        command.eventually(lambda: connections() == 0)
+    command.signal(TERM)
+    assert f"{count} finished" in command.end()
+
+
+def test_a_transaction_for_each_message(project: Project) -> None:
+    project.migrate()
+    project.make_channel("transaction")
+    project.publish('{"number": 1}')
+    command = project.manage("nsq_consume", "shop.in_a_transaction")
+    command.eventually(lambda: project.orders())
+    command.eventually(lambda: project.channel("transaction").in_flight_count == 0)
+    command.signal(TERM)
+    assert "1 finished, 1 requeued" in command.end()
+    assert project.orders() == [(1, "attempt 2")]
+    stat = json.loads(project.manage("nsq_stat", f"{project.topic}_stored", "--json").end())
+    assert stat["topics"][f"{project.topic}_stored"]["messages"] == 1
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patched", ["", "gevent"], ids=["threads", "patched"])
+def test_several_processes(project: Project, patched: str) -> None:
+    project.make_channel("process")
+    project.publish(*map(str, range(2000)))
+    command = project.manage("nsq_consume", "shop.process", "--processes", "2", SHOP_GEVENT=patched)
+
+    def workers() -> set[int]:
+        return {int(line.split()[1]) for line in project.notes("process")}
+
+    command.eventually(lambda: len(workers()) == 2)
+    assert command.process.pid not in workers()
+    first, second = workers()
+    os.kill(first, KILL)
+    command.wait_for("was killed by SIGKILL; another one takes its place")
+    command.eventually(lambda: len(workers()) == 3)
+    # A terminal sends it to all of them; the children leave it to their parent.
+    os.killpg(command.process.pid, INT)
+    output = command.end()
+    assert len(re.findall("^stopped$", output, re.MULTILINE)) == 2
+    assert "Traceback" not in output
+    channel = project.channel("process")
+    # What the killed one had comes back after its timeout.
+    assert channel.in_flight_count <= 1
+    assert not os.path.exists(f"/proc/{second}")
+
+
+def test_children_of_a_killed_parent_stop(project: Project) -> None:
+    project.make_channel("process")
+    project.publish(*map(str, range(50)))
+    command = project.manage("nsq_consume", "shop.process", "--processes", "2")
+    command.eventually(lambda: len(set(project.notes("process"))) == 2)
+    pids = {int(line.split()[1]) for line in project.notes("process")}
+    os.kill(command.process.pid, KILL)
+    command.process.wait()
+    deadline = time.monotonic() + 15
+    while any(os.path.exists(f"/proc/{pid}/cmdline") for pid in pids):
+        assert time.monotonic() < deadline, command.output
+        time.sleep(0.05)
+    assert "is gone; stopping" in command.output
+
+
+def test_a_child_that_ends_by_itself_ends_all(project: Project) -> None:
+    command = project.manage(
+        "nsq_consume", "slowly", "--processes", "2", SHOP_OPTIONS='{"tls": true}'
+    )
+    output = command.end(1)
+    assert "ended by itself with exit code 1; stopping" in output
+
+
+def test_a_second_signal_forces_all_processes(project: Project) -> None:
+    project.make_channel("slow")
+    project.publish(*map(str, range(4)))
+    command = project.manage(
+        "nsq_consume", "slowly", "--processes", "2", "--max-in-flight", "2", SHOP_SECONDS="60"
+    )
+    command.eventually(lambda: len(project.notes("begun")) == 4)
+    command.signal(TERM)
+    with pytest.raises(AssertionError, match="goes on"):
+        command.wait_for("stopped with", 0.5)
+    command.signal(TERM)
+    assert command.end(1).count("and 2 handlers at work") == 2
+
+
+def test_reload(project: Project) -> None:
+    project.make_channel("version")
+    handlers = project.folder / "shop" / "nsq_handlers.py"
+    source = handlers.read_text()
+    command = project.manage("nsq_consume", "mail.version", "--reload")
+    command.wait_for("mail.version consumes")
+    project.publish("a")
+    command.eventually(lambda: project.notes("version") == ["version 1"])
+    handlers.write_text(source.replace("version 1", "version 2"))
+    command.wait_for("nsq_handlers.py changed; starting again(.|\n)*mail.version consumes")
+    project.publish("b")
+    command.eventually(lambda: project.notes("version 2"))
+    handlers.write_text(source + "\nthis is no Python\n")
+    command.wait_for("ended with exit code 1; waiting for a file to change")
+    handlers.write_text(source.replace("version 1", "version 3"))
+    command.wait_for("waiting for a file(.|\n)*mail.version consumes")
+    project.publish("c")
+    command.eventually(lambda: project.notes("version 3"))
+    os.killpg(command.process.pid, INT)
+    output = command.end()
+    assert output.endswith("stopped\n")
