@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from gnsqsync.addresses import Address
@@ -25,6 +24,7 @@ from gnsqsync.errors import (
 from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Message
 from gnsqsync.net.opening import Opening
 from gnsqsync.net.outbox import Outbox, PublishSlot
+from gnsqsync.net.owner import Consumer, Owner
 from gnsqsync.net.stream import Stream
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Runtime, Task
@@ -32,7 +32,7 @@ from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner", "join_or_cut"]
+__all__ = ["PASSING_WAIT", "Connection", "join_or_cut"]
 
 log = logging.getLogger("gnsqsync.connection")
 
@@ -45,38 +45,6 @@ PASSING_WAIT = 1.0
 # How long nsqd has to close its side after our EOF, and a reading thread then to end.
 _EOF_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
-
-
-class Owner(Protocol):
-    """Whom a connection tells about its end."""
-
-    def on_lost(self, connection: Connection, reason: Exception) -> None:
-        """It is gone, once; messages are orphaned, publishes failed. By the reading thread."""
-
-
-class Consumer(Protocol):
-    """Whom a subscribed connection tells about messages."""
-
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        """New ones, already in the in-flight table. By the reading thread: must not block."""
-
-    def on_quiet(self, connection: Connection) -> None:
-        """nsqd has answered CLS: no more messages. By the reading thread."""
-
-    def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
-        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the reading thread."""
-
-    def on_answered(self, connection: Connection, success: bool | None) -> None:
-        """A message was answered by a call on it; by the calling thread, outside all locks.
-
-        ``success``: True for FIN, False for REQ with backoff, None for REQ without.
-        """
-
-    def on_finished(self, count: int) -> None:
-        """So many were finished by one call; by the calling thread, outside all locks."""
-
-    def requeue_delay_for(self, message: Message) -> float:
-        """Seconds of a REQ without a delay of its own."""
 
 
 class Connection:

@@ -13,29 +13,17 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, Generic
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.filling import fill
+from gnsqsync.policy.rdy_node import Key, Load, RdyNode
 
 __all__ = ["TEST_IDLE_TIMEOUT", "Load", "RdyAllocator", "Regime"]
 
 # How long (seconds) the node under test may be silent before another one is tested.
 TEST_IDLE_TIMEOUT: Final = 1.0
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class Load(NamedTuple):
-    """What one connection is doing: messages not yet answered, and when the last one came.
-
-    ``last_message_at`` is in seconds of the same clock as ``now``; 0.0 for never.
-    """
-
-    in_flight: int
-    last_message_at: float
 
 
 class Regime(enum.Enum):
@@ -50,54 +38,6 @@ class Regime(enum.Enum):
     TEST = "test"
     SHARE = "share"
     ROTATE = "rotate"
-
-
-class _Node(Generic[Key]):
-    __slots__ = (
-        "busy_at",
-        "cap",
-        "draw",
-        "held",
-        "held_until",
-        "idle",
-        "in_flight",
-        "key",
-        "queued",
-        "rdy",
-        "target",
-        "turn_at",
-    )
-
-    def __init__(self, key: Key, cap: int, now: float, queued: int, draw: float) -> None:
-        self.key = key
-        self.cap = cap  # the server's max_rdy_count
-        self.draw = draw  # breaks ties, differently in each process
-        self.rdy = 0
-        self.target = 0
-        self.in_flight = 0
-        self.turn_at = now  # since when RDY is above 0
-        self.queued = queued  # in which update it came to RDY 0
-        self.busy_at = now  # when it last gave a sign of having messages
-        self.idle = False
-        self.held = 0  # the RDY that nsqd may still be acting on ...
-        self.held_until = now  # ... until then
-
-    def observe(self, now: float, load: Load | None, idle_timeout: float) -> None:
-        self.in_flight, last_message_at = load or (0, 0.0)
-        if self.in_flight >= self.rdy > 0 and not self.idle:
-            self.busy_at = now  # it cannot get more, so its silence says nothing
-        else:
-            self.busy_at = max(self.busy_at, last_message_at)
-        # A node at RDY 0 has no way to show that it has messages: the last judgement stands.
-        if self.rdy:
-            self.idle = self.busy_at + idle_timeout <= now
-        if self.held_until <= now:
-            self.held = 0
-
-    def restart(self, now: float) -> None:
-        """Its turn begins, or begins again."""
-        self.turn_at = self.busy_at = now
-        self.idle = False
 
 
 class RdyAllocator(Generic[Key]):
@@ -154,10 +94,10 @@ class RdyAllocator(Generic[Key]):
         self._turn_timeout = low_rdy_timeout
         self._transit = transit
         self._rng = rng or random.Random()
-        self._nodes: dict[Key, _Node[Key]] = {}
+        self._nodes: dict[Key, RdyNode[Key]] = {}
         self._paused = False
         self._phase = Phase.OPEN
-        self._test: _Node[Key] | None = None
+        self._test: RdyNode[Key] | None = None
         self._next_at: float | None = None
         # Waiting is ordered by this and not by time: who joined before an update waits longer
         # than who lost its turn in it, even at the same moment.
@@ -167,7 +107,7 @@ class RdyAllocator(Generic[Key]):
 
     def add(self, node: Key, max_rdy_count: int, now: float) -> None:
         """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
-        self._nodes[node] = _Node(node, max_rdy_count, now, self._updates, self._rng.random())
+        self._nodes[node] = RdyNode(node, max_rdy_count, now, self._updates, self._rng.random())
 
     def remove(self, node: Key, now: float) -> bool:
         """A connection is gone; so are its messages, and its slots are free.
@@ -261,7 +201,7 @@ class RdyAllocator(Generic[Key]):
         self._next_at = self._find_next(regime, now)
         return changes
 
-    def _idle_limit(self, node: _Node[Key]) -> float:
+    def _idle_limit(self, node: RdyNode[Key]) -> float:
         """How long a node may be silent, in seconds, before it counts as one without messages."""
         if node is self._test:
             # The whole reader waits for this one, and at RDY 1 nsqd sends at once.
@@ -270,7 +210,7 @@ class RdyAllocator(Generic[Key]):
 
     # First step: the targets.
 
-    def _eligible(self) -> list[_Node[Key]]:
+    def _eligible(self) -> list[RdyNode[Key]]:
         """A server may be configured to allow no RDY at all; it takes no part."""
         return [node for node in self._nodes.values() if node.cap > 0]
 
@@ -313,9 +253,9 @@ class RdyAllocator(Generic[Key]):
 
     def _target_rotate(self, now: float) -> None:
         """1 for as many as there are slots: turns that go on, then who waits, then the rest."""
-        staying: list[_Node[Key]] = []
-        leaving: list[_Node[Key]] = []
-        queue: list[_Node[Key]] = []
+        staying: list[RdyNode[Key]] = []
+        leaving: list[RdyNode[Key]] = []
+        queue: list[RdyNode[Key]] = []
         for node in self._eligible():
             if not node.rdy:
                 queue.append(node)
@@ -380,7 +320,7 @@ class RdyAllocator(Generic[Key]):
 
     @staticmethod
     def _hand_on(
-        nodes: list[_Node[Key]], levels: list[int], used: list[int], free: int
+        nodes: list[RdyNode[Key]], levels: list[int], used: list[int], free: int
     ) -> list[int]:
         """Raise to RDY 1 in the order of waiting, and nobody past one that cannot be raised.
 
@@ -397,7 +337,7 @@ class RdyAllocator(Generic[Key]):
                 levels[i] = 1
         return levels
 
-    def _lower(self, node: _Node[Key], rdy: int, now: float) -> None:
+    def _lower(self, node: RdyNode[Key], rdy: int, now: float) -> None:
         if self._transit > 0:
             node.held = max(node.held, node.rdy)
             node.held_until = now + self._transit
@@ -421,7 +361,7 @@ class RdyAllocator(Generic[Key]):
         return min(moments, default=None)
 
 
-def _raise_targets(nodes: Sequence[_Node[Key]], caps: Sequence[int], budget: int) -> int:
+def _raise_targets(nodes: Sequence[RdyNode[Key]], caps: Sequence[int], budget: int) -> int:
     """Share ``budget`` out among these nodes; returns what is left of it."""
     before = [node.target for node in nodes]
     after = fill(before, caps, budget)
