@@ -8,49 +8,38 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
 
 from tests.spark import session
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
+def run(folder: Path, lookupd: str, topic: str, channel: str, options: dict[str, str]) -> None:
+    """Archive until SIGTERM, in batches as soon as there is something."""
+    from gnsqsync.spark import archive
 
-def plain(folder: Path, lookupd: str, topic: str, channel: str, options: dict[str, str]) -> None:
-    """Source and foreachBatch, each batch a folder that a replay of the batch replaces."""
     spark = session.start(folder)
-
-    def write(batch: DataFrame, number: int) -> None:
-        batch.write.mode("overwrite").parquet(str(folder / "archive" / f"batch={number}"))
-
-    query = (
-        spark.readStream.format("nsq")
-        .options(lookupdHttpAddresses=lookupd, subscribe=topic, channel=channel)
-        .options(walPath=str(folder / "checkpoint" / "nsq-wal"), **options)
-        .load()
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
+    query = archive(
+        spark,
+        topic,
+        str(folder / "archive"),
+        channel=channel,
+        options={"lookupdHttpAddresses": lookupd, **options},
+        checkpoint=str(folder / "checkpoint"),
+        interval=0.0,
     )
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        # The call through py4j may be under way in this thread; raising leaves it.
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        query.awaitTermination()
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        query.stop()
-        session.stop(spark)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    # An exception in the middle of a call through py4j would break the gateway, so: short waits.
+    while not asked.is_set() and not query.awaitTermination(1):
+        pass
+    query.stop()
+    session.stop(spark)
 
 
 def main() -> None:
     folder, lookupd, topic, channel, *options = sys.argv[1:]
-    plain(Path(folder), lookupd, topic, channel, dict(o.split("=", 1) for o in options))
+    run(Path(folder), lookupd, topic, channel, dict(o.split("=", 1) for o in options))
 
 
 if __name__ == "__main__":

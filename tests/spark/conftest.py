@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark import session as sessions
-from tests.spark.cluster import Cluster, fresh_topic
+from tests.spark.cluster import Cluster, OwnCluster, fresh_topic
 from tests.support import leftovers, realnsq
 from tests.support.servers import Pool
 
@@ -32,7 +32,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     try:
         if "pyspark" in wanted or "whole_spark" in wanted:
             sessions.require()
-        if "cluster" in wanted:
+        if "real_nsqd" in wanted:
             realnsq.find_or_build()
     except (sessions.Unavailable, realnsq.Unavailable) as error:
         reason = str(error)
@@ -83,7 +83,19 @@ def _cluster(pool: Pool, kind: str) -> Cluster:
 
 
 @pytest.fixture
-def cluster(server_pool: Pool, topics: Topics) -> Cluster:
+def real_nsqd() -> None:
+    """For tests that start real nsqds by themselves."""
+
+
+@pytest.fixture
+def own_cluster(real_nsqd: None) -> Iterator[Cluster]:
+    """As ``cluster``, for one test alone: its servers may be stopped and killed."""
+    with OwnCluster("real") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(real_nsqd: None, server_pool: Pool, topics: Topics) -> Cluster:
     """Three real nsqds and an nsqlookupd, shared by all tests."""
     cluster = _cluster(server_pool, "real")
     topics.clusters.append(cluster)
