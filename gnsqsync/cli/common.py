@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Self = TypeVar("Self", bound="Scope")
 
 # How often a job that is not on a terminal says how far it is, in seconds.
 PLAIN_INTERVAL = 5.0
@@ -133,7 +134,29 @@ def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[
     }
 
 
-class Signals:
+class Scope:
+    """``with`` as a start and an end; each does nothing unless a subclass says what."""
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def __enter__(self: Self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+class Signals(Scope):
     """While it is entered: the first SIGINT or SIGTERM calls ``stop``, the second ends at once.
 
     ``stop`` runs in the signal handler, so it must only set something. ``force`` is for what would
@@ -148,17 +171,11 @@ class Signals:
         self._force = force
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Signals:
+    def begin(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._handle)
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -191,7 +208,7 @@ class Flag:
         return bool(wait([self._future], seconds).done)
 
 
-class Counting:
+class Counting(Scope):
     """How far a job is, on stderr: a bar on a terminal, elsewhere a line every few seconds."""
 
     def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
@@ -214,17 +231,11 @@ class Counting:
             )
             self._task = self._bar.add_task(what, total=total, note="")
 
-    def __enter__(self) -> Counting:
+    def begin(self) -> None:
         if self._bar is not None:
             self._bar.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
         if self._bar is not None:
             self._bar.stop()
 

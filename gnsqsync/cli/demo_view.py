@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gnsqsync.cli.common import PLAIN_INTERVAL
+from gnsqsync.cli.common import PLAIN_INTERVAL, Scope
 
 if TYPE_CHECKING:
     from gnsqsync.stats import ReaderStats
@@ -33,24 +32,13 @@ def make_view(total: int, max_in_flight: int, workers: int) -> View:
     return View(total)
 
 
-class View:
+class View(Scope):
     """Plain lines on stdout: each backoff when it happens, the counts every few seconds."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._told = 0
         self._next_line = time.monotonic() + PLAIN_INTERVAL
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
 
     def show(
         self, published: int, seen: int, failures: int, stats: ReaderStats, backoffs: Backoffs
@@ -85,16 +73,10 @@ class LiveView(View):
         self._consumed = self._bars.add_task("consumed", total=total)
         self._live = Live(console=Console(), auto_refresh=False)
 
-    def __enter__(self) -> View:
+    def begin(self) -> None:
         self._live.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
         self._live.stop()
 
     def show(

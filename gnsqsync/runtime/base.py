@@ -5,6 +5,7 @@ Knows no implementation; nothing here creates a thread, lock or socket.
 
 from __future__ import annotations
 
+import queue
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,7 +15,17 @@ from typing import Any, Protocol
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import fork
 
-__all__ = ["Event", "Latch", "Listener", "Lock", "Queue", "Runtime", "Socket", "Task"]
+__all__ = [
+    "BoundQueue",
+    "Event",
+    "Latch",
+    "Listener",
+    "Lock",
+    "Queue",
+    "Runtime",
+    "Socket",
+    "Task",
+]
 
 
 class Lock(Protocol):
@@ -62,6 +73,25 @@ class Queue(Protocol):
     @property
     def empty(self) -> Callable[[], bool]: ...
     def get(self, timeout: float | None = None) -> Any: ...
+
+
+class BoundQueue:
+    """A Queue of the methods of ``inner``, which is one of the standard library's or gevent's."""
+
+    __slots__ = ("_get", "empty", "put")
+
+    def __init__(self, inner: Any) -> None:
+        self.put: Callable[[Any], None] = inner.put
+        self.empty: Callable[[], bool] = inner.empty
+        self._get = inner.get
+
+    def get(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            return self._get()
+        try:
+            return self._get(True, max(timeout, 0.0))
+        except queue.Empty:
+            raise TimeoutError(f"nothing in the queue for {timeout:g} seconds") from None
 
 
 class Task(Protocol):

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import os
-import queue
 import socket
 import weakref
 from collections.abc import Callable
@@ -101,7 +100,9 @@ class GreenletRuntime(base.Runtime):
 
     def queue(self) -> base.Queue:
         self._check_thread()
-        return _Queue()
+        # Not gevent.queue.SimpleQueue: in some versions it is the standard library's, whose
+        # get() stops all greenlets.
+        return base.BoundQueue(gevent.queue.Queue())
 
     def cutter(self) -> dial.Cutter:
         return dial.Cutter(_Lock(), self._wake_dial)
@@ -208,26 +209,6 @@ class _Latch(gevent.event.Event):  # type: ignore[misc]
     def released(self) -> bool:
         is_set: bool = self.is_set()
         return is_set
-
-
-class _Queue:
-    __slots__ = ("_get", "empty", "put")
-
-    def __init__(self) -> None:
-        # Not gevent.queue.SimpleQueue: in some versions it is the standard library's, whose
-        # get() stops all greenlets.
-        inner = gevent.queue.Queue()
-        self.put: Callable[[Any], None] = inner.put
-        self.empty: Callable[[], bool] = inner.empty
-        self._get = inner.get
-
-    def get(self, timeout: float | None = None) -> Any:
-        if timeout is None:
-            return self._get()
-        try:
-            return self._get(True, max(timeout, 0.0))
-        except queue.Empty:
-            raise TimeoutError(f"nothing in the queue for {timeout:g} seconds") from None
 
 
 class _Socket:

@@ -11,7 +11,6 @@ import errno
 import logging
 import math
 import os
-import queue
 import select
 import socket
 import struct
@@ -70,7 +69,8 @@ class ThreadRuntime(base.Runtime):
         return _Latch(self._new_lock)
 
     def queue(self) -> base.Queue:
-        return _Queue(self._new_queue())
+        # A SimpleQueue: its put() is reentrant, so signal handlers may use it.
+        return base.BoundQueue(self._new_queue())
 
     def cutter(self) -> dial.Cutter:
         return dial.Cutter(self._new_lock(), _wake_dial)
@@ -204,24 +204,6 @@ class _Latch:
             return self.released
         self.release()  # for the next waiter
         return True
-
-
-class _Queue:
-    __slots__ = ("_get", "empty", "put")
-
-    def __init__(self, simple: Any) -> None:
-        # SimpleQueue's own methods: put() is reentrant, so signal handlers may use it.
-        self.put: Callable[[Any], None] = simple.put
-        self.empty: Callable[[], bool] = simple.empty
-        self._get = simple.get
-
-    def get(self, timeout: float | None = None) -> Any:
-        if timeout is None:
-            return self._get()
-        try:
-            return self._get(True, max(timeout, 0.0))
-        except queue.Empty:
-            raise TimeoutError(f"nothing in the queue for {timeout:g} seconds") from None
 
 
 class _Socket:

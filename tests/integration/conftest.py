@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from gnsqsync import Reader, Writer
-from gnsqsync.errors import NSQError
 from tests.support import realnsq
 from tests.support.servers import ROOT, Server, Site, unique
-from tests.support.worlds import World
+from tests.support.worlds import Clients, client_fixture
 
 
 def address(server: Server) -> str:
@@ -27,26 +26,21 @@ def url(server: Server) -> str:
     return f"http://{host}:{port}"
 
 
-class Client:
-    """Makes Readers and Writers of one world and closes what a test leaves open."""
+class Client(Clients):
+    """Readers and Writers beside servers."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._open: list[Any] = []
+    grace = 2.0
 
     def writer(self, *servers: Server, **options: Any) -> Writer:
-        writer = Writer([address(s) for s in servers], runtime=self.world.runtime, **options)
-        self._open.append(writer)
-        return writer
+        addresses = [address(s) for s in servers]
+        return self.keep(Writer(addresses, runtime=self.world.runtime, **options))
 
     def reader(self, topic: str, handler: Any = None, *servers: Server, **options: Any) -> Reader:
         options.setdefault("channel", "ch")
         channel = options.pop("channel")
         if servers:
             options["nsqd_tcp_addresses"] = [address(s) for s in servers]
-        reader = Reader(topic, channel, handler, runtime=self.world.runtime, **options)
-        self._open.append(reader)
-        return reader
+        return self.keep(Reader(topic, channel, handler, runtime=self.world.runtime, **options))
 
     def consume(self, topic: str, handler: Any, *servers: Server, **options: Any) -> Reader:
         """A Reader that has started."""
@@ -54,23 +48,8 @@ class Client:
         reader.start(block=False)
         return reader
 
-    def close(self) -> None:
-        for thing in self._open:
-            if isinstance(thing, Writer):
-                thing.close(2.0)
-            elif thing._run is not None:
-                thing.stop(2.0)
-                try:
-                    assert thing.join(20.0) is not None, f"{thing} did not stop"
-                except NSQError:
-                    pass  # it ended by itself; the test has seen that already
 
-
-@pytest.fixture
-def client(world: World) -> Iterator[Client]:
-    client = Client(world)
-    yield client
-    client.close()
+client = client_fixture(Client)
 
 
 @pytest.fixture

@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
+from gnsqsync import Reader, Writer
+from gnsqsync.errors import NSQError
+
 T = TypeVar("T")
+Thing = TypeVar("Thing", Reader, Writer)
+Maker = TypeVar("Maker", bound="Clients")
 
 PATCHED = "GNSQSYNC_TEST_PATCHED"
 
@@ -85,6 +90,49 @@ class _Task:
             error, self._error = self._error, None
             raise error
         return self.result
+
+
+class Clients:
+    """Makes Readers and Writers of one world; whatever a test leaves open ends with it."""
+
+    # Seconds for handlers at work and for publishes under way.
+    grace = 0.1
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._open: list[Reader | Writer] = []
+
+    def keep(self, thing: Thing) -> Thing:
+        """Close it at the end of the test."""
+        self._open.append(thing)
+        return thing
+
+    def forget(self, thing: Reader | Writer) -> None:
+        """The test closes it and holds the last reference."""
+        self._open.remove(thing)
+
+    def close(self) -> None:
+        for thing in self._open:
+            if isinstance(thing, Writer):
+                thing.close(self.grace)
+            elif thing._run is not None:
+                thing.stop(self.grace)
+                try:
+                    assert thing.join(20.0) is not None, f"{thing} did not stop"
+                except NSQError:
+                    pass  # it ended by itself; the test has seen that already
+
+
+def client_fixture(maker: type[Maker]) -> Callable[[World], Iterator[Maker]]:
+    """The fixture ``client`` of a folder of tests."""
+
+    @pytest.fixture(name="client")
+    def client(world: World) -> Iterator[Maker]:
+        client = maker(world)
+        yield client
+        client.close()
+
+    return client
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
