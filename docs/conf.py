@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +20,8 @@ html_theme = "alabaster"
 html_static_path = ["_static"]
 html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}
 
+# Docstrings of gnsqsync.spark are read without Spark, too.
+autodoc_mock_imports = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 90

@@ -238,7 +238,8 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
 
 
 def test_every_example_has_a_test() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
+    tests = [Path(__file__), ROOT / "tests" / "spark" / "test_examples.py"]
+    text = "".join(path.read_text(encoding="utf-8") for path in tests)
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {name for name in names if f'"{name}"' in text}
 

@@ -130,7 +130,9 @@ def documented(module: str) -> set[str]:
     return set(re.findall(pattern, text, re.M))
 
 
-@pytest.mark.parametrize("module", ["gnsqsync", "gnsqsync.errors", "gnsqsync.embedded"])
+@pytest.mark.parametrize(
+    "module", ["gnsqsync", "gnsqsync.errors", "gnsqsync.embedded", "gnsqsync.spark"]
+)
 def test_the_reference_lists_exactly_the_public_names(module: str) -> None:
     assert documented(module) == set(importlib.import_module(module).__all__)
 
