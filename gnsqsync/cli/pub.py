@@ -22,6 +22,7 @@ from gnsqsync.cli.common import (
     rate_text,
     size_text,
 )
+from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
@@ -141,6 +142,8 @@ def pub(
     as it is. Exit code 0 means that nsqd has accepted every line. When a batch fails, the counts
     say how many lines were accepted before it.
     """
+    # Also where there is no line to publish.
+    check_topic(topic)
     counts = Counts()
     failure: NSQError | None = None
     began = time.monotonic()

@@ -37,8 +37,10 @@ PROGRAMS = {"gnsqsync.memory", "gnsqsync.reloading", "gnsqsync.supervisor"}
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
-    # They start the embedded servers, for development; the command line starts Spark's jobs.
+    # They start the embedded servers, for development; the command line starts Spark's jobs, and
+    # checks a topic before there is a message for it.
     "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark"} | PROGRAMS,
+    "gnsqsync.cli.pub": {"gnsqsync.config"},
     "gnsqsync.django": {"gnsqsync.embedded"} | PROGRAMS,
     "gnsqsync.flask": {"gnsqsync.embedded"} | PROGRAMS,
 }
