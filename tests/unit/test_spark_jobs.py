@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -22,6 +23,7 @@ from gnsqsync.spark.jobs.common import local_path, parse_time
 from gnsqsync.spark.jobs.layout import COLUMN_NAMES, HIDDEN, has_parquet
 from gnsqsync.spark.jobs.units import bytes_text, duration_text, number_text
 from tests.support.interpreter import run_script
+from tests.support.mortal import Killed, Mortal
 
 NOW = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
 
@@ -194,39 +196,12 @@ def test_a_dead_process_holds_no_lock(tmp_path: Path) -> None:
 # Crashes: each call that changes a name on disk is a point at which the process may die.
 
 
-class Killed(BaseException):
-    """Stands for kill -9: nothing of ours handles it."""
-
-
-class Mortal:
-    """The module ``os`` (and shutil's rmtree) of a process that dies before its n-th change."""
-
-    CHANGES = ("replace", "remove", "mkdir", "rmtree")
-
-    def __init__(self, module: Any, countdown: list[int]) -> None:
-        self._module = module
-        self._countdown = countdown
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        if name not in self.CHANGES:
-            return found
-
-        def change(*args: Any) -> Any:
-            self._countdown[0] -= 1
-            if self._countdown[0] < 0:
-                raise Killed
-            return found(*args)
-
-        return change
-
-
 @pytest.fixture
 def dies_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """A function: from now on the process dies before its n-th change of a name."""
     countdown = [sys.maxsize]
     monkeypatch.setattr(files, "os", Mortal(os, countdown))
-    monkeypatch.setattr(files, "shutil", Mortal(files.shutil, countdown))
+    monkeypatch.setattr(files, "shutil", Mortal(shutil, countdown))
 
     def set_countdown(changes: int) -> None:
         countdown[0] = changes
