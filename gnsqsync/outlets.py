@@ -367,9 +367,8 @@ class Outlets:
         self._finder.stop()
 
     def close(self, timeout: float) -> None:
-        """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
+        """After ``stop_taking()``: publishes under way have ``timeout`` seconds, then all ends."""
         deadline = self._now() + timeout
-        self.stop_taking()
         with self._lock:
             live = list(self._live.values())
             dialling = [connection for connection, _ in self._dialling.values()]
