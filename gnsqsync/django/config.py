@@ -20,6 +20,7 @@ from gnsqsync.errors import ConfigError
 __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems", "reader_options"]
 
 DEFAULT = "default"
+# What an entry may hold.
 KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "BACKEND")
 BACKENDS = ("nsq", "memory")
 EXAMPLE = 'GNSQSYNC = {"default": {"NSQD": ["127.0.0.1:4150"]}}'

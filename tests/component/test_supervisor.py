@@ -1,0 +1,129 @@
+"""What the programs that consume share: signals, exit codes, watched files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.reloading import Files, reloaded_place
+from gnsqsync.stats import StopResult
+from gnsqsync.supervisor import Ending, Place, StopSignals, supervise
+from tests.support.interpreter import run_script
+
+
+def test_the_first_signal_asks_and_the_second_forces() -> None:
+    stops: list[float] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals(stops.append, 20.0) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signals.repeat()
+        os.kill(os.getpid(), signal.SIGINT)
+    assert stops == [20.0, 20.0, 0.0]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_third_signal_ends_the_process() -> None:
+    out = run_script("""
+        import os, signal
+        from gnsqsync.supervisor import StopSignals
+        pid = os.fork()
+        if not pid:
+            with StopSignals(lambda timeout: None, 20.0):
+                for _ in range(3):
+                    os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert out == "143"
+
+
+def test_only_the_signals_of_the_place_are_taken() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopSignals(lambda timeout: None, 1.0, Place(0, 1, (signal.SIGTERM,)).signals):
+        assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
+    seen: list[object] = []
+
+    def run() -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        with StopSignals(lambda timeout: None, 1.0):
+            seen.append(signal.getsignal(signal.SIGTERM) is before)
+        try:
+            supervise(lambda place: 0, 2, stop_timeout=1.0)
+        except ConfigError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [True, "several processes need the main thread"]
+
+
+@pytest.mark.parametrize(
+    ("results", "asked", "code", "text"),
+    [
+        ([StopResult(0, 0)], True, 0, "stopped"),
+        ([StopResult(0, 0)], False, 1, "stopped without being asked"),
+        (
+            [StopResult(0, 0), StopResult(2, 1)],
+            True,
+            1,
+            "stopped with 2 messages unanswered and 1 handlers at work",
+        ),
+    ],
+)
+def test_the_exit_code(results: list[StopResult], asked: bool, code: int, text: str) -> None:
+    ending = Ending(results, asked)
+    assert (ending.exit_code, str(ending)) == (code, text)
+
+
+def test_one_process_is_this_one() -> None:
+    assert supervise(lambda place: 7 if place == Place() else 0, stop_timeout=1.0) == 7
+
+
+def test_an_inherited_variable_makes_nobody_a_reloaded_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert reloaded_place() is None
+    monkeypatch.setenv("GNSQSYNC_RELOADED_BY", "1")
+    assert reloaded_place() is None
+    monkeypatch.setenv("GNSQSYNC_RELOADED_BY", str(os.getppid()))
+    place = reloaded_place()
+    assert place is not None
+    assert (place.parent, place.signals) == (os.getppid(), (signal.SIGTERM,))
+    assert not place.is_orphan
+
+
+def test_files_of_the_program_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop").mkdir()
+    package, part = tmp_path / "shop" / "__init__.py", tmp_path / "shop" / "not_loaded.py"
+    single = tmp_path / "single.py"
+    for path in (package, part, single):
+        path.touch()
+    for name, path in (("shop_of_test", package), ("single_of_test", single)):
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, name, module)
+    files = Files()
+    assert files.changed() is None
+    assert not any("site-packages" in str(path) for path in files._seen)
+    for path in (package, part, single):
+        os.utime(path, ns=(1, 1))
+        assert files.changed() == path
+        assert files.changed() is None
+    new = tmp_path / "shop" / "new.py"
+    new.touch()
+    assert files.changed() == new
+    new.unlink()
+    assert files.changed() == new
+    (tmp_path / "beside.py").touch()
+    assert files.changed() is None
