@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.errors import ConnectionLost, HTTPError, NSQError
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
+
+if TYPE_CHECKING:
+    from gnsqsync.net.http import ChannelStats
 
 __all__ = ["Backlog", "Depths"]
 
@@ -29,11 +32,19 @@ _PATIENCE = 2.0
 
 
 class Backlog(NamedTuple):
-    """What waits in a channel of one nsqd. ``depth`` is what can be read now: 0 while paused."""
+    """What waits in a channel of one nsqd. ``depth`` is what can be read now: 0 while paused.
+
+    ``done``: messages that were finished, or thrown away, since nsqd started.
+    """
 
     depth: int
     in_flight: int
     deferred: int
+    done: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.depth or self.in_flight or self.deferred)
 
 
 @dataclass(eq=False)
@@ -106,7 +117,11 @@ class Depths:
         """What the last looks saw, as topic, nsqd, counts: the form of a query's progress."""
         shown: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in self._options.topics}
         for source, backlog in sorted(self._seen.items()):
-            shown[source.topic][source.nsqd] = backlog._asdict()
+            shown[source.topic][source.nsqd] = {
+                "depth": backlog.depth,
+                "in_flight": backlog.in_flight,
+                "deferred": backlog.deferred,
+            }
         return shown
 
     def _nsqds(self) -> list[_Nsqd]:
@@ -162,7 +177,7 @@ class Depths:
             for topic in list(nsqd.topics):
                 source = Source(tcp, topic)
                 seen = self._seen.get(source)
-                drained = seen is None or seen == Backlog(0, 0, 0)
+                drained = seen is None or seen.is_empty
                 if source not in listed and (drained or nsqd.failures):
                     nsqd.topics.remove(topic)
                     self._seen.pop(source, None)
@@ -195,13 +210,8 @@ class Depths:
         stats = nsqd.http.stats(
             topic, self._options.channel, include_clients=False, include_mem=False
         )
-        # A paused topic counts: nsqd holds back what comes, and delivers what the channel has.
         return {
-            entry.topic_name: Backlog(
-                0 if channel.paused else channel.depth,
-                channel.in_flight_count,
-                channel.deferred_count,
-            )
+            entry.topic_name: _backlog(channel)
             for entry in stats.topics
             for channel in entry.channels
             if entry.topic_name in nsqd.topics and channel.channel_name == self._options.channel
@@ -210,9 +220,9 @@ class Depths:
     @staticmethod
     def _tcp_address(http: NsqdHTTP) -> str:
         """The host that the user wrote: it is reachable, which a broadcast address may not be."""
-        host = urlsplit(http.url).hostname or ""
-        port = http.info().tcp_port
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        info = http.info()
+        host = urlsplit(http.url).hostname or info.broadcast_address
+        return f"[{host}]:{info.tcp_port}" if ":" in host else f"{host}:{info.tcp_port}"
 
     def _no_nsqd(self) -> str:
         return (
@@ -231,3 +241,14 @@ class Depths:
     def _fine(self, url: str) -> None:
         if self._problems.pop(url, None) is not None:
             log.warning("%s answers again", url)
+
+
+def _backlog(channel: ChannelStats) -> Backlog:
+    waiting = channel.depth + channel.in_flight_count + channel.deferred_count
+    return Backlog(
+        # A paused topic is no matter: its channels get nothing new, and deliver what they have.
+        0 if channel.paused else channel.depth,
+        channel.in_flight_count,
+        channel.deferred_count,
+        channel.message_count - waiting,
+    )

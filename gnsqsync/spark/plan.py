@@ -9,9 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Offset", "Part", "Source", "Targets", "next_offset", "parts_of", "scale", "share_out"]
+__all__ = [
+    "Offset",
+    "Part",
+    "Source",
+    "Targets",
+    "Trust",
+    "first_offset",
+    "next_offset",
+    "parts_of",
+    "scale",
+    "share_out",
+]
 
 Offset = dict[str, Any]
+
+# Seconds; how long a source that gives nothing is left alone at most.
+LONGEST_REST = 30.0
 
 
 class Source(NamedTuple):
@@ -120,3 +134,38 @@ class Targets:
     def take(self, parts: list[Part]) -> None:
         for part in parts:
             self._left[Source(part.nsqd, part.topic)] -= part.budget
+
+
+class Trust:
+    """Whether epochs get anything from a source; from one that gives nothing they ask less often.
+
+    Executors may not reach an nsqd that the driver sees, and empty batches would follow each
+    other for ever. ``done`` counts the messages that a channel has finished: where it stands
+    still over an epoch, nothing was read. Times are seconds of one clock.
+    """
+
+    def __init__(self) -> None:
+        self._at_plan: dict[Source, int] = {}
+        self._failures: dict[Source, int] = {}
+        self._rest_until: dict[Source, float] = {}
+
+    def planned(self, parts: list[Part], done: Mapping[Source, int]) -> None:
+        """An epoch begins."""
+        sources = {Source(part.nsqd, part.topic) for part in parts}
+        self._at_plan = {source: done[source] for source in sources if source in done}
+
+    def judge(self, done: Mapping[Source, int], now: float) -> list[Source]:
+        """The epoch is over: the sources of which it got nothing."""
+        failed = sorted(s for s, before in self._at_plan.items() if done.get(s) == before)
+        for source in self._at_plan.keys() - set(failed):
+            self._failures.pop(source, None)
+        for source in failed:
+            failures = self._failures.get(source, 0)
+            self._failures[source] = failures + 1
+            self._rest_until[source] = now + min(2.0**failures, LONGEST_REST)
+        self._at_plan = {}
+        return failed
+
+    def allows(self, source: Source, now: float) -> bool:
+        """Whether the next epoch may ask this one."""
+        return now >= self._rest_until.get(source, now)

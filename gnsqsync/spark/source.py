@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,12 +21,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from gnsqsync.spark.depths import Depths
+from gnsqsync.spark.depths import Backlog, Depths
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import (
     Offset,
     Part,
+    Source,
     Targets,
+    Trust,
     first_offset,
     next_offset,
     scale,
@@ -119,6 +121,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._depths: Depths | None = None
         self._wal: Wal | None = None
         self._targets: Targets | None = None
+        self._trust = Trust()
         self._next_look = 0.0
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
@@ -193,6 +196,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return getattr(limit, "max_rows", None)
 
     def _wait_for_messages(self, turn: int, limit: int | None) -> list[Part]:
+        """The parts of the next epoch, as soon as there is enough for one; none after a while."""
         options, cluster = self._options, self._cluster()
         deadline = time.monotonic() + _LONGEST_WAIT
         while True:
@@ -200,19 +204,34 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = time.process_time()
             seen = cluster.look()
             cost = time.process_time() - before
-            if self._targets is not None:
-                waiting = self._targets.bound(
-                    {source: None if b is None else b.depth for source, b in seen.items()}
-                )
-            else:
-                waiting = {source: b.depth for source, b in seen.items() if b is not None}
+            waiting = self._readable(seen)
             if self._is_enough(sum(waiting.values())):
-                return share_out(scale(waiting, limit, turn), options.min_partitions)
-            now = time.monotonic()
+                parts = share_out(scale(waiting, limit, turn), options.min_partitions)
+                self._trust.planned(parts, _done(seen))
+                return parts
             pause = max(options.poll_interval, min(cost / _IDLE_SHARE, _LONGEST_PAUSE))
-            self._next_look = now + pause
+            self._next_look = time.monotonic() + pause
             if self._targets is not None or self._next_look > deadline:
                 return []
+
+    def _readable(self, seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
+        """How much of what was seen may go into the next epoch."""
+        now = time.monotonic()
+        for source in self._trust.judge(_done(seen), now):
+            log.warning(
+                "an epoch got nothing of %s from nsqd %s, though messages wait there: the"
+                " executors may not reach that address, or other consumers read the channel",
+                source.topic,
+                source.nsqd,
+            )
+        if self._targets is not None:
+            depths = {source: None if b is None else b.depth for source, b in seen.items()}
+            return self._targets.bound(depths)
+        return {
+            source: backlog.depth
+            for source, backlog in seen.items()
+            if backlog is not None and self._trust.allows(source, now)
+        }
 
     def _is_enough(self, waiting: int) -> bool:
         options = self._options
@@ -232,3 +251,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         log_to_stderr()
         return read_partition(partition.value, self._settings, self._columns)
+
+
+def _done(seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
+    """How far those sources are that have something to read."""
+    return {source: backlog.done for source, backlog in seen.items() if backlog and backlog.depth}

@@ -12,6 +12,7 @@ from gnsqsync.spark.plan import (
     Part,
     Source,
     Targets,
+    Trust,
     first_offset,
     next_offset,
     parts_of,
@@ -103,3 +104,38 @@ def test_targets_end_whatever_comes_in() -> None:
 def test_targets_are_bound_by_what_is_there(depth: int | None, bound: int) -> None:
     """But not by what cannot be seen: its messages would wait for the next run."""
     assert Targets({A: 20}).bound({A: depth}) == {A: bound}
+
+
+def test_who_gives_nothing_is_asked_less_often() -> None:
+    trust, parts = Trust(), [Part(*A, 5), Part(*B, 5)]
+    now, pauses = 0.0, []
+    for read in range(7):
+        trust.planned(parts, {A: 10 * read, B: 3})
+        assert trust.judge({A: 10 * read + 5, B: 3}, now) == [B]
+        assert trust.allows(A, now) and not trust.allows(B, now)
+        start = now
+        while not trust.allows(B, now):
+            now += 0.5
+        pauses.append(now - start)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    # It gives something again.
+    trust.planned(parts, {A: 1, B: 3})
+    assert trust.judge({A: 2, B: 4}, now) == []
+    assert trust.allows(B, now)
+    trust.planned(parts, {A: 2, B: 4})
+    assert trust.judge({A: 3, B: 4}, now) == [B]
+    assert not trust.allows(B, now + 0.9) and trust.allows(B, now + 1)
+
+
+def test_an_epoch_is_judged_once() -> None:
+    trust = Trust()
+    trust.planned([Part(*A, 5)], {A: 1})
+    assert trust.judge({A: 1}, 0.0) == [A]
+    assert trust.judge({A: 1}, 5.0) == []
+    assert trust.allows(A, 5.0)
+
+
+def test_an_nsqd_that_cannot_be_asked_is_not_judged() -> None:
+    trust = Trust()
+    trust.planned([Part(*A, 5), Part(*B, 5)], {B: 1})
+    assert trust.judge({A: 1}, 0.0) == []
