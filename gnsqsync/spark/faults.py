@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 
@@ -13,7 +14,14 @@ __all__ = ["POINTS", "Faults"]
 
 # In the order in which a task passes them; those of an entry come for each one.
 POINTS = ("collected", "before_create", "after_create", "after_finish", "before_close", "emit")
-_ACTIONS = ("kill", "kill_once", "delay", "fail")
+_FAULT = re.compile(r"(\w+)(?:#(\d+))?:(\w+)(?:=(.+))?")
+# The actions, and what may stand behind the = of each.
+_VALUES = {
+    "kill": "",
+    "kill_once": ".+",
+    "delay": r"\d+(\.\d+)?(-\d+(\.\d+)?)?",
+    "fail": "",
+}
 
 
 class Faults:
@@ -29,13 +37,12 @@ class Faults:
         self._passed = dict.fromkeys(POINTS, 0)
         self._faults: list[tuple[str, int, str, str]] = []
         for word in filter(None, text.split(";")):
-            point, _, action = word.strip().partition(":")
-            point, _, number = point.partition("#")
-            action, _, value = action.partition("=")
-            if point not in POINTS or action not in _ACTIONS or not (number or "0").isdigit():
+            found = _FAULT.fullmatch(word.strip())
+            point, number, action, value = found.groups("") if found else ("", "", "", "")
+            if point not in POINTS or not re.fullmatch(_VALUES.get(action, "(?!)"), value):
                 raise ConfigError(
                     f"fault {word!r} is not point:action with a point of {', '.join(POINTS)}"
-                    f" and an action of {', '.join(_ACTIONS)}"
+                    " and an action: kill, kill_once=<path>, delay=<seconds>, fail"
                 )
             self._faults.append((point, int(number or 0), action, value))
 

@@ -22,9 +22,10 @@ __all__ = ["Intake"]
 
 log = logging.getLogger("gnsqsync.spark")
 
-# RDY before the size of the messages is known.
-_FIRST_RDY = 250
-# How many messages are taken before their sizes are looked at.
+# Before the size of the messages is known: RDY, and how many are taken for a look at their sizes.
+_FIRST_RDY = 100
+_FIRST_LOOK = 10
+# How many are taken at a time later, for a look whether their size has changed.
 _LOOK = 500
 # How often it is looked whether a dial has succeeded or failed.
 _DIAL_LOOK = 0.05
@@ -47,20 +48,23 @@ class Intake(Observer):
     more comes than the budget; what is in flight beyond the hand waits in the Reader.
     """
 
-    def __init__(self, plan: PartitionPlan, settings: ReadSettings, seen: Seen | None) -> None:
+    def __init__(
+        self, plan: PartitionPlan, settings: ReadSettings, room: int, seen: Seen | None = None
+    ) -> None:
         self.hand: list[Message] = []
         self.received_at: list[int] = []
         self._plan = plan
         self._settings = settings
         self._seen = seen
-        self._room = plan.budget
+        self._room = room
         # How many may be in flight: as the options say, as the server says, as their size says.
         self._limit = settings.max_in_flight
         self._by_size = _FIRST_RDY
-        self._rdy = max(1, min(self._flight, self._room))
+        self._rdy = max(0, min(self._flight, self._room))
         self._bytes = 0
         self._taken = 0
         self._taken_bytes = 0
+        self._mean = 1.0
         # Set by the reading thread.
         self._connected = False
         self._orphans = False
@@ -144,12 +148,15 @@ class Intake(Observer):
                     lost,
                 )
                 return False
-            self._accept(self._pull(self._rdy, _DIAL_LOOK))
+            self._accept(self._pull(_LOOK, _DIAL_LOOK))
         return True
 
     def _pull(self, count: int, wait: float) -> list[Message]:
-        """Up to ``count`` messages: what is there, or comes first within ``wait`` seconds."""
-        batch = next(self._reader.batches(min(count, _LOOK), wait, 0.0), None)
+        """Up to ``count`` messages: what is there, or what comes first within ``wait`` seconds."""
+        fitting = _FIRST_LOOK
+        if self._taken:
+            fitting = max(1, int((self._settings.segment_bytes - self._bytes) / self._mean))
+        batch = next(self._reader.batches(min(count, fitting, _LOOK), wait, 0.0), None)
         if batch is None:
             # It ended by itself: the nsqd refuses us for good, which join() raises.
             self._reader.join()
@@ -167,8 +174,9 @@ class Intake(Observer):
         self._bytes += size
         self._taken += len(batch)
         self._taken_bytes += size
-        mean = max(1.0, size / len(batch), self._taken_bytes / self._taken)
-        self._by_size = max(2, int(2 * self._settings.segment_bytes / mean))
+        # Rather too large, when the latest ones are not like those before.
+        self._mean = max(1.0, size / len(batch), self._taken_bytes / self._taken)
+        self._by_size = max(2, int(2 * self._settings.segment_bytes / self._mean))
         self._ask()
 
     def _drop_seen(self, batch: list[Message], seen: Seen) -> list[Message]:

@@ -53,13 +53,11 @@ class ObjectStore(Store):
             import fsspec
             from fsspec.core import url_to_fs
 
-            # A listing from a cache would hide what others created; Azure's and GCS's
-            # filesystems know the option too.
-            fs, root = url_to_fs(url, **{"use_listings_cache": False, **options})
-        except (ImportError, ValueError) as error:
+            fs, root = url_to_fs(url, **options)
+        except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
                 f'walPath {url!r} needs {needed}: pip install "{needed}" on the driver and the'
-                f" executors ({error})"
+                f" executors, and options in walOptions that it knows ({error})"
             ) from error
         create = getattr(fs, "_pipe_file", fs.pipe_file)
         if "mode" not in inspect.signature(create).parameters:
@@ -99,6 +97,7 @@ class ObjectStore(Store):
 
     def list(self, prefix: str = "") -> list[str]:
         folder = self._path(prefix) if prefix else self._root
+        # Or it would not have what others created.
         self._fs.invalidate_cache()
         try:
             found = self._fs.find(folder)

@@ -120,9 +120,8 @@ class _Task:
             )
             return
         seen = Seen(self._wal, plan.nsqd, plan.topic) if self._settings.deduplicate else None
-        with Intake(plan, self._settings, seen) as intake:
+        with Intake(plan, self._settings, plan.budget - self._rows, seen) as intake:
             while not self._closed:
-                intake.room = plan.budget - self._rows
                 goes_on = intake.collect(whole=self._slow_log)
                 self._fault("collected")
                 self._write(intake, end=not goes_on or len(intake.hand) >= intake.room)
@@ -179,8 +178,9 @@ class _Task:
         if winner is None:
             raise LogDamaged(f"an entry of {plan} vanished from {self._settings.wal_path}")
         # An own create, too, whose answer got lost: what is in the log must not go back.
+        intake.room = plan.budget - self._rows
         intake.finish_those(set(winner.ids.to_pylist()))
-        intake.give_back(above=max(0, plan.budget - self._rows))
+        intake.give_back(above=max(0, intake.room))
 
     def _lost(self, text: str) -> None:
         if self._settings.fail_on_data_loss:
@@ -212,7 +212,7 @@ def peek_partition(
     ``segment_bytes`` in all. Needs no log. Raises as read_partition.
     """
     check_columns(columns)
-    with Intake(plan, settings, None) as intake:
+    with Intake(plan, settings, plan.budget) as intake:
         intake.collect(whole=True)
         intake.drop_orphans()
         entry = Entry.of(intake.hand, intake.received_at, plan, end=True)

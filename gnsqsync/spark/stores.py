@@ -96,8 +96,14 @@ def open_store(path: str, options: Mapping[str, Any] | str | None = None) -> Sto
     if scheme in ("", "file"):
         if settings:
             raise ConfigError(f"walOptions are for object stores; {path!r} is a local path")
+        if not scheme:
+            return FileStore(path)
         parts = urlsplit(path)
-        return FileStore(path if not scheme else unquote(parts.netloc + parts.path), url=path)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(
+                f"walPath {path!r} names another machine; mount its folder and write file:///..."
+            )
+        return FileStore(unquote(parts.path), url=path)
     from gnsqsync.spark.object_store import SCHEMES, ObjectStore
 
     if scheme not in SCHEMES:

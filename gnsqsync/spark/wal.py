@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -170,7 +170,7 @@ class Seen:
             if entry is None:
                 continue  # deleted between the listing and now
             mine = (entry.nsqd, entry.topic) == (self._nsqd, self._topic)
-            self._ids[name] = entry.ids if mine else entry.ids.slice(0, 0)
+            self._ids[name] = entry.ids if mine else pa.array([], pa.string())
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ class PendingEpoch:
     rows: int
     nsqds: tuple[str, ...]
     topics: tuple[str, ...]
-    _wal: Wal
-    _names: tuple[str, ...]
+    _wal: Wal = field(repr=False)
+    _names: tuple[str, ...] = field(repr=False)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Its rows, a log entry at a time."""
@@ -204,24 +204,27 @@ def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> li
     walOptions. Raises ConfigError for a path that cannot be a log.
     """
     store = open_store(wal_path, options)
-    streams = sorted({name.split("/")[0] for name in store.list() if name.endswith("/plan")})
     found = []
-    for stream in streams:
+    for stream in sorted({n.split("/")[0] for n in store.list() if n.endswith("/plan")}):
         wal = Wal(store, stream)
         committed = wal.marker().committed
-        names = wal.names()
-        for epoch in sorted({epoch for epoch in names.values() if epoch > committed}):
-            mine = tuple(sorted(name for name, of in names.items() if of == epoch))
-            entries = [entry for entry in map(wal.read_named, mine) if entry is not None]
-            found.append(
-                PendingEpoch(
-                    stream=stream,
-                    epoch=epoch,
-                    rows=sum(entry.rows for entry in entries),
-                    nsqds=tuple(sorted({entry.nsqd for entry in entries})),
-                    topics=tuple(sorted({entry.topic for entry in entries})),
-                    _wal=wal,
-                    _names=mine,
+        by_epoch: dict[int, list[str]] = {}
+        for name, epoch in wal.names().items():
+            if epoch > committed:
+                by_epoch.setdefault(epoch, []).append(name)
+        for epoch in sorted(by_epoch):
+            names = sorted(by_epoch[epoch])
+            entries = [entry for entry in map(wal.read_named, names) if entry and entry.rows]
+            if entries:
+                found.append(
+                    PendingEpoch(
+                        stream=stream,
+                        epoch=epoch,
+                        rows=sum(entry.rows for entry in entries),
+                        nsqds=tuple(sorted({entry.nsqd for entry in entries})),
+                        topics=tuple(sorted({entry.topic for entry in entries})),
+                        _wal=wal,
+                        _names=tuple(names),
+                    )
                 )
-            )
     return found

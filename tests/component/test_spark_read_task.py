@@ -1,0 +1,456 @@
+"""One partition read into the log, without Spark: races, deaths, retries, limits, the end.
+
+On the embedded nsqd and on the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from gnsqsync import NsqdHTTP, Writer  # noqa: E402
+from gnsqsync.errors import NegotiationFailed  # noqa: E402
+from gnsqsync.spark import read_task  # noqa: E402
+from gnsqsync.spark.faults import POINTS  # noqa: E402
+from gnsqsync.spark.read_task import (  # noqa: E402
+    PartitionPlan,
+    ReadSettings,
+    peek_partition,
+    read_partition,
+)
+from gnsqsync.spark.rows import ALL_SCHEMA, Entry  # noqa: E402
+from gnsqsync.spark.stores import FileStore  # noqa: E402
+from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Wal  # noqa: E402
+from tests.support.servers import ROOT, Server, Site, unique  # noqa: E402
+
+# One attempt in a process of its own, that a fault may kill.
+ATTEMPT = """
+import sys, json
+from gnsqsync.spark.read_task import PartitionPlan, ReadSettings, read_partition
+plan, settings = json.loads(sys.argv[1])
+batches = read_partition(PartitionPlan(**plan), ReadSettings(**settings), ["value"])
+print(json.dumps([value.decode() for batch in batches for value in batch["value"].to_pylist()]))
+"""
+
+
+class Source:
+    """A topic on one nsqd, a log, and attempts to read an epoch."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.nsqd = "{}:{}".format(*server.tcp_address)
+        self.topic = unique("spark")
+        self.settings = ReadSettings(str(folder / "wal"), idle_timeout=0.2, msg_timeout=5.0)
+        self.wal = Wal(FileStore(str(folder / "wal")), "stream", retention=0)
+        self.wal.announce()
+        self._http = NsqdHTTP("http://{}:{}".format(*server.http_address))
+        self._http.create_topic(self.topic)
+        self._http.create_channel(self.topic, "ch")
+
+    def close(self) -> None:
+        self._http.close()
+
+    def publish(self, count: int, size: int = 0) -> list[bytes]:
+        bodies = [(b"%06d" % n).ljust(size, b".") for n in range(count)]
+        with Writer(self.nsqd) as writer:
+            writer.publish_many(self.topic, bodies)
+        return bodies
+
+    def plan(self, budget: int, epoch: int = 0, **changes: Any) -> PartitionPlan:
+        plan = PartitionPlan("stream", epoch, 0, self.topic, "ch", self.nsqd, budget)
+        return replace(plan, **changes)
+
+    def batches(self, budget: int, epoch: int = 0, **settings: Any) -> list[Any]:
+        changed = replace(self.settings, **settings)
+        return list(read_partition(self.plan(budget, epoch), changed, ["value"]))
+
+    def read(self, budget: int, epoch: int = 0, **settings: Any) -> list[bytes]:
+        return values(self.batches(budget, epoch, **settings))
+
+    def rest(self, budget: int, epoch: int, **settings: Any) -> list[bytes]:
+        """What this and later epochs give, until they have ``budget`` messages in all."""
+        rows: list[bytes] = []
+        for number in range(epoch, epoch + 20):
+            rows += self.read(budget - len(rows), number, poll_timeout=8.0, **settings)
+            if len(rows) == budget:
+                return rows
+        raise AssertionError(f"{len(rows)} of {budget} messages after 20 epochs")
+
+    def attempt(self, budget: int, epoch: int = 0, **settings: Any) -> subprocess.Popen[str]:
+        words = [asdict(self.plan(budget, epoch)), asdict(replace(self.settings, **settings))]
+        return subprocess.Popen(
+            [sys.executable, "-c", ATTEMPT, json.dumps(words)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def entries(self, epoch: int = 0) -> list[Entry]:
+        found = []
+        while (entry := self.wal.read(epoch, 0, len(found))) is not None:
+            found.append(entry)
+        return found
+
+    def channel(self) -> Any:
+        (topic,) = self._http.stats(topic=self.topic, channel="ch").topics
+        (channel,) = topic.channels
+        return channel
+
+
+def values(batches: list[Any]) -> list[bytes]:
+    return [value for batch in batches for value in batch["value"].to_pylist()]
+
+
+@pytest.fixture(autouse=True)
+def fast_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, the log counts as fast."""
+    monkeypatch.setattr(read_task, "_SLOW_CREATE", math.inf)
+
+
+@pytest.fixture
+def source(site: Site, tmp_path: Path) -> Iterator[Source]:
+    source = Source(site.nsqd(), tmp_path)
+    yield source
+    source.close()
+
+
+# -- one attempt ----------------------------------------------------------------------------------
+
+
+def test_every_message_once_and_the_same_again(source: Source) -> None:
+    bodies = source.publish(100)
+    assert sorted(source.read(100)) == bodies
+    first = list(read_partition(source.plan(100), source.settings, ALL_SCHEMA.names))
+    again = list(read_partition(source.plan(100), source.settings, ALL_SCHEMA.names))
+    assert first == again
+    assert [batch.schema for batch in first] == [ALL_SCHEMA]
+    (batch,) = first
+    assert set(batch["nsqd"].to_pylist()) == {source.nsqd}
+    assert set(batch["attempts"].to_pylist()) == {1}
+
+
+def test_when_it_ends_every_fin_has_arrived(source: Source) -> None:
+    source.publish(300)
+    source.read(300, max_in_flight=20)
+    channel = source.channel()
+    # No look again: nsqd had answered CLS, behind the FINs.
+    assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (0, 0, 0)
+
+
+def test_the_budget_is_exact(source: Source) -> None:
+    bodies = source.publish(300)
+    rows = source.read(117, max_in_flight=20)
+    assert len(rows) == 117
+    channel = source.channel()
+    # Nothing was taken that had to be given back.
+    assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (183, 0, 0)
+    assert sorted(rows + source.read(500, 1)) == bodies
+
+
+def test_entries_are_half_of_what_may_be_in_flight(source: Source) -> None:
+    source.publish(95)
+    source.read(95, max_in_flight=20)
+    sizes = [entry.rows for entry in source.entries()]
+    assert sizes == [10, 10, 10, 10, 10, 10, 10, 10, 15]
+    assert [entry.end for entry in source.entries()] == [False] * 8 + [True]
+
+
+def test_a_slow_log_gets_larger_entries(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_task, "_SLOW_CREATE", -1.0)
+    source.publish(95)
+    source.read(95, max_in_flight=20)
+    assert [entry.rows for entry in source.entries()] == [10, 20, 20, 20, 20, 5]
+
+
+def test_a_budget_that_fits_is_one_entry(source: Source) -> None:
+    source.publish(95)
+    source.read(95)
+    assert [(entry.rows, entry.end) for entry in source.entries()] == [(95, True)]
+
+
+def test_fewer_messages_than_the_budget(source: Source) -> None:
+    bodies = source.publish(30)
+    assert sorted(source.read(100)) == bodies
+    assert [(entry.rows, entry.end) for entry in source.entries()] == [(30, True)]
+
+
+def test_no_message_at_all(source: Source) -> None:
+    assert source.batches(100, poll_timeout=0.2) == []
+    assert [(entry.rows, entry.end) for entry in source.entries()] == [(0, True)]
+
+
+def test_a_lower_limit_of_the_server(site: Site, tmp_path: Path) -> None:
+    source = Source(site.nsqd("-max-rdy-count=20"), tmp_path)
+    bodies = source.publish(100)
+    assert sorted(source.read(100)) == bodies
+    assert all(entry.rows <= 20 for entry in source.entries())
+    source.close()
+
+
+def test_entries_have_a_size(source: Source) -> None:
+    bodies = source.publish(100, size=10_000)
+    assert sorted(source.read(100, segment_bytes=50_000)) == bodies
+    sizes = [entry.rows for entry in source.entries()]
+    # The first look is taken before anything is known.
+    assert sizes[0] <= 10
+    assert max(sizes[1:]) <= 6
+
+
+def test_rows_that_memory_has_no_room_for_come_from_the_log(source: Source) -> None:
+    bodies = source.publish(100, size=1000)
+    kept = source.batches(100, max_in_flight=20)
+    read = source.batches(100, 1, max_in_flight=20)
+    assert read == []
+    source.publish(100, size=1000)
+    read = source.batches(100, 2, max_in_flight=20, max_bytes_in_memory=20_000)
+    assert sorted(values(read)) == sorted(values(kept)) == bodies
+
+
+def test_peeking_takes_nothing(source: Source) -> None:
+    bodies = source.publish(30)
+    for attempts in (1, 2):
+        (batch,) = peek_partition(source.plan(100), source.settings, ["value", "attempts"])
+        assert sorted(batch["value"].to_pylist()) == bodies
+        assert set(batch["attempts"].to_pylist()) == {attempts}
+    channel = source.channel()
+    assert (channel.depth, channel.in_flight_count) == (30, 0)
+    assert source.wal.names() == {}
+
+
+def test_peeking_at_some(source: Source) -> None:
+    source.publish(30)
+    (batch,) = peek_partition(source.plan(7), source.settings, ["id"])
+    assert batch.num_rows == 7
+    assert source.channel().depth == 30
+
+
+# -- several attempts -----------------------------------------------------------------------------
+
+
+def together(*runs: Callable[[], Any]) -> list[Any]:
+    """What each returns or raises, all at once."""
+    results: list[Any] = [None] * len(runs)
+
+    def run(at: int) -> None:
+        try:
+            results[at] = runs[at]()
+        except Exception as error:
+            results[at] = error
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(runs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_attempts_at_once_in_threads(source: Source) -> None:
+    bodies = source.publish(400)
+    fault = "before_create:delay=0-0.05;after_create:delay=0-0.05"
+    results = together(*[lambda: source.read(400, max_in_flight=50, fault=fault)] * 4)
+    assert all(rows == results[0] for rows in results), results
+    assert sorted(results[0] + source.rest(400 - len(results[0]), 1)) == bodies
+
+
+def test_attempts_at_once_in_processes(source: Source) -> None:
+    bodies = source.publish(400)
+    fault = "before_create:delay=0-0.05;after_create:delay=0-0.05"
+    attempts = [source.attempt(400, max_in_flight=50, fault=fault) for _ in range(3)]
+    outputs = [attempt.communicate(timeout=60) for attempt in attempts]
+    assert [attempt.returncode for attempt in attempts] == [0, 0, 0], outputs
+    assert len({out for out, _ in outputs}) == 1
+    rows = source.read(400)
+    assert sorted(rows + source.rest(400 - len(rows), 1)) == bodies
+
+
+def test_a_create_whose_answer_got_lost(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = source.publish(100)
+    create = FileStore.create
+
+    def lose_answer(store: FileStore, name: str, data: bytes) -> bool:
+        create(store, name, data)
+        return False
+
+    monkeypatch.setattr(FileStore, "create", lose_answer)
+    assert sorted(source.read(100, max_in_flight=20)) == bodies
+    channel = source.channel()
+    assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (0, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_attempt(source: Source, point: str) -> None:
+    bodies = source.publish(100)
+    number = "" if point in ("before_close", "emit") else "#2"
+    killed = source.attempt(100, max_in_flight=20, msg_timeout=1.0, fault=f"{point}{number}:kill")
+    _, errors = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, errors
+    before = [entry.rows for entry in source.entries()]
+    rows = source.read(100, max_in_flight=20, poll_timeout=8.0)
+    assert [entry.rows for entry in source.entries()][: len(before)] == before
+    rows += source.rest(100 - len(rows), 1)
+    assert sorted(rows) == bodies
+    # What came again and is in the log has got its FIN, too.
+    source.read(1, 30, poll_timeout=2.0)
+    channel = source.channel()
+    assert (channel.depth, channel.in_flight_count, channel.deferred_count) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_an_attempt_that_fails_between_entry_and_fin(source: Source, deduplicate: bool) -> None:
+    bodies = source.publish(100)
+    with pytest.raises(OSError, match="at after_create"):
+        source.read(100, max_in_flight=20, fault="after_create#2:fail")
+    # It has given back what was in hand: 10 of the second entry.
+    rows = source.read(100, deduplicate=deduplicate)
+    rows += source.read(100, 1, deduplicate=deduplicate)
+    assert sorted(set(rows)) == bodies
+    assert len(rows) == (100 if deduplicate else 110)
+    assert source.channel().depth == 0
+
+
+def test_an_attempt_that_fails_gives_back_what_is_in_hand(source: Source) -> None:
+    bodies = source.publish(100)
+    with pytest.raises(OSError, match="at before_create"):
+        source.read(100, max_in_flight=20, fault="before_create#2:fail")
+    channel = source.channel()
+    assert (channel.depth, channel.in_flight_count) == (90, 0)
+    assert sorted(source.read(100)) == bodies
+
+
+# -- late attempts --------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_wakes_up_after_the_commit(source: Source) -> None:
+    bodies = source.publish(50)
+    asleep = threading.Event()
+    create = FileStore.create
+
+    def late() -> list[bytes]:
+        return source.read(50, fault="before_create:delay=1")
+
+    def others() -> None:
+        # Another attempt closed the log, its rows went through the sink, and the log is gone.
+        while source.channel().in_flight_count < 50:
+            asleep.wait(0.02)
+        plan = source.plan(50)
+        create(
+            FileStore(source.settings.wal_path),
+            "stream/e=0/p=0/000000.arrow",
+            Entry.of([], [], plan, end=True).encode(),
+        )
+        source.wal.commit(0, 0)
+        assert source.wal.epochs() == []
+
+    error, _ = together(late, others)
+    assert isinstance(error, EpochCommitted)
+    assert source.wal.epochs() == []
+    channel = source.channel()
+    assert (channel.depth, channel.in_flight_count) == (50, 0)
+    assert sorted(source.read(50, 1)) == bodies
+
+
+def test_what_was_held_too_long_goes_back(source: Source) -> None:
+    bodies = source.publish(50)
+    # nsqd has taken the messages back before the entry could be made.
+    rows = source.read(50, msg_timeout=1.0, fault="before_create#1:delay=1.2", poll_timeout=5.0)
+    assert sorted(rows + source.rest(50 - len(rows), 1)) == bodies
+
+
+def test_a_committed_epoch_that_is_kept_is_read_again(source: Source) -> None:
+    bodies = source.publish(20)
+    source.read(20)
+    source.wal._retention = 60
+    source.wal.commit(0, 0)
+    assert sorted(source.read(20)) == bodies
+
+
+def test_a_committed_epoch_that_is_gone(source: Source) -> None:
+    source.publish(20)
+    source.wal.commit(0, 0)
+    with pytest.raises(LogDamaged, match="set failOnDataLoss=false"):
+        source.read(20)
+    assert source.read(20, fail_on_data_loss=False) == []
+    assert source.channel().depth == 20
+
+
+def test_a_log_on_storage_that_is_not_shared(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(LogDamaged, match="set walPath to storage that all of them share"):
+        source.read(20, wal_path=str(tmp_path / "elsewhere"))
+
+
+# -- nsqd -----------------------------------------------------------------------------------------
+
+
+def test_an_nsqd_that_cannot_be_reached_has_no_rows(site: Site, tmp_path: Path) -> None:
+    server = site.own_nsqd()
+    source = Source(server, tmp_path)
+    bodies = source.publish(20)
+    source.close()
+    server.stop()
+    assert source.read(20) == []
+    server.start()
+    # The epoch is closed; its messages stay for the next one.
+    assert source.read(20) == []
+    assert sorted(source.read(20, 1)) == bodies
+
+
+def test_a_replay_needs_no_nsqd(site: Site, tmp_path: Path) -> None:
+    server = site.own_nsqd()
+    source = Source(server, tmp_path)
+    bodies = source.publish(20)
+    rows = source.read(20)
+    source.close()
+    server.kill()
+    assert source.read(20) == rows
+    assert sorted(rows) == bodies
+
+
+def test_an_nsqd_that_dies_meanwhile(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = site.own_nsqd()
+    source = Source(server, tmp_path)
+    source.publish(100)
+    source.close()
+    create = FileStore.create
+
+    def create_and_kill(store: FileStore, name: str, data: bytes) -> bool:
+        made = create(store, name, data)
+        server.kill()
+        return made
+
+    monkeypatch.setattr(FileStore, "create", create_and_kill)
+    rows = source.read(100, max_in_flight=20)
+    # Of what had arrived before, some may have gone into the log before the end was seen.
+    assert 10 <= len(rows) <= 20
+    assert source.entries()[-1].end
+    assert source.read(100) == rows
+
+
+def test_an_nsqd_that_refuses_us_for_good(source: Source) -> None:
+    source.publish(20)
+    with pytest.raises(NegotiationFailed):
+        source.read(20, connection={"tls": True})
+    # Nothing is closed: with the right options the epoch goes on.
+    assert source.wal.names() == {}
+    assert len(source.read(20)) == 20
+
+
+def test_options_of_the_connection(source: Source) -> None:
+    bodies = source.publish(20)
+    assert sorted(source.read(20, connection={"snappy": True, "client_id": "spark"})) == bodies

@@ -1,0 +1,237 @@
+"""The log over any store: markers, what is kept how long, which ids it has, what is pending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from gnsqsync.errors import ConfigError  # noqa: E402
+from gnsqsync.spark.rows import Entry  # noqa: E402
+from gnsqsync.spark.stores import FileStore, Store  # noqa: E402
+from gnsqsync.spark.wal import LogDamaged, Marker, Seen, Wal, pending  # noqa: E402
+
+NSQD = "127.0.0.1:4150"
+
+
+class Memory(Store):
+    """Keeps names in a dict and writes down what was done."""
+
+    url = "memory"
+
+    def __init__(self) -> None:
+        self.names: dict[str, bytes] = {}
+        self.done: list[str] = []
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.done.append(f"create {name}")
+        return self.names.setdefault(name, data) is data
+
+    def read(self, name: str) -> bytes | None:
+        self.done.append(f"read {name}")
+        return self.names.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.done.append(f"put {name}")
+        self.names[name] = data
+
+    def list(self, prefix: str = "") -> list[str]:
+        return sorted(n for n in self.names if not prefix or n.startswith(f"{prefix}/"))
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.done.append(f"delete {name}")
+            self.names.pop(name, None)
+
+    def delete_folder(self, prefix: str) -> None:
+        self.delete(self.list(prefix))
+
+    def read_entries(self) -> list[str]:
+        return [what[5:] for what in self.done if what.startswith("read") and "arrow" in what]
+
+
+@pytest.fixture
+def store() -> Memory:
+    return Memory()
+
+
+def entry(*ids: str, nsqd: str = NSQD, topic: str = "t", end: bool = False) -> bytes:
+    rows = [SimpleNamespace(body=b"x", id=i, timestamp=0, attempts=1) for i in ids]
+    where = SimpleNamespace(topic=topic, channel="c", nsqd=nsqd)
+    return Entry.of(rows, [0] * len(rows), where, end).encode()
+
+
+# -- entries and markers --------------------------------------------------------------------------
+
+
+def test_entries_are_created_once(store: Memory) -> None:
+    wal = Wal(store, "s")
+    assert wal.read(3, 1, 0) is None
+    assert wal.create(3, 1, 0, entry("a"))
+    assert not wal.create(3, 1, 0, entry("b"))
+    read = wal.read(3, 1, 0)
+    assert read is not None
+    assert read.ids.to_pylist() == ["a"]
+    assert store.list() == ["s/e=3/p=1/000000.arrow"]
+
+
+def test_a_damaged_entry_is_named(store: Memory) -> None:
+    wal = Wal(store, "s")
+    wal.create(3, 1, 0, b"half an entr")
+    with pytest.raises(LogDamaged, match=r"s/e=3/p=1/000000\.arrow in memory"):
+        wal.read(3, 1, 0)
+
+
+def test_a_task_that_does_not_see_the_storage_says_so(store: Memory) -> None:
+    Wal(store, "s").announce()
+    Wal(store, "s").check_announced()
+    with pytest.raises(LogDamaged, match="set walPath to storage that all of them share"):
+        Wal(Memory(), "s").check_announced()
+
+
+def test_announcing_again_changes_nothing(store: Memory) -> None:
+    Wal(store, "s").announce()
+    Wal(store, "s").announce()
+    assert store.done.count("put s/plan") == 1
+
+
+def test_nothing_is_committed_at_first(store: Memory) -> None:
+    assert Wal(store, "s").marker() == Marker(-1, 0)
+
+
+# -- retention ------------------------------------------------------------------------------------
+
+
+def test_a_committed_epoch_is_kept_for_its_time(store: Memory) -> None:
+    wal = Wal(store, "s", retention=60)
+    for epoch, now in enumerate([0, 10, 59, 60, 69, 70]):
+        wal.create(epoch, 0, 0, entry("a"))
+        wal.commit(epoch, now)
+        assert wal.marker().committed == epoch
+        if now == 59:
+            assert (wal.marker().keep_from, wal.epochs()) == (0, [0, 1, 2])
+        if now == 69:
+            assert (wal.marker().keep_from, wal.epochs()) == (1, [1, 2, 3, 4])
+    assert (wal.marker().keep_from, wal.epochs()) == (2, [2, 3, 4, 5])
+
+
+def test_the_marker_is_written_before_anything_is_deleted(store: Memory) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(0, 0, 0, entry("a"))
+    wal.create(0, 1, 0, entry("b"))
+    store.done.clear()
+    wal.commit(0, 0)
+    changes = [what for what in store.done if not what.startswith("read")]
+    assert changes == [
+        "put s/committed",
+        "delete s/e=0/p=0/000000.arrow",
+        "delete s/e=0/p=1/000000.arrow",
+    ]
+    assert wal.marker() == Marker(committed=0, keep_from=1)
+
+
+def test_after_a_restart_old_epochs_are_kept_once_more_and_then_go(store: Memory) -> None:
+    first = Wal(store, "s", retention=60)
+    for epoch in (0, 1, 2):
+        first.create(epoch, 0, 0, entry("a"))
+        first.commit(epoch, 1000)
+    # Another process, with another clock.
+    second = Wal(store, "s", retention=60)
+    second.create(3, 0, 0, entry("a"))
+    second.commit(3, 5)
+    assert second.epochs() == [0, 1, 2, 3]
+    second.commit(4, 65)
+    assert second.epochs() == []
+    assert second.marker() == Marker(4, 4)
+
+
+def test_what_a_killed_driver_did_not_delete_is_deleted_later(store: Memory) -> None:
+    wal = Wal(store, "s", retention=60)
+    for epoch in (0, 1):
+        wal.create(epoch, 0, 0, entry("a"))
+    # It died between the marker and the deletion.
+    store.put("s/committed", b"[1, 2]")
+    wal.commit(2, 0)
+    wal.commit(3, 60)
+    assert wal.epochs() == []
+    assert wal.marker() == Marker(3, 3)
+
+
+def test_a_commit_that_comes_again_takes_nothing_back(store: Memory) -> None:
+    wal = Wal(store, "s", retention=60)
+    wal.create(5, 0, 0, entry("a"))
+    wal.commit(5, 0)
+    wal.commit(5, 1)
+    Wal(store, "s", retention=60).commit(4, 0)
+    assert wal.marker() == Marker(5, 0)
+    assert wal.epochs() == [5]
+
+
+# -- which ids it has -----------------------------------------------------------------------------
+
+
+def test_ids_of_the_kept_epochs_of_this_nsqd_and_topic(store: Memory) -> None:
+    wal = Wal(store, "s")
+    wal.create(1, 0, 0, entry("deleted"))
+    wal.create(2, 0, 0, entry("a", "b"))
+    wal.create(2, 1, 0, entry("other nsqd", nsqd="127.0.0.1:4250"))
+    wal.create(3, 0, 0, entry("c"))
+    wal.create(3, 0, 1, entry("other topic", topic="u"))
+    Wal(store, "another stream").create(3, 0, 0, entry("elsewhere"))
+    store.put("s/committed", b"[2, 2]")
+    wanted = ["a", "c", "d", "deleted", "other nsqd", "other topic", "elsewhere"]
+    assert Seen(wal, NSQD, "t").among(wanted) == {"a", "c"}
+
+
+def test_an_entry_is_read_once_and_new_ones_are_seen(store: Memory) -> None:
+    wal = Wal(store, "s")
+    wal.create(0, 0, 0, entry("a"))
+    seen = Seen(wal, NSQD, "t")
+    assert seen.among(["a", "b"]) == {"a"}
+    wal.create(0, 0, 1, entry("b"))
+    assert seen.among(["a", "b"]) == {"a", "b"}
+    assert store.read_entries() == ["s/e=0/p=0/000000.arrow", "s/e=0/p=0/000001.arrow"]
+
+
+def test_what_is_deleted_meanwhile_is_forgotten(store: Memory) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(0, 0, 0, entry("a"))
+    seen = Seen(wal, NSQD, "t")
+    assert seen.among(["a"]) == {"a"}
+    wal.commit(0, 0)
+    assert seen.among(["a"]) == set()
+
+
+# -- pending --------------------------------------------------------------------------------------
+
+
+def test_pending_epochs_are_listed_and_read(tmp_path: Path) -> None:
+    assert pending(str(tmp_path)) == []
+    store = FileStore(str(tmp_path))
+    wal = Wal(store, "s")
+    wal.announce()
+    wal.create(0, 0, 0, entry("committed", end=True))
+    wal.create(1, 0, 0, entry("a"))
+    wal.create(1, 0, 1, entry("b", "c", end=True))
+    wal.create(1, 1, 0, entry("d", nsqd="127.0.0.1:4250", topic="u", end=True))
+    wal.create(2, 0, 0, entry(end=True))
+    wal.commit(0, 0)
+    (first,) = pending(f"file://{tmp_path}")
+    assert (first.stream, first.epoch, first.rows) == ("s", 1, 4)
+    assert first.nsqds == (NSQD, "127.0.0.1:4250")
+    assert first.topics == ("t", "u")
+    assert [batch.to_pydict() for batch in first.batches(["id"])] == [
+        {"id": ["a"]},
+        {"id": ["b", "c"]},
+        {"id": ["d"]},
+    ]
+    assert "_wal" not in repr(first)
+
+
+def test_pending_of_what_is_no_log() -> None:
+    with pytest.raises(ConfigError):
+        pending("hdfs://somewhere")
