@@ -25,7 +25,7 @@ USUAL_ADDRESS = "127.0.0.1:4150"
 
 SETTINGS = """
 SECRET_KEY = "for this test"
-INSTALLED_APPS = ["shop"]
+INSTALLED_APPS = ["gnsqsync.django", "shop"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "orders.sqlite"}}
 DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 USE_TZ = True
@@ -216,16 +216,19 @@ def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
 
 
 def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_path: Path) -> None:
-    example("consume_django_command.py", "shop/management/commands/consume_orders.py")
-    for package in ("shop", "shop/management", "shop/management/commands"):
-        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "models.py").write_text(MODELS)
-    (tmp_path / "shop_settings.py").write_text(SETTINGS)
+    handlers = example("django_nsq_handlers.py", "shop/nsq_handlers.py").read_text()
+    # The setting is the last line of its docstring.
+    setting = handlers.split('"""')[1].splitlines()[-1]
+    (tmp_path / "shop_settings.py").write_text(SETTINGS + setting)
     settings = {"DJANGO_SETTINGS_MODULE": "shop_settings"}
     run("-m", "django", "migrate", "--run-syncdb", **settings).end()
     publish_orders(nsqd, 3)
     count = "from shop.models import Order; print('stored', Order.objects.count())"
-    command = run("-m", "django", "consume_orders", **settings)
+    command = run("-m", "django", "nsq_consume", **settings)
+    command.wait_for("shop.store_order consumes orders/shop")
     with NsqdHTTP(nsqd.http_address) as http:
         deadline = time.monotonic() + 30
         while not (channels := http.stats("orders").topics[0].channels) or (
@@ -233,7 +236,7 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
         ):
             assert time.monotonic() < deadline, command.output
             time.sleep(0.05)
-    assert command.end(signal.SIGTERM) == ""
+    assert "3 finished, 0 requeued" in command.end(signal.SIGTERM)
     assert "stored 3" in run("-m", "django", "shell", "-c", count, **settings).end()
 
 

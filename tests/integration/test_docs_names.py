@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -26,6 +26,7 @@ from gnsqsync import (
 )
 from gnsqsync.cli.app import COMMANDS, SERVERS
 from gnsqsync.cli.app import gnsqsync as command_group
+from gnsqsync.django import nsq_handler
 from gnsqsync.embedded.options import NO_EFFECT, LookupdOptions, NsqdOptions
 from tests.support.texts import DOCS, EXAMPLES, PAGES, ROOT, code_blocks, name_of
 
@@ -62,7 +63,7 @@ def test_python_in_the_texts_is_true(place: str, text: str) -> None:
             assert owner is None or hasattr(owner, node.attr), f"{node.value.id}.{node.attr}"
 
 
-def options_of(owner: type[Any]) -> dict[str, Any]:
+def options_of(owner: Callable[..., Any]) -> dict[str, Any]:
     """Each option with its default; ``inspect.Parameter.empty`` for what must be given."""
     if owner is ConnectionOptions:
         signature = inspect.signature(owner)
@@ -100,6 +101,7 @@ def http_options(owner: type[Any]) -> dict[str, Any]:
     [
         ("Reader", options_of(Reader)),
         ("TopicGroup", options_of(TopicGroup)),
+        ("nsq_handler", options_of(nsq_handler)),
         ("Writer", options_of(Writer)),
         ("Connection options", options_of(ConnectionOptions)),
         ("NsqdHTTP", http_options(NsqdHTTP)),
@@ -131,7 +133,15 @@ def documented(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["gnsqsync", "gnsqsync.errors", "gnsqsync.embedded", "gnsqsync.spark"]
+    "module",
+    [
+        "gnsqsync",
+        "gnsqsync.errors",
+        "gnsqsync.embedded",
+        "gnsqsync.django",
+        "gnsqsync.django.test",
+        "gnsqsync.spark",
+    ],
 )
 def test_the_reference_lists_exactly_the_public_names(module: str) -> None:
     assert documented(module) == set(importlib.import_module(module).__all__)
