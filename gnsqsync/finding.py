@@ -19,6 +19,7 @@ from gnsqsync.discovery import (
     check_polling,
     lookupd_client,
 )
+from gnsqsync.errors import NotSent
 from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Latch, Runtime
 
@@ -93,7 +94,12 @@ class Finder:
         )
 
     def start(self) -> None:
-        self._discovery.start()
+        """Begin to ask; NotSent where no thread can be started."""
+        try:
+            self._discovery.start()
+        except RuntimeError as error:
+            # Python 3.12 starts none any more when the interpreter ends.
+            raise NotSent(f"no thread asks for nsqds: {error}", [error]) from error
 
     def _changed(self, url: str, error: Exception | None) -> None:
         if error is None:

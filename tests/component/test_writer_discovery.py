@@ -343,6 +343,19 @@ def test_a_forgotten_writer_asks_no_more(
     assert len(lookupd.requests) <= asked + 1
 
 
+def test_no_thread_can_be_started(lookupd: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the interpreter ends."""
+
+    def spawn(*args: Any) -> Any:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("gnsqsync.runtime.threads.ThreadRuntime.spawn", spawn)
+    writer = Writer(lookupd_http_addresses=lookupd.address, runtime="threads")
+    with pytest.raises(NotSent, match="no thread asks for nsqds: can't create new thread"):
+        writer.publish("t", "x")
+    writer.close()
+
+
 @pytest.mark.parametrize("runtime", ["threads", "gevent"])
 def test_a_child_asks_for_itself(lookupd: FakeServer, two_nsqds: Any, runtime: str) -> None:
     lookupd.answer(nodes(two_nsqds[0]))
