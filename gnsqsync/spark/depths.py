@@ -93,7 +93,7 @@ class Depths:
                 " host:port of their HTTP API, 4161 unless changed"
             )
         self.look()
-        if self._named and all(nsqd.failures for nsqd in self._named):
+        if self._nsqds() and all(nsqd.failures for nsqd in self._nsqds()):
             raise ConnectionLost(self._no_nsqd())
 
     def look(self) -> dict[Source, Backlog | None]:
@@ -225,9 +225,16 @@ class Depths:
         return f"[{host}]:{info.tcp_port}" if ":" in host else f"{host}:{info.tcp_port}"
 
     def _no_nsqd(self) -> str:
+        reason = self._problems[self._nsqds()[0].http.url]
+        if self._named:
+            return (
+                f"no nsqd answers over HTTP ({reason}); set option 'nsqdHttpAddresses' to"
+                " host:port of their HTTP API, 4151 unless changed"
+            )
         return (
-            f"no nsqd answers over HTTP ({self._problems[self._named[0].http.url]}); set option"
-            " 'nsqdHttpAddresses' to host:port of their HTTP API, 4151 unless changed"
+            f"no nsqd that nsqlookupd names answers over HTTP ({reason}); set each nsqd's"
+            " --broadcast-address to a name that the driver and the executors can reach, or name"
+            " the nsqds with options 'nsqdTcpAddresses' and 'nsqdHttpAddresses'"
         )
 
     # -- what the log tells ----------------------------------------------------------------------

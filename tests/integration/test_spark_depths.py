@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -196,6 +198,21 @@ def test_without_any_nsqlookupd_the_start_says_what_to_set(site: Site, watch: Wa
     lookupd.kill()
     with pytest.raises(ConnectionLost, match="'lookupdHttpAddresses': no nsqlookupd answers"):
         watch(lookupdHttpAddresses=where).start()
+
+
+def test_nsqds_that_the_driver_cannot_reach_end_the_start(
+    site: Site, watch: Watch, topic: str
+) -> None:
+    lookupd = site.own_nsqlookupd()
+    nsqd = site.own_nsqd(f"-lookupd-tcp-address={address(lookupd)}")
+    publish(nsqd, topic, 2)
+    assert site.eventually(lambda: http_lists(lookupd, topic))
+    os.kill(nsqd.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ConnectionLost, match="--broadcast-address to a name that the driver"):
+            watch(lookupdHttpAddresses=url(lookupd)).start()
+    finally:
+        os.kill(nsqd.pid, signal.SIGCONT)
 
 
 def test_an_nsqlookupd_that_goes_takes_nothing_away(site: Site, watch: Watch, topic: str) -> None:

@@ -321,6 +321,30 @@ def test_an_nsqd_that_is_away_for_a_while(spark: SparkSession, tmp_path: Path, t
         query.stop()
 
 
+def test_an_nsqd_that_only_the_driver_reaches(
+    reading: Reading, cluster: Cluster, topic: str
+) -> None:
+    """Its messages stay where they are, and empty batches become rare."""
+    cluster.create(topic)
+    cluster.publish(topic, numbered(range(20)))
+    tcp = [*cluster.tcp_addresses[:2], "127.0.0.1:1"]
+    numbers = Numbers()
+    frame = reading.frame(
+        lookupdHttpAddresses="",
+        nsqdTcpAddresses=",".join(tcp),
+        nsqdHttpAddresses=",".join(cluster.http_addresses),
+        pollTimeoutMs=50,
+    )
+    query = reading.start(numbers, frame)
+    eventually(lambda: len(numbers.by_batch) > 2)
+    time.sleep(6)
+    query.stop()
+    # Tries after 1, 2, 4, 8 ... seconds; one batch after another would be some 20.
+    assert len(numbers.by_batch) <= 7
+    assert sum(numbers.counts.values()) + cluster.left(topic) == 20
+    assert cluster.left(topic) > 0
+
+
 # -- mistakes ------------------------------------------------------------------------------------
 
 
