@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -203,3 +204,26 @@ def test_storage_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot be written and read"):
         FileStore(str(tmp_path / "file" / "wal")).probe()
+
+
+# -- object stores ------------------------------------------------------------------------------
+
+
+def test_an_object_store_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.setitem(sys.modules, "s3fs.core", None)
+    with pytest.raises(ConfigError, match=r'needs s3fs>=2025\.7: pip install "s3fs>=2025\.7"'):
+        open_store("s3a://bucket/wal", {"a fresh": "instance"})
+
+
+def test_an_object_store_of_a_filesystem_without_create(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = pytest.importorskip("fsspec.core")
+
+    class Old:
+        def pipe_file(self, path: str, data: bytes) -> None:
+            raise AssertionError("nothing is written to it")
+
+    monkeypatch.setattr(core, "url_to_fs", lambda url, **options: (Old(), "bucket/wal"))
+    with pytest.raises(ConfigError, match=r"cannot create exclusively; pip install -U"):
+        open_store("gs://bucket/wal")
