@@ -33,7 +33,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!gnsqsync\.).*"),
     # Types in signatures that users do not name: a str does in their place.
-    ("py:class", r"gnsqsync\.(runtime\.base\.Runtime|addresses\.Address|django\.handlers\.Function)"),
+    (
+        "py:class",
+        r"gnsqsync\.(runtime\.base\.Runtime|addresses\.Address|django\.handlers\.Function)",
+    ),
 ]
 
 
