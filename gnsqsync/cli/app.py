@@ -24,6 +24,7 @@ COMMANDS = {
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
+    "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
     "report": ("gnsqsync.cli.report", "Draw what rollup counted."),
     "spark-script": ("gnsqsync.cli.spark_script", "Print the path of the script for spark-submit."),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gnsqsync.spark.jobs.archive import archive
+from gnsqsync.spark.jobs.replay import replay
 from gnsqsync.spark.jobs.report import report
 from gnsqsync.spark.jobs.rollup import rollup
 
-__all__ = ["archive", "report", "rollup"]
+__all__ = ["archive", "replay", "report", "rollup"]

@@ -1,0 +1,188 @@
+"""``gnsqsync replay``: an archive back into a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gnsqsync.cli.common import (
+    Counting,
+    connection_keywords,
+    connection_options,
+    lookupd_option,
+    nsqd_option,
+    print_json,
+    rate_text,
+)
+from gnsqsync.cli.spark_options import (
+    SUBMIT_HINT,
+    format_options,
+    job_session,
+    parse_pairs,
+    spark_errors,
+    spark_options,
+    window_options,
+)
+
+if TYPE_CHECKING:
+    from gnsqsync.spark.jobs.replay import Replayed
+
+
+@click.command(
+    epilog="Example: gnsqsync replay /data/nsq orders-again --from-topic orders --start 2h"
+    f' --filter "attempts > 1" --rate 5000 --state /data/replay-1. {SUBMIT_HINT}'
+)
+@click.argument("archive", metavar="ARCHIVE")
+@click.argument("topic", metavar="TOPIC")
+@click.option(
+    "--from-topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Only messages of this topic of the archive; may be given several times. [default: all]",
+)
+@window_options("messages that were published")
+@click.option(
+    "--filter",
+    "condition",
+    metavar="SQL",
+    help="Only messages that meet a Spark SQL condition over value, id, timestamp, attempts, nsqd,"
+    " received_at and topic: \"string(value) LIKE '%error%'\".",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Messages per second at most, of the whole job. [default: no limit]",
+)
+@click.option(
+    "--state",
+    metavar="FOLDER",
+    help="Which parts are done; the same command with the same folder goes on after a crash. On"
+    " storage that the driver and all executors share.",
+)
+@click.option(
+    "--parallelism",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Tasks at a time; 1 keeps the order of the publish times. [default: the cores of Spark]",
+)
+@click.option(
+    "--part-messages",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Messages of a part: what a crash may make each task publish twice.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count; needs no --state.")
+@nsqd_option()
+@lookupd_option()
+@click.option(
+    "--option",
+    "given",
+    callback=parse_pairs,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help='An option of the Spark sink format("nsq"), as maxMessageBytes=5000000; several times.',
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
+@connection_options
+@spark_options
+def replay(
+    archive: str,
+    topic: str,
+    topics: tuple[str, ...],
+    start: datetime | None,
+    end: datetime | None,
+    condition: str | None,
+    rate: float | None,
+    state: str | None,
+    parallelism: int | None,
+    part_messages: int,
+    dry_run: bool,
+    nsqd_tcp_addresses: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    given: dict[str, str],
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Publish messages of an ARCHIVE to TOPIC again.
+
+    The messages are cut into parts by publish time, which leave in that order, a few at a time.
+    After a crash, a kill or Ctrl-C the same command goes on: finished parts are never published
+    again, parts that were under way are. So a message may come twice, and none is left out.
+    """
+    from gnsqsync.spark.jobs.replay import replay as run_replay
+
+    verbose = options["verbose"]
+    sink = format_options(nsqd_tcp_addresses, lookupd_http_addresses, connection_keywords(options))
+    began = time.monotonic()
+    with job_session("gnsqsync replay", options, verbose=verbose) as spark:
+        with spark_errors(verbose), Progress(as_json) as progress:
+            result = run_replay(
+                spark,
+                archive,
+                topic,
+                state=state,
+                options={**sink, **given},
+                topics=topics,
+                start=start,
+                end=end,
+                filter=condition,
+                rate=rate,
+                parallelism=parallelism,
+                part_messages=part_messages,
+                dry_run=dry_run,
+                progress=progress.show,
+            )
+    _report(result, topic, dry_run, time.monotonic() - began, as_json)
+    return 0
+
+
+class Progress(contextlib.ExitStack):
+    """The progress bar, from the first news on: only then it is known how much there is."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__()
+        self._quiet = quiet
+        self._counting: Counting | None = None
+        self._shown = 0
+
+    def show(self, news: Replayed) -> None:
+        done = news.before + news.published
+        if self._counting is None:
+            self._counting = self.enter_context(
+                Counting("replayed", news.messages, "messages", quiet=self._quiet)
+            )
+        self._counting.advance(done - self._shown, f"{done:,} of {news.messages:,} messages")
+        self._shown = done
+
+
+def _report(result: Replayed, topic: str, dry_run: bool, seconds: float, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                **result._asdict(),
+                "first": None if result.first is None else result.first.isoformat(),
+                "last": None if result.last is None else result.last.isoformat(),
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    if result.first is None or result.last is None:
+        click.echo("the archive has no such messages")
+        return
+    window = f"published from {result.first:%Y-%m-%d %H:%M:%S} to {result.last:%Y-%m-%d %H:%M:%S}"
+    if dry_run:
+        click.echo(f"{result.messages:,} messages, {window} UTC; nothing was published")
+        return
+    before = f" ({result.before:,} were done before)" if result.before else ""
+    click.echo(
+        f"published {result.published:,} of {result.messages:,} messages to {topic}{before}"
+        f" in {seconds:.1f} s: {rate_text(result.published, seconds, 'messages')}"
+    )

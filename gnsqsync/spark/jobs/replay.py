@@ -1,0 +1,362 @@
+"""The replay job: what an archive holds of a window of time goes back into a topic.
+
+Knows Spark and the archive. What the parts are is of ``replay_plan``, what a task does with one of
+``replay_sink``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs.common import local_path
+from gnsqsync.spark.jobs.layout import read_archive
+from gnsqsync.spark.jobs.replay_plan import Bucket, Plan, Wave, Waves, first_shift, pack
+from gnsqsync.spark.sink_options import SinkOptions
+from gnsqsync.spark.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_PLAN = "plan"
+# Seconds that one job of Spark should take: after each there is progress to tell.
+_WAVE_SECONDS = 5.0
+# Of the first, as nobody knows yet how fast it goes.
+_FIRST_MESSAGES = 100_000
+_WAVE_PARTS = 256
+# What one task publishes a second without trouble; a slower replay needs one task only, which
+# then keeps to the rate, and to the order, exactly.
+_TASK_RATE = 20_000.0
+# Buckets that are too full are split into so many, as a power of two.
+_SPLIT_SHIFT = 6
+_MICROSECONDS = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Replayed(NamedTuple):
+    """What a replay did, or with ``dry_run`` would do.
+
+    ``messages``: of the whole replay, as counted at its begin. ``before``: of these, in parts that
+    earlier runs finished. ``published``: by this run. ``first``, ``last``: publish times.
+    """
+
+    messages: int
+    before: int
+    published: int
+    parts: int
+    first: datetime | None
+    last: datetime | None
+
+
+def replay(
+    spark: SparkSession,
+    archive: str,
+    topic: str,
+    *,
+    state: str | None = None,
+    options: Mapping[str, str] | None = None,
+    topics: Sequence[str] = (),
+    start: datetime | None = None,
+    end: datetime | None = None,
+    filter: str | None = None,
+    rate: float | None = None,
+    parallelism: int | None = None,
+    part_messages: int = 10_000,
+    dry_run: bool = False,
+    state_options: Mapping[str, Any] | None = None,
+    progress: Callable[[Replayed], object] | None = None,
+) -> Replayed:
+    """Publish to ``topic`` what ``archive`` holds of ``topics`` (all, if none are named).
+
+    Only what was published at or after ``start`` and before ``end`` (aware datetimes) and meets
+    ``filter``, a Spark SQL condition over the archive's columns. ``options``: of the sink, such as
+    nsqdTcpAddresses. ``rate``: messages per second, of the whole job. ``parallelism``: tasks at a
+    time; with 1 the messages leave in the order of their publish time, else parts of about
+    ``part_messages`` do, several at a time. ``progress`` is called every few seconds.
+
+    ``state``: a folder or URL that driver and executors share. It keeps the parts and a record of
+    each that is finished. The same call with the same ``state`` goes on after a crash: a part with
+    a record is never published again; a part that was under way is, as a whole. At least once, as
+    the sink is. A copy of a task (spark.speculation) publishes the part at hand twice.
+
+    ``dry_run`` counts and publishes nothing; it needs no ``state``. Raises ConfigError with a
+    sentence, and what Spark raises when its tasks fail.
+    """
+    archive = local_path(archive, "the archive's path")
+    if rate is not None and not (rate > 0 and math.isfinite(rate)):
+        raise ConfigError(f"rate is {rate!r} messages per second; it must be above 0")
+    for name, value in (("parallelism", parallelism), ("part_messages", part_messages)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}; it must be 1 or more")
+    what = {
+        "archive": archive,
+        "topics": sorted(set(topics)),
+        "start": _text(start),
+        "end": _text(end),
+        "filter": filter,
+        "topic": topic,
+    }
+    if not dry_run and not state:
+        raise ConfigError(
+            "a replay needs a state folder, to go on after a crash without publishing twice what"
+            " is finished: set it to an empty folder that driver and executors share"
+        )
+    sink = {**(options or {}), "topic": topic}
+    SinkOptions.parse(sink)
+    rows = _filtered(read_archive(spark, archive, topics=topics, start=start, end=end), filter)
+    if dry_run:
+        return _counted(rows, part_messages)
+
+    from gnsqsync.spark.jobs.replay_sink import open_state
+
+    assert state is not None
+    store = open_state(state, dict(state_options or {}))
+    plan = _load_plan(store, what, state)
+    if plan is None:
+        plan = _make_plan(store, rows, what, part_messages)
+    if rate is not None:
+        parallelism = min(
+            parallelism or math.ceil(rate / _TASK_RATE), spark.sparkContext.defaultParallelism
+        )
+    run = _Run(spark, store, plan, rows, parallelism or spark.sparkContext.defaultParallelism)
+    return run.publish(state, dict(state_options or {}), sink, rate, progress or (lambda _: None))
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.astimezone(timezone.utc).isoformat()
+
+
+def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
+    from pyspark.errors import AnalysisException, ParseException
+
+    if condition is None:
+        return rows
+    try:
+        return rows.where(condition)
+    except (AnalysisException, ParseException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"filter {condition!r} is not a condition over {', '.join(rows.columns)}: {reason}"
+        ) from None
+
+
+def _published_at() -> Column:
+    """Microseconds since 1970."""
+    from pyspark.sql import functions as F
+
+    return F.unix_micros("timestamp")
+
+
+def _extent(rows: DataFrame) -> Bucket | None:
+    from pyspark.sql import functions as F
+
+    at = _published_at()
+    found = rows.agg(F.min(at), F.max(at), F.count("*")).first()
+    assert found is not None
+    low, high, messages = found
+    return Bucket(low, high + 1, messages) if messages else None
+
+
+def _time(microseconds: int) -> datetime:
+    return _EPOCH + microseconds * _MICROSECONDS
+
+
+def _counted(rows: DataFrame, part_messages: int) -> Replayed:
+    extent = _extent(rows)
+    if extent is None:
+        return Replayed(0, 0, 0, 0, None, None)
+    parts = -(-extent.messages // part_messages)
+    return Replayed(extent.messages, 0, 0, parts, _time(extent.start), _time(extent.end - 1))
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+def _load_plan(store: Store, what: Mapping[str, Any], state: str) -> Plan | None:
+    data = store.read(_PLAN)
+    if data is None:
+        return None
+    plan = Plan.from_json(data)
+    plan.check_same(what, state)
+    return plan
+
+
+def _make_plan(store: Store, rows: DataFrame, what: Mapping[str, Any], part_messages: int) -> Plan:
+    """Count, cut into parts, and write that down before anything is published."""
+    store.probe()
+    plan = pack(what, _buckets(rows, part_messages), part_messages)
+    if not store.create(_PLAN, plan.to_json()):
+        raise ConfigError(
+            f"another replay has begun with the state folder {store.url} at this moment; let one"
+            " of them run"
+        )
+    return plan
+
+
+def _buckets(rows: DataFrame, part_messages: int) -> Iterable[Bucket]:
+    """Counts by slices of time that are so thin that none fills a part, as far as times differ."""
+    from pyspark.sql import functions as F
+
+    extent = _extent(rows)
+    if extent is None:
+        return
+    at = _published_at()
+    shift = first_shift(extent.start, extent.end, extent.messages, part_messages)
+    while True:
+        counted = rows.groupBy(F.shiftright(at, shift).alias("slice")).count().collect()
+        full = [row["slice"] for row in counted if row["count"] > part_messages and shift]
+        thick = set(full)
+        for row in counted:
+            if row["slice"] not in thick:
+                begin = row["slice"] << shift
+                yield Bucket(
+                    max(begin, extent.start),
+                    min(begin + (1 << shift), extent.end),
+                    row["count"],
+                )
+        if not full:
+            return
+        rows = rows.where(F.shiftright(at, shift).isin(full))
+        shift = max(0, shift - _SPLIT_SHIFT)
+
+
+# -- publishing ------------------------------------------------------------------------------------
+
+
+class _Run:
+    """One run of a replay over the parts that are left."""
+
+    def __init__(
+        self, spark: SparkSession, store: Store, plan: Plan, rows: DataFrame, parallelism: int
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._plan = plan
+        self._rows = rows
+        self._parallelism = parallelism
+        self._name = uuid.uuid4().hex
+
+    def publish(
+        self,
+        state: str,
+        state_options: dict[str, Any],
+        sink: dict[str, str],
+        rate: float | None,
+        progress: Callable[[Replayed], object],
+    ) -> Replayed:
+        from gnsqsync.spark.jobs.replay_sink import FORMAT, RUN, ReplaySink, Settings
+
+        self._spark.dataSource.register(ReplaySink)
+        # From here on a task of an earlier run begins no part any more.
+        self._store.put(RUN, self._name.encode())
+        plan = self._plan
+        done = self._done()
+        before = sum(plan.counts[part] for part in done)
+        result = Replayed(
+            plan.messages,
+            before,
+            0,
+            len(plan.counts),
+            _time(plan.bounds[0]) if plan.bounds else None,
+            _time(plan.bounds[-1] - 1) if plan.bounds else None,
+        )
+        progress(result)
+        left = Waves(plan, done)
+        expected = _FIRST_MESSAGES if rate is None else rate * _WAVE_SECONDS
+        while (wave := left.take(expected, _WAVE_PARTS)) is not None:
+            began = time.monotonic()
+            tasks = min(self._parallelism, len(wave.parts))
+            settings = Settings(
+                state, state_options, self._name, None if rate is None else rate / tasks
+            )
+            (
+                self._rows_of(wave, tasks)
+                .write.format(FORMAT)
+                .mode("append")
+                .options(**sink, **settings.to_options())
+                .save()
+            )
+            seconds = time.monotonic() - began
+            result = result._replace(published=result.published + self._settle(wave))
+            progress(result)
+            if rate is None:
+                # Twice as much at most, as the first waves are slower than what follows.
+                expected = min(2 * expected, wave.messages * _WAVE_SECONDS / seconds)
+        return result
+
+    def _done(self) -> set[int]:
+        return {int(name.rpartition("/")[2]) for name in self._store.list("done")}
+
+    def _settle(self, wave: Wave) -> int:
+        """Messages of the wave; a part of which nothing is left in the archive is done, too."""
+        from gnsqsync.spark.jobs.replay_sink import done_name
+
+        messages = 0
+        for part in wave.parts:
+            record = self._store.read(done_name(part))
+            if record is None:
+                nothing = {"messages": 0, "run": self._name}
+                self._store.create(done_name(part), json.dumps(nothing).encode())
+            else:
+                messages += int(json.loads(record)["messages"])
+        return messages
+
+    def _rows_of(self, wave: Wave, tasks: int) -> DataFrame:
+        """(part, value), each part whole in one partition, partitions and parts by time."""
+        from pyspark.sql import functions as F
+
+        bounds, at = self._plan.bounds, _published_at()
+        first, last = wave.parts[0], wave.parts[-1]
+        rows = self._rows.where(
+            (F.col("timestamp") >= F.lit(_time(bounds[first])))
+            & (F.col("timestamp") < F.lit(_time(bounds[last + 1])))
+        ).withColumn("part", _part_of(at, bounds, first, last + 1))
+        if len(wave.parts) <= last - first:
+            rows = rows.where(F.col("part").isin(list(wave.parts)))
+        places = {part: place for place, part in enumerate(wave.parts)}
+        keys = _keys(self._spark, tasks)
+        place = F.array(
+            *(F.lit(keys[places.get(part, 0) % tasks]) for part in range(first, last + 1))
+        )
+        return (
+            rows.withColumn("key", F.get(place, F.col("part") - first))
+            .repartition(tasks, "key")
+            .sortWithinPartitions("part", "timestamp", "nsqd", "id")
+            .select("part", "value")
+        )
+
+
+def _part_of(at: Column, bounds: Sequence[int], low: int, high: int) -> Column:
+    """Which of the parts low..high - 1 a time is in: a search by halves as an expression."""
+    from pyspark.sql import functions as F
+
+    if high - low == 1:
+        return F.lit(low)
+    middle = (low + high) // 2
+    return F.when(at < bounds[middle], _part_of(at, bounds, low, middle)).otherwise(
+        _part_of(at, bounds, middle, high)
+    )
+
+
+def _keys(spark: SparkSession, partitions: int) -> list[int]:
+    """For each partition a number that Spark's hash puts there, so that they are equally full.
+
+    Were the hash another one, parts would be spread less evenly, and nothing else.
+    """
+    if partitions == 1:
+        return [0]
+    rows = (
+        spark.range(partitions * 50)
+        .selectExpr("id", f"pmod(hash(int(id)), {partitions}) AS partition")
+        .groupBy("partition")
+        .agg({"id": "min"})
+        .collect()
+    )
+    found = {row[0]: row[1] for row in rows}
+    return [found.get(partition, partition) for partition in range(partitions)]
