@@ -267,6 +267,17 @@ class Intake(Observer):
             message.requeue(0, backoff=False)
         self._keep(range(min(above, len(self.hand))))
 
+    def rows(self) -> tuple[list[Message], list[int]]:
+        """What of the hand belongs into the log, and when it was taken: each id once.
+
+        After a halt of this process nsqd may deliver again, here, what still waited in the socket.
+        """
+        if all(message.attempts == 1 for message in self.hand):
+            return self.hand, self.received_at
+        first = {message.id: at for at, message in reversed(list(enumerate(self.hand)))}
+        places = sorted(first.values())
+        return [self.hand[at] for at in places], [self.received_at[at] for at in places]
+
     def drop_orphans(self) -> None:
         """Forget what came on a connection that is gone: nsqd delivers it again."""
         if self._orphans:

@@ -152,7 +152,7 @@ class _Task:
         intake.drop_orphans()
         if not intake.hand and not end:
             return
-        entry = Entry.of(intake.hand, intake.received_at, plan, end)
+        entry = Entry.of(*intake.rows(), plan, end)
         data = entry.encode()
         self._fault("before_create")
         if self._wal.marker().committed >= plan.epoch:
@@ -215,6 +215,6 @@ def peek_partition(
     with Intake(plan, settings, plan.budget) as intake:
         intake.collect(whole=True)
         intake.drop_orphans()
-        entry = Entry.of(intake.hand, intake.received_at, plan, end=True)
+        entry = Entry.of(*intake.rows(), plan, end=True)
     if entry.rows:
         yield entry.batch(columns)

@@ -33,6 +33,7 @@ from gnsqsync.spark.read_task import (  # noqa: E402
 from gnsqsync.spark.rows import ALL_SCHEMA, Entry  # noqa: E402
 from gnsqsync.spark.stores import FileStore  # noqa: E402
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Wal  # noqa: E402
+from tests.support.scripted import ScriptedNsqd, automatic, message_frame, send  # noqa: E402
 from tests.support.servers import ROOT, Server, Site, unique  # noqa: E402
 
 # One attempt in a process of its own, that a fault may kill.
@@ -369,6 +370,21 @@ def test_what_was_held_too_long_goes_back(source: Source) -> None:
     # nsqd has taken the messages back before the entry could be made.
     rows = source.read(50, msg_timeout=1.0, fault="before_create#1:delay=1.2", poll_timeout=5.0)
     assert sorted(rows + source.rest(50 - len(rows), 1)) == bodies
+
+
+def test_what_comes_twice_at_once_is_one_row(tmp_path: Path) -> None:
+    # This process was halted, and nsqd took the message back that still waited in its socket.
+    twice = [message_frame(b"x", id=b"%016x" % 7, attempts=n) for n in (1, 2)]
+    once = message_frame(b"y")
+    with ScriptedNsqd([automatic(until="RDY"), send(*twice, once), automatic()]) as nsqd:
+        settings = ReadSettings(str(tmp_path))
+        Wal(FileStore(str(tmp_path)), "stream").announce()
+        address = "{}:{}".format(*nsqd.address)
+        plan = PartitionPlan("stream", 0, 0, "t", "ch", address, 10)
+        assert values(list(read_partition(plan, settings, ["value"]))) == [b"x", b"y"]
+        finished = [command.parameters[0] for command in nsqd.received("FIN")]
+        assert finished[:2] == [f"{7:016x}"] * 2
+        assert len(finished) == 3
 
 
 def test_a_committed_epoch_that_is_kept_is_read_again(source: Source) -> None:
