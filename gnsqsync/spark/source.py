@@ -58,8 +58,8 @@ log = logging.getLogger("gnsqsync.spark")
 # Without data Spark asks again after 10 ms, which costs it more than it costs us to look. A trigger
 # that waits, as processAllAvailable() does, waits this many seconds at most.
 _LONGEST_WAIT = 1.0
-# Looks at nsqds may take this part of a core while nothing comes, but are this far apart at most.
-_IDLE_SHARE = 0.01
+# Looks at nsqds take this part of a core at most while nothing comes; this far apart at most.
+_IDLE_SHARE = 0.005
 _LONGEST_PAUSE = 2.0
 
 

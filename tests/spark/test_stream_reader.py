@@ -1,0 +1,154 @@
+"""The streaming reader called as Spark's versions call it, beside embedded nsqds; no session."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.spark.cluster import Cluster, numbered
+
+# A query's driver process, new for each run of it: options on top of those of all.
+Driver = Callable[..., Any]
+
+
+@pytest.fixture
+def driver(
+    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, wal: str
+) -> Iterator[Driver]:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from gnsqsync.spark.options import SourceOptions
+    from gnsqsync.spark.source import NsqStreamReader
+
+    made = []
+
+    def driver(**options: object) -> NsqStreamReader:
+        given = {
+            "lookupdHttpAddresses": embedded_cluster.lookupd,
+            "subscribe": topic,
+            "channel": "ch",
+            "walPath": wal,
+            "pollIntervalMs": 20,
+            **options,
+        }
+        parsed = SourceOptions.parse({n: str(v) for n, v in given.items()}, streaming=True)
+        made.append(NsqStreamReader(parsed, StructType([StructField("value", BinaryType())])))
+        return made[-1]
+
+    embedded_cluster.create(topic)
+    yield driver
+    for reader in made:
+        reader.stop()
+
+
+def logged(offset: dict[str, Any]) -> dict[str, Any]:
+    """As Spark hands it back: by way of its offset log."""
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+def rows(reader: Any, end: dict[str, Any]) -> int:
+    """What the tasks of an epoch read."""
+    parts = reader.partitions({}, end)
+    return sum(batch.num_rows for part in parts for batch in reader.read(part))
+
+
+def test_a_run_and_a_restart_of_4_2(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
+    reader = driver()
+    start = logged(reader.initialOffset())
+    assert reader.initialOffset() == start
+    assert json.dumps(reader.latestOffset(start, None)) == json.dumps(start)
+    embedded_cluster.publish(topic, numbered(range(30)))
+    end = logged(reader.latestOffset(start, None))
+    assert end["epoch"] == 1
+    # The run ends here; the next one is told that this batch was not finished.
+    reader = driver()
+    assert reader.initialOffset() != start
+    assert rows(reader, end) == 30
+    assert rows(driver(), end) == 30
+    reader.commit(end)
+    embedded_cluster.publish(topic, numbered(range(5)))
+    after = logged(reader.latestOffset(end, None))
+    assert (after["stream"], after["epoch"]) == (start["stream"], 2)
+    assert rows(reader, after) == 5
+
+
+def test_a_run_and_a_restart_of_4_0(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
+    """latestOffset() is not told where it starts; partitions() is called first after a restart."""
+    reader = driver(maxMessagesPerTrigger=20)
+    embedded_cluster.publish(topic, numbered(range(30)))
+    reader.initialOffset()
+    end = logged(reader.latestOffset())
+    assert rows(reader, end) == 20
+    after = logged(reader.latestOffset())
+    assert (after["stream"], after["epoch"]) == (end["stream"], 2)
+    reader = driver()
+    reader.partitions(end, after)
+    assert rows(reader, after) == 10
+    assert json.dumps(reader.latestOffset()) == json.dumps(after)
+    reader = driver()
+    # Nothing was left to replay: Spark asks with the last offset twice.
+    assert reader.partitions(after, after) == []
+    embedded_cluster.publish(topic, numbered(range(5)))
+    assert reader.latestOffset()["epoch"] == 3
+
+
+def test_the_plan_is_the_same_for_whoever_asks(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    reader = driver(minPartitions=7)
+    embedded_cluster.publish(topic, numbered(range(100)))
+    end = logged(reader.latestOffset(reader.initialOffset(), None))
+    embedded_cluster.publish(topic, numbered(range(100)))
+    first, second = (driver().partitions({}, end) for _ in range(2))
+    assert [part.value for part in first] == [part.value for part in second]
+    assert len(first) >= 7
+    assert sum(part.value.budget for part in first) == 100
+
+
+def test_a_commit_that_cannot_be_written_does_not_end_the_query(
+    driver: Driver,
+    embedded_cluster: Cluster,
+    topic: str,
+    wal: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader = driver()
+    embedded_cluster.publish(topic, numbered(range(10)))
+    end = logged(reader.latestOffset(reader.initialOffset(), None))
+    assert rows(reader, end) == 10
+    away = Path(f"{wal}-away")
+    Path(wal).rename(away)
+    Path(wal).write_text("in the way")
+    reader.commit(end)
+    assert "the commit of epoch 1 is not written" in caplog.text
+    Path(wal).unlink()
+    away.rename(wal)
+    reader.commit(end)
+    assert json.loads(Path(wal, end["stream"], "committed").read_text())[0] == 1
+
+
+def test_nothing_is_committed_before_there_was_anything(driver: Driver, wal: str) -> None:
+    reader = driver()
+    reader.commit(reader.initialOffset())
+    assert reader.partitions({}, reader.initialOffset()) == []
+    assert not Path(wal).exists()
+
+
+def test_it_waits_for_messages_a_while(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    """Spark asks again after 10 ms, at its own cost."""
+    reader = driver()
+    start = reader.initialOffset()
+    began = time.monotonic()
+    reader.latestOffset(start, None)
+    assert time.monotonic() - began > 0.5
+    embedded_cluster.publish(topic, numbered(range(10)))
+    assert reader.latestOffset(start, None)["epoch"] == 1
