@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from setuptools import find_packages
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gnsqsync"
 
@@ -60,8 +58,7 @@ def test_one_name_of_our_own_is_installed() -> None:
     """Two distributions with one top-level name write over each other's files."""
     config = settings()
     include = config["options.packages.find"]["include"].split()
-    packages = find_packages(str(ROOT), include=include)
-    assert {name.split(".")[0] for name in packages} == {"gnsqsync"}
+    assert {pattern.split(".")[0] for pattern in include} == {"gnsqsync"}
     # Spark looks for modules with this prefix; the rest of the name is ours.
     assert config["options"]["py_modules"] == "pyspark_gnsqsync"
     assert config["metadata"]["name"] == "gnsqsync"
