@@ -106,11 +106,21 @@ class ObjectStore(Store):
         return sorted(path.removeprefix(f"{self._root}/") for path in found)
 
     def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            try:
-                self._fs.rm_file(self._path(name))
-            except FileNotFoundError:
-                pass  # somebody else was first
+        paths = [self._path(name) for name in names]
+        if not paths:
+            return
+        try:
+            # Many in one request, where the storage can.
+            self._fs.rm(paths)
+        except FileNotFoundError:
+            for path in paths:
+                self._delete_one(path)
+
+    def _delete_one(self, path: str) -> None:
+        try:
+            self._fs.rm_file(path)
+        except FileNotFoundError:
+            pass  # somebody else was first
 
     def delete_folder(self, prefix: str) -> None:
         self.delete(self.list(prefix))

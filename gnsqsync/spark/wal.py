@@ -200,8 +200,9 @@ def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> li
     """Epochs that a query took from nsqd into its log and has not committed, oldest first.
 
     For a log whose checkpoint was lost: a new query has a new stream and never reads the old
-    one's rows. Beside a running query the newest epoch is always among these. ``options`` as
-    walOptions. Raises ConfigError for a path that cannot be a log.
+    one's rows. Beside a running query its newest epoch is always among these, and every batch
+    read, which nobody commits (its stream begins with "drain-"). ``options`` as walOptions.
+    Raises ConfigError for a path that cannot be a log.
     """
     store = open_store(wal_path, options)
     found = []
