@@ -166,6 +166,7 @@ def archive(
     from there. Ctrl-C ends.
     """
     from gnsqsync.spark.jobs.archive import archive as start_archive
+    from gnsqsync.spark.jobs.archive import check
     from gnsqsync.spark.jobs.batches import Counts, Settings
 
     verbose = options["verbose"]
@@ -174,6 +175,14 @@ def archive(
     )
     if nsqd_http_addresses:
         source["nsqdHttpAddresses"] = ",".join(nsqd_http_addresses)
+    query_options: dict[str, Any] = {
+        "channel": channel,
+        "options": {**source, **given},
+        "checkpoint": checkpoint,
+        "max_messages": max_messages,
+    }
+    # What is wrong is told before Spark starts.
+    check(topics, path, **query_options)
     latest = Counts()
     progress = Progress(as_json)
 
@@ -190,14 +199,11 @@ def archive(
                 spark,
                 topics,
                 path,
-                channel=channel,
-                options={**source, **given},
-                checkpoint=checkpoint,
                 interval=interval,
                 available_now=once,
-                max_messages=max_messages,
                 settings=Settings(compression, compact_every, target_size << 20),
                 on_batch=on_batch,
+                **query_options,
             )
             wait(query, stop)
     seconds = time.monotonic() - began

@@ -388,18 +388,15 @@ def test_kill_nine_in_the_middle(
             command(cluster, topic, tmp_path, *fast), sessions.environment(), tmp_path / "log"
         )
         try:
-            before = len(parquet_names(tmp_path / "archive"))
+            before = last_batch(tmp_path / "archive")
             deadline = time.monotonic() + 60
-            grown = 0
-            # It dies somewhere in one of the batches after its first one.
-            while grown == before or grown == 0 or published % 10_000:
+            # It dies somewhere in a batch after its first one.
+            while last_batch(tmp_path / "archive") == before:
                 assert time.monotonic() < deadline, (tmp_path / "log").read_text()
                 if published < total:
-                    bodies = numbered(range(published, published + 500))
-                    cluster.publish(topic, bodies)
+                    cluster.publish(topic, numbered(range(published, published + 500)))
                     published += 500
-                grown = len(parquet_names(tmp_path / "archive"))
-                time.sleep(0.05)
+                time.sleep(0.1)
             time.sleep(chance.random())
         finally:
             family.kill(chance)
@@ -413,6 +410,12 @@ def test_kill_nine_in_the_middle(
         )
     found = Counter(map(number_of, values(tmp_path / "archive")))
     assert found == Counter(range(total))
+
+
+def last_batch(path: Path) -> int:
+    """The number of the batch that was put into the archive last, or -1."""
+    records = [files.read_json(str(record)) for record in path.glob(f"{HIDDEN}/*/batch.json")]
+    return max((record["batch"] for record in records), default=-1)
 
 
 def values(path: Path) -> list[bytes]:

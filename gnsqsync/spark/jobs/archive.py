@@ -15,6 +15,7 @@ from gnsqsync.spark.jobs import files, parquet
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.common import local_path
 from gnsqsync.spark.jobs.layout import HIDDEN
+from gnsqsync.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,19 +54,18 @@ def archive(
     ``path`` and ``checkpoint`` must be on a file system that driver and executors share. Raises
     ConfigError.
     """
-    from gnsqsync.spark.source import NsqDataSource
-
-    path = local_path(path, "the archive's path")
-    names = [topics] if isinstance(topics, str) else list(topics)
     if interval < 0:
         raise ConfigError(f"interval is {interval}; allowed are 0 or more seconds")
-    checkpoint = local_path(
-        checkpoint or os.path.join(path, HIDDEN, "checkpoint"), "the checkpoint's path"
+    path, checkpoint, source = check(
+        topics,
+        path,
+        channel=channel,
+        options=options,
+        checkpoint=checkpoint,
+        max_messages=max_messages,
     )
-    source = {"walPath": parquet.uri(os.path.join(checkpoint, "nsq-wal")), **options}
-    source |= {"subscribe": ",".join(names), "channel": channel}
-    if max_messages is not None:
-        source["maxMessagesPerTrigger"] = str(max_messages)
+    from gnsqsync.spark.source import NsqDataSource
+
     # A session of its own: the settings for Parquet are not the caller's.
     own = spark.newSession()
     own.dataSource.register(NsqDataSource)
@@ -75,11 +75,37 @@ def archive(
     writing = (
         messages.writeStream.foreachBatch(writer)
         .option("checkpointLocation", parquet.uri(checkpoint))
-        .queryName(f"archive of {', '.join(names)}")
+        .queryName(f"archive of {source['subscribe']}")
     )
     if available_now:
         return writing.trigger(availableNow=True).start()
     return writing.trigger(processingTime=f"{round(interval * 1000)} milliseconds").start()
+
+
+def check(
+    topics: str | Sequence[str],
+    path: str,
+    *,
+    channel: str,
+    options: Mapping[str, str],
+    checkpoint: str | None,
+    max_messages: int | None,
+) -> tuple[str, str, dict[str, str]]:
+    """Paths of archive and checkpoint, and all options of the source; ConfigError as ``archive``.
+
+    Needs no Spark, which takes its time to start.
+    """
+    path = local_path(path, "the archive's path")
+    checkpoint = local_path(
+        checkpoint or os.path.join(path, HIDDEN, "checkpoint"), "the checkpoint's path"
+    )
+    source = {"walPath": parquet.uri(os.path.join(checkpoint, "nsq-wal")), **options}
+    source["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+    source["channel"] = channel
+    if max_messages is not None:
+        source["maxMessagesPerTrigger"] = str(max_messages)
+    SourceOptions.parse(source, streaming=True)
+    return path, checkpoint, source
 
 
 def _stream(checkpoint: str) -> str:

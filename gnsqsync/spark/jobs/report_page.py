@@ -104,8 +104,8 @@ def _row(rollup: Rollup, series: Series, colors: dict[str, str]) -> str:
         bytes_text(series.bytes.sum() / messages),
         f"{series.redelivered.sum() / messages:.2%}",
         duration_text(_weighted(series.delay_p50, series.messages)),
-        duration_text(float(np.nanmax(series.delay_p95, initial=np.nan))),
-        duration_text(float(np.nanmax(series.delay_max, initial=np.nan))),
+        duration_text(float(np.fmax.reduce(series.delay_p95))),
+        duration_text(float(np.fmax.reduce(series.delay_max))),
     )
     color = colors.get(series.topic, "#9aa0a6")
     name = f'<td><i style="background:{color}"></i>{escape(series.topic)}</td>'

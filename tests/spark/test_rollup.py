@@ -1,0 +1,211 @@
+"""The rollup: what it counts, and that it counts again only what changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs import files, parquet
+from gnsqsync.spark.jobs.batches import ArchiveWriter
+from gnsqsync.spark.jobs.rollup import Rolled, rollup
+from tests.spark import session as sessions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+SCHEMA = (
+    "value binary, topic string, id string, timestamp timestamp, attempts int, nsqd string,"
+    " received_at timestamp"
+)
+
+
+class Archive:
+    """An archive that grows by batches."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.path = str(path)
+        self._spark = spark
+        self._writer = ArchiveWriter(self.path, "0123456789abcdef")
+        self._batch = 0
+
+    def add(self, rows: Iterable[tuple[str, float, int, int, float]]) -> None:
+        """Messages: topic, seconds after noon, size, attempts, delay in seconds."""
+        made = [
+            (
+                b"x" * size,
+                topic,
+                f"{self._batch:08x}{number:08x}",
+                NOON + timedelta(seconds=seconds),
+                attempts,
+                "n:4150",
+                NOON + timedelta(seconds=seconds + delay),
+            )
+            for number, (topic, seconds, size, attempts, delay) in enumerate(rows)
+        ]
+        self._writer(self._spark.createDataFrame(made, SCHEMA), self._batch)
+        self._batch += 1
+
+
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path) -> Archive:
+    return Archive(spark, tmp_path / "archive")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> str:
+    return str(tmp_path / "rollup")
+
+
+def windows(path: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """(topic, seconds after noon) -> the other columns."""
+    from pyarrow import dataset
+
+    rows = dataset.dataset(path, format="parquet").to_table().to_pylist()
+    found = {}
+    for row in rows:
+        began = row.pop("window_start").replace(tzinfo=timezone.utc)
+        found[row.pop("topic"), int((began - NOON).total_seconds())] = row
+    assert len(found) == len(rows)
+    return found
+
+
+def test_what_is_counted(spark: SparkSession, archive: Archive, out: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    archive.add(("orders", n * 0.5, 10, 1, 0.01 * (n + 1)) for n in range(100))  # 50 seconds
+    archive.add([("orders", 70, 7, 3, 2.0), ("orders", 119.999, 3, 1, 4.0)])
+    archive.add([("payments", 3599.5, 100, 2, -0.25), ("payments", 3600, 1, 1, 86400.0)])
+    assert rollup(spark, archive.path, out) == Rolled(hours=2, windows=4, messages=104)
+    found = windows(out)
+    assert set(found) == {("orders", 0), ("orders", 60), ("payments", 3540), ("payments", 3600)}
+    first = found["orders", 0]
+    assert first["delay_p50"] == pytest.approx(0.5, abs=0.011)
+    assert first["delay_p95"] == pytest.approx(0.95, abs=0.011)
+    assert first["delay_max"] == pytest.approx(1.0)
+    counts = {name: first[name] for name in ("messages", "bytes", "attempts", "redelivered")}
+    assert counts == {"messages": 100, "bytes": 1000, "attempts": 100, "redelivered": 0}
+    assert first["window_seconds"] == 60
+    second = found["orders", 60]
+    assert (second["messages"], second["bytes"]) == (2, 10)
+    assert (second["attempts"], second["redelivered"]) == (4, 1)
+    assert found["payments", 3540]["delay_max"] == pytest.approx(-0.25)
+    assert found["payments", 3600]["delay_p50"] == pytest.approx(86400.0)
+    names = files.parquet_files(out)
+    assert names == [f"date=2026-11-20/hour={hour}/windows.parquet" for hour in (12, 13)]
+
+
+def test_only_hours_that_changed_are_counted(
+    spark: SparkSession, archive: Archive, out: str
+) -> None:
+    archive.add(("orders", n * 60, 10, 1, 0.1) for n in range(180))
+    assert rollup(spark, archive.path, out).hours == 3
+    assert rollup(spark, archive.path, out) == Rolled(0, 0, 0)
+    archive.add([("orders", 3601, 10, 1, 0.1), ("late", 3602, 10, 1, 0.1)])
+    untouched = Path(out, "date=2026-11-20", "hour=12", "windows.parquet")
+    before = untouched.stat().st_mtime_ns
+    assert rollup(spark, archive.path, out) == Rolled(hours=1, windows=61, messages=62)
+    assert untouched.stat().st_mtime_ns == before
+    assert sum(row["messages"] for row in windows(out).values()) == 182
+    assert rollup(spark, archive.path, out, whole=True).hours == 3
+    assert sum(row["messages"] for row in windows(out).values()) == 182
+
+
+def test_a_window_of_time(spark: SparkSession, archive: Archive, out: str) -> None:
+    archive.add(("orders", n * 60, 10, 1, 0.1) for n in range(300))
+    start, end = NOON + timedelta(minutes=90), NOON + timedelta(hours=3)
+    assert rollup(spark, archive.path, out, start=start, end=end).hours == 2
+    assert {seconds // 3600 for _, seconds in windows(out)} == {1, 2}
+    assert rollup(spark, archive.path, out).hours == 3
+
+
+def test_hours_that_are_gone_stay(spark: SparkSession, archive: Archive, out: str) -> None:
+    archive.add(("orders", n * 60, 10, 1, 0.1) for n in range(120))
+    rollup(spark, archive.path, out)
+    gone = Path(archive.path, "topic=orders", "date=2026-11-20", "hour=12")
+    for file in gone.iterdir():
+        file.unlink()
+    gone.rmdir()
+    assert rollup(spark, archive.path, out).hours == 0
+    assert len(windows(out)) == 120
+
+
+def test_an_hour_that_changes_while_it_is_read_is_read_again(
+    spark: SparkSession, archive: Archive, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.add([("orders", 0, 1, 1, 0.1), ("orders", 3600, 1, 1, 0.1)])
+    write = parquet.write
+
+    def write_meanwhile(*args: Any) -> None:
+        write(*args)
+        monkeypatch.setattr(parquet, "write", write)
+        archive.add([("orders", 1, 1, 1, 0.1)])
+
+    monkeypatch.setattr(parquet, "write", write_meanwhile)
+    rollup(spark, archive.path, out)
+    assert windows(out)["orders", 0]["messages"] == 1
+    assert rollup(spark, archive.path, out) == Rolled(hours=1, windows=1, messages=2)
+    assert windows(out)["orders", 0]["messages"] == 2
+
+
+def test_it_dies_and_is_run_again(
+    spark: SparkSession, archive: Archive, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.add(("orders", n * 60, 10, 1, 0.1) for n in range(120))
+
+    def die(moves: list[tuple[str, str]]) -> None:
+        source, target = moves[0]
+        files.make_folder(os.path.dirname(target))
+        os.replace(source, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "move_all", die)
+        with pytest.raises(KeyboardInterrupt):
+            rollup(spark, archive.path, out)
+    assert rollup(spark, archive.path, out) == Rolled(hours=2, windows=120, messages=120)
+    assert len(windows(out)) == 120
+    assert os.listdir(Path(out, "_gnsqsync", "staging")) == []
+
+
+@pytest.mark.parametrize("window", [0, 7, 3601])
+def test_windows_that_do_not_fit(
+    spark: SparkSession, archive: Archive, out: str, window: int
+) -> None:
+    with pytest.raises(ConfigError, match="must divide an hour"):
+        rollup(spark, archive.path, out, window=window)
+
+
+def test_one_length_of_window(spark: SparkSession, archive: Archive, out: str) -> None:
+    archive.add(("orders", n, 10, 1, 0.1) for n in range(100))
+    rollup(spark, archive.path, out, window=10)
+    assert len(windows(out)) == 10
+    with pytest.raises(ConfigError, match="has windows of 10 seconds, not 60: use another"):
+        rollup(spark, archive.path, out)
+
+
+def test_no_archive(spark: SparkSession, tmp_path: Path, out: str) -> None:
+    with pytest.raises(ConfigError, match="there is no archive at"):
+        rollup(spark, str(tmp_path), out)
+    with pytest.raises(ConfigError, match="is not on a file system"):
+        rollup(spark, "s3a://bucket/nsq", out)
+
+
+def test_the_command(spark: SparkSession, archive: Archive, out: str, tmp_path: Path) -> None:
+    archive.add(("orders", n, 10, 1, 0.1) for n in range(100))
+    words = [sys.executable, "-m", "gnsqsync.cli", "rollup", archive.path, out, "--json"]
+    words += ["--master", "local[1]", "--window", "20", "--start", "2026-11-20T12:00"]
+    for key, value in sessions.settings(tmp_path).items():
+        words += ["--conf", f"{key}={value}"]
+    environment = {**os.environ, **sessions.environment()}
+    ran = subprocess.run(words, env=environment, capture_output=True, check=True, timeout=100)
+    told = json.loads(ran.stdout)
+    assert (told["hours"], told["windows"], told["messages"]) == (1, 5, 100)
