@@ -177,7 +177,7 @@ class _Following:
         for topic, reader in list(self._readers.items()):
             # One that was stopped elsewhere has none either.
             if topic not in listed and not reader.stats().connections:
-                log.info("topic %s is listed no more; its Reader stops", topic, extra={"topic": topic})
+                log.info("topic %s is listed no more", topic, extra={"topic": topic})
                 del self._readers[topic]
                 self._members.drop(reader)
         for topic in sorted(listed - self._readers.keys()):
