@@ -31,7 +31,7 @@ from gnsqsync.embedded.options import NO_EFFECT, LookupdOptions, NsqdOptions
 from tests.support.texts import DOCS, EXAMPLES, PAGES, ROOT, code_blocks, name_of
 
 # The folders whose modules the page of the floors describes one by one.
-FOLDERS = ("wire", "policy", "net")
+FOLDERS = ("wire", "policy", "net", "spark")
 
 
 def python_texts() -> Iterator[tuple[str, str]]:
@@ -164,13 +164,13 @@ def test_the_page_of_the_floors_knows_every_module() -> None:
         if not path.name.startswith("_")
     }
     http = {name for name in modules if name.startswith("net/http")}
-    assert told == (modules - http) | {"net/http*", "runtime/"}
+    assert told == (modules - http) | {"net/http*", "runtime/", "spark/jobs/"}
 
 
 def test_the_command_line_page_knows_every_command_and_no_other_option() -> None:
     text = (DOCS / "guides" / "cli.rst").read_text(encoding="utf-8")
     sections = dict(
-        re.findall(r"^gnsqsync (\w+)\n-+\n(.*?)(?=^gnsqsync \w+\n-+\n|\Z)", text, re.M | re.S)
+        re.findall(r"^gnsqsync ([\w-]+)\n-+\n(.*?)(?=^gnsqsync [\w-]+\n-+\n|\Z)", text, re.M | re.S)
     )
     assert set(sections) == {*COMMANDS, *SERVERS}
     context = click.Context(command_group)
@@ -187,7 +187,7 @@ def test_commands_in_the_texts_exist() -> None:
     seen = set()
     for page in PAGES:
         for block in code_blocks(page, "console"):
-            for name, rest in re.findall(r"\bgnsqsync (\w+)([^|&\n]*)", block):
+            for name, rest in re.findall(r"\bgnsqsync ([\w-]+)([^|&)\n]*)", block):
                 seen.add(name)
                 if name in SERVERS:
                     options = NsqdOptions if name == "nsqd" else LookupdOptions
