@@ -24,7 +24,7 @@ from gnsqsync.reader import Reader
 from gnsqsync.runtime import choose
 from gnsqsync.stats import StopResult
 
-__all__ = ["Ending", "Place", "StopSignals", "run_readers", "supervise"]
+__all__ = ["Ending", "Place", "StopFlag", "StopSignals", "run_readers", "supervise"]
 
 log = logging.getLogger("gnsqsync.supervisor")
 
@@ -73,6 +73,30 @@ class Ending:
         if unanswered or running:
             return f"stopped with {unanswered} messages unanswered and {running} handlers at work"
         return "stopped" if self.asked else "stopped without being asked"
+
+
+class StopFlag:
+    """What a loop looks at between its rounds; ``set`` may be the ``stop`` of StopSignals."""
+
+    def __init__(self) -> None:
+        runtime = choose(None)
+        self._event = runtime.event()
+        self._now = runtime.now
+
+    def set(self, timeout: float = 0.0) -> None:
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was set before ``seconds`` were over."""
+        deadline = self._now() + seconds
+        while (left := deadline - self._now()) > 0:
+            if self._event.wait(min(left, _WAKE_SECONDS)):
+                return True
+        return self._event.is_set()
 
 
 class StopSignals:

@@ -323,6 +323,12 @@ WATCH = """
 
     def import_all():
         import gnsqsync
+        import django.conf
+        apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
+        apps = [f"django.contrib.{name}" for name in apps]
+        apps += ["gnsqsync.django", "gnsqsync.django.outbox"]
+        django.conf.settings.configure(INSTALLED_APPS=apps)
+        django.setup()
         names = ["gnsqsync"]
         skip = lambda name: None
         for info in pkgutil.walk_packages(gnsqsync.__path__, "gnsqsync.", onerror=skip):

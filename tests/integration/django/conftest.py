@@ -114,12 +114,15 @@ class Project:
             http.create_topic(self.topic)
             http.create_channel(self.topic, channel)
 
-    def channel(self, channel: str) -> Any:
-        """What nsqd says of it."""
+    def topic_stats(self) -> Any:
+        """What nsqd says of the topic."""
         with NsqdHTTP(url(self.nsqd)) as http:
-            (found,) = (
-                c for c in http.stats(self.topic).topics[0].channels if c.channel_name == channel
-            )
+            (found,) = http.stats(self.topic).topics
+        return found
+
+    def channel(self, channel: str) -> Any:
+        """What nsqd says of one of its channels."""
+        (found,) = (c for c in self.topic_stats().channels if c.channel_name == channel)
         return found
 
     def notes(self, word: str = "") -> list[str]:

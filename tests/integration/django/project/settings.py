@@ -8,7 +8,38 @@ BASE_DIR = Path(__file__).parent
 SECRET_KEY = "for these tests"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["gnsqsync.django", "shop", "mail"]
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "gnsqsync.django",
+    "gnsqsync.django.outbox",
+    "shop",
+    "mail",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STATIC_URL = "static/"
+ROOT_URLCONF = "urls"
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
@@ -18,6 +49,15 @@ DATABASES = {
         "TEST": {"NAME": BASE_DIR / "test.sqlite3"},
     }
 }
+if "SHOP_POSTGRES" in os.environ:
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "postgres",
+        "USER": "postgres",
+        "HOST": os.environ["SHOP_POSTGRES"],
+        "CONN_MAX_AGE": json.loads(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
+        "CONN_HEALTH_CHECKS": True,
+    }
 GNSQSYNC = {
     "default": {
         "NSQD": [os.environ.get("SHOP_NSQD", "127.0.0.1:1")],

@@ -1,20 +1,39 @@
 """What the author of a Django project tests; run by manage.py test."""
 
 import io
+from datetime import timedelta
 from unittest import mock
 
+from django.contrib.auth.models import User
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import InterfaceError, ProgrammingError, connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django.utils import timezone
 
 from gnsqsync import Requeue, Writer
-from gnsqsync.django import get_writer, nsq_handler, publish, publish_many, publish_on_commit
+from gnsqsync.django import (
+    get_writer,
+    nsq_handler,
+    outbox,
+    publish,
+    publish_many,
+    publish_on_commit,
+)
 from gnsqsync.django.handlers import all_handlers
+from gnsqsync.django.outbox.models import OutboxMessage
+from gnsqsync.django.outbox.relay import Relay
 from gnsqsync.django.test import CapturedMessage, captured_messages
-from gnsqsync.errors import ClosedError, ConfigError, NotSent
+from gnsqsync.errors import (
+    ClosedError,
+    ConfigError,
+    NotSent,
+    OutcomeUnknown,
+    PubFailed,
+    Refused,
+)
 from shop.models import Order
 
 GOOD = {"default": {"NSQD": ["127.0.0.1:1"]}}
@@ -186,6 +205,148 @@ class OnCommitForReal(TransactionTestCase):
         self.assertEqual(Order.objects.count(), 1)
         with self.assertLogs("django", "ERROR"), transaction.atomic():
             publish_on_commit("orders", "x", timeout=0.1, robust=True)
+
+
+class Outbox(TestCase):
+    def rows(self):
+        return [(m.topic, bytes(m.body), m.alias) for m in OutboxMessage.objects.all()]
+
+    def test_rows_come_and_go_with_the_transaction(self):
+        outbox.publish("orders", "é")
+        try:
+            with transaction.atomic():
+                outbox.publish("orders", "never")
+                raise ValueError
+        except ValueError:
+            pass
+        outbox.publish_many("orders", [b"a", "b"], alias="other")
+        self.assertEqual(
+            self.rows(),
+            [
+                ("orders", "é".encode(), "default"),
+                ("orders", b"a", "other"),
+                ("orders", b"b", "other"),
+            ],
+        )
+        self.assertEqual((outbox.lag().waiting, outbox.lag("default").failed), (3, 0))
+
+    def test_what_is_wrong_is_said_at_once(self):
+        for arguments in (("no good", "x"), ("orders", ""), ("orders", b"x" * 1048577)):
+            with self.assertRaises(ConfigError):
+                outbox.publish(*arguments)
+        with self.assertRaises(ConfigError):
+            outbox.publish("orders", "x", defer=4000)
+        with self.assertRaises(ConfigError):
+            outbox.publish_many("orders", "x")
+        with self.assertRaises(ImproperlyConfigured):
+            outbox.publish("orders", "x", alias="nobody")
+        self.assertEqual(self.rows(), [])
+
+    def test_the_relay_publishes_and_deletes(self):
+        outbox.publish_many("orders", ["1", "2"])
+        outbox.publish("mails", "3", defer=600)
+        outbox.publish("mails", "4", alias="other")
+        with captured_messages() as messages, captured_messages("other") as others:
+            self.assertEqual(Relay("default").move_batch(), 4)
+            self.assertEqual(Relay("default").move_batch(), 0)
+        self.assertEqual(
+            [(m.topic, m.body, m.defer and round(m.defer)) for m in messages],
+            [("mails", b"3", 600), ("orders", b"1", None), ("orders", b"2", None)],
+        )
+        self.assertEqual(others, [CapturedMessage("mails", b"4")])
+        self.assertEqual(outbox.lag(), outbox.Lag(0, 0, 0.0))
+
+    def test_a_deferred_message_that_is_late_is_not_deferred(self):
+        outbox.publish("orders", "x", defer=1)
+        OutboxMessage.objects.update(deliver_at=timezone.now() - timedelta(seconds=5))
+        with captured_messages() as messages:
+            Relay("default").move_batch()
+        self.assertEqual(messages, [CapturedMessage("orders", b"x")])
+
+    def test_an_nsqd_that_is_away_costs_no_attempt(self):
+        outbox.publish_many("orders", ["1", "2"])
+        relay = Relay("default")
+        options = {"publish_timeout": 0.1}
+        with override_settings(GNSQSYNC={"default": {**GOOD["default"], "OPTIONS": options}}):
+            self.assertEqual(relay.move_batch(), 0)
+        self.assertEqual(
+            list(OutboxMessage.objects.values_list("attempts", "failed_at")), [(0, None)] * 2
+        )
+        self.assertIn("refused", OutboxMessage.objects.first().last_error)
+        with captured_messages() as messages:
+            self.assertEqual(relay.move_batch(), 0, "it pauses")
+            self.assertEqual(Relay("default").move_batch(), 2)
+        self.assertEqual(len(messages), 2)
+
+    def test_part_of_a_batch_was_confirmed(self):
+        outbox.publish_many("orders", ["1", "2", "3"])
+        error = OutcomeUnknown("lost")
+        error.acknowledged = 2
+        with mock.patch.object(get_writer(), "publish_many", side_effect=error):
+            self.assertEqual(Relay("default").move_batch(), 2)
+        self.assertEqual([body for _, body, _ in self.rows()], [b"3"])
+
+    def test_one_that_is_refused_does_not_stop_the_others(self):
+        def publish_many(topic, bodies, **options):
+            for body in bodies:
+                publish(topic, body)
+
+        def publish(topic, body, **options):
+            if body == b"bad":
+                raise Refused("no", PubFailed("E_PUB_FAILED"))
+
+        outbox.publish_many("orders", ["1", "bad", "2"])
+        writer, relay = get_writer(), Relay("default", max_attempts=2)
+        with mock.patch.multiple(writer, publish=publish, publish_many=publish_many):
+            self.assertEqual(relay.move_batch(), 2)
+            (bad,) = OutboxMessage.objects.all()
+            self.assertEqual((bad.attempts, bad.failed_at, bad.last_error), (1, None, "no"))
+            self.assertEqual(relay.move_batch(), 0)
+            self.assertEqual(OutboxMessage.objects.get().attempts, 1, "not due yet")
+            OutboxMessage.objects.update(retry_at=timezone.now())
+            relay.move_batch()
+        self.assertEqual((outbox.lag().waiting, outbox.lag().failed), (0, 1))
+        with captured_messages():
+            self.assertEqual(relay.move_batch(), 0)
+
+    def test_what_the_writer_itself_refuses_has_failed(self):
+        outbox.publish("orders", "x" * 100)
+        options = {"max_msg_size": 50}
+        with override_settings(GNSQSYNC={"default": {**GOOD["default"], "OPTIONS": options}}):
+            Relay("default").move_batch()
+        self.assertEqual(outbox.lag().failed, 1)
+
+    def test_the_oldest(self):
+        outbox.publish("orders", "x")
+        OutboxMessage.objects.update(created_at=timezone.now() - timedelta(seconds=90))
+        outbox.publish("orders", "y")
+        self.assertAlmostEqual(outbox.lag().oldest_seconds, 90, delta=20)
+
+    def test_migrations_are_complete(self):
+        call_command(
+            "makemigrations", "--check", "--dry-run", "gnsqsync_outbox", stdout=io.StringIO()
+        )
+
+    def test_the_admin(self):
+        self.client.force_login(User.objects.create_superuser("root"))
+        outbox.publish("orders", b"caf\xc3\xa9 \xff")
+        outbox.publish("mails", b"x")
+        OutboxMessage.objects.filter(topic="mails").update(failed_at=timezone.now(), attempts=9)
+        url = "/admin/gnsqsync_outbox/outboxmessage/"
+        page = self.client.get(url, {"state": "failed"})
+        self.assertContains(page, "mails")
+        waiting = OutboxMessage.objects.get(topic="orders").pk
+        self.assertNotContains(page, f"{url}{waiting}/change/")
+        keys = list(OutboxMessage.objects.values_list("pk", flat=True))
+        answer = self.client.post(
+            url, {"action": "try_again", "_selected_action": keys}, follow=True
+        )
+        self.assertContains(answer, "2 messages are due now.")
+        self.assertEqual((outbox.lag().waiting, outbox.lag().failed), (2, 0))
+        page = self.client.get(f"{url}{keys[0]}/change/")
+        self.assertContains(page, "café \\xff")
+        self.assertNotContains(page, 'name="_save"')
+        self.assertEqual(self.client.get(f"{url}add/").status_code, 403)
 
 
 class Handlers(TestCase):

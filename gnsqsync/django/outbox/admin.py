@@ -1,0 +1,59 @@
+"""The outbox in Django's admin: what waits, what failed, and another try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.utils import timezone
+
+from gnsqsync.django.outbox.models import OutboxMessage
+
+__all__ = ["OutboxMessageAdmin"]
+
+
+class StateFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return [("waiting", "waiting"), ("failed", "failed")]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        if self.value() is None:
+            return queryset
+        return queryset.filter(failed_at__isnull=self.value() == "waiting")
+
+
+def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
+    """Failed ones wait again, and those that wait are due at once."""
+    count = queryset.update(failed_at=None, retry_at=timezone.now(), attempts=0)
+    model_admin.message_user(request, f"{count} messages are due now.")
+
+
+class OutboxMessageAdmin(admin.ModelAdmin):
+    """Messages are looked at, tried again or deleted; not made or changed."""
+
+    list_display = ("id", "topic", "alias", "state", "created_at", "attempts", "last_error")
+    list_filter = (StateFilter, "alias", "topic")
+    search_fields = ("topic", "last_error")
+    actions = (admin.action(permissions=["change"], description="Try again")(try_again),)
+    exclude = ("body",)
+    readonly_fields = ("body_text",)
+
+    def state(self, message: OutboxMessage) -> str:
+        return "waiting" if message.failed_at is None else "failed"
+
+    def body_text(self, message: OutboxMessage) -> str:
+        """Its first thousand bytes."""
+        return bytes(message.body[:1000]).decode(errors="backslashreplace")
+
+    def has_add_permission(self, request: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        # Of single messages; the list needs it for its actions.
+        return obj is None and super().has_change_permission(request)
+
+
+admin.site.register(OutboxMessage, OutboxMessageAdmin)

@@ -1,0 +1,15 @@
+"""The app of the outbox, with a table of its own."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+__all__ = ["OutboxConfig"]
+
+
+class OutboxConfig(AppConfig):
+    name = "gnsqsync.django.outbox"
+    label = "gnsqsync_outbox"
+    verbose_name = "NSQ outbox"
+    # As in the migration, whatever the project's own default is.
+    default_auto_field = "django.db.models.BigAutoField"

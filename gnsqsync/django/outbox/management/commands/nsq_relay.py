@@ -1,0 +1,87 @@
+"""``manage.py nsq_relay``: publish what is in the outbox until a signal comes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS
+
+from gnsqsync.django.management.commands.nsq_consume import at_least
+from gnsqsync.django.outbox.relay import Relay
+from gnsqsync.django.outbox.writing import lag
+from gnsqsync.django.writers import close_writers
+from gnsqsync.supervisor import StopFlag, StopSignals
+
+__all__ = ["Command"]
+
+
+class Command(BaseCommand):
+    help = (
+        "Publish the messages of the outbox and delete them, until SIGTERM or SIGINT; the batch at"
+        " hand is finished. Several may run side by side on databases that have SKIP LOCKED. Exit"
+        " code 0 after a signal; with --once when nothing is left, else 1."
+    )
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="Whose outbox.")
+        parser.add_argument(
+            "--batch",
+            type=at_least(1),
+            default=100,
+            metavar="N",
+            help="Messages of a transaction. Default: 100.",
+        )
+        parser.add_argument(
+            "--interval",
+            type=float,
+            default=1.0,
+            metavar="SECONDS",
+            help="Between two looks at an empty outbox. Default: 1.",
+        )
+        parser.add_argument(
+            "--max-attempts",
+            type=at_least(1),
+            default=10,
+            metavar="N",
+            help="Refusals by nsqd until a message has failed for good. Default: 10.",
+        )
+        parser.add_argument("--once", action="store_true", help="End when nothing is due.")
+        parser.add_argument(
+            "--lag", action="store_true", help="Show what waits and what failed, and end."
+        )
+        parser.add_argument("--json", action="store_true", help="With --lag: a JSON object.")
+
+    def handle(self, **options: Any) -> None:
+        database = options["database"]
+        if options["lag"]:
+            self._show_lag(database, options["json"])
+            return
+        if options["interval"] <= 0:
+            raise CommandError("--interval must be above 0")
+        relay = Relay(database, batch=options["batch"], max_attempts=options["max_attempts"])
+        stop = StopFlag()
+        self.stdout.write(f"publishing the outbox of {database}")
+        self.stdout.flush()
+        try:
+            with StopSignals(stop.set, 0.0):
+                relay.run(stop, interval=options["interval"], until_empty=options["once"])
+        finally:
+            close_writers()
+            self.stdout.write(f"{relay.published} published")
+        if options["once"] and not stop.is_set:
+            left = lag(database)
+            if left.waiting or left.failed:
+                raise CommandError(f"{left.waiting} still wait, {left.failed} have failed")
+
+    def _show_lag(self, database: str, as_json: bool) -> None:
+        found = lag(database)
+        if as_json:
+            self.stdout.write(json.dumps(asdict(found)))
+        else:
+            self.stdout.write(
+                f"{found.waiting} waiting, the oldest for {found.oldest_seconds:.1f} s;"
+                f" {found.failed} failed"
+            )

@@ -1,0 +1,1 @@
+"""The schema of the outbox, step by step."""

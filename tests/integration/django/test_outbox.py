@@ -1,0 +1,204 @@
+"""The outbox on SQLite and PostgreSQL: nothing committed is lost, nothing else is published."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from gnsqsync import Message, Reader
+from tests.integration.conftest import address
+from tests.integration.django.conftest import Command, Project
+from tests.support.postgres import Postgres, Unavailable
+from tests.support.servers import Server, Site
+
+ROWS = 10_000
+# Transactions of a hundred rows; each third of them is rolled back.
+FILL = """
+import os, sys
+from django.db import transaction
+from gnsqsync.django import outbox
+
+topic = os.environ["SHOP_TOPIC"]
+for start in range(0, int(os.environ["SHOP_ROWS"]), 100):
+    with transaction.atomic():
+        outbox.publish_many(topic, [str(n) for n in range(start, start + 100)])
+    if start % 300 == 0:
+        try:
+            with transaction.atomic():
+                outbox.publish_many(topic, [f"never {n}" for n in range(start, start + 100)])
+                raise ValueError
+        except ValueError:
+            pass
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    try:
+        if find_spec("psycopg") is None:
+            raise Unavailable("psycopg is not installed")
+        server = Postgres()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def nsqd(site: Site) -> Server:
+    return site.nsqd()
+
+
+class Outbox:
+    """The project's, on one kind of database."""
+
+    def __init__(self, project: Project, environment: dict[str, str]) -> None:
+        self.project = project
+        self._environment = environment
+        self.manage("migrate", "--run-syncdb", "-v0").end()
+
+    def manage(self, *words: str, **environment: str) -> Command:
+        return self.project.manage(*words, **self._environment, **environment)
+
+    def fill(self, rows: int = ROWS) -> Command:
+        (self.project.folder / "fill.py").write_text(FILL)
+        return self.manage("shell", "-c", "import fill", SHOP_ROWS=str(rows))
+
+    def relay(self, *words: str) -> Command:
+        return self.manage("nsq_relay", "--interval", "0.1", *words, SHOP_CONN_MAX_AGE="null")
+
+    def lag(self) -> dict[str, float]:
+        output = self.manage("nsq_relay", "--lag", "--json").end()
+        found: dict[str, float] = json.loads(output)
+        return found
+
+    def published(self) -> int:
+        return int(self.project.topic_stats().message_count)
+
+    def bodies(self) -> Counter[bytes]:
+        """Everything that nsqd has of the topic, and how often."""
+        total, found = self.published(), Counter[bytes]()
+        complete = threading.Event()
+
+        def take(message: Message) -> None:
+            found[message.body] += 1
+            if found.total() == total:
+                complete.set()
+
+        with Reader(
+            self.project.topic,
+            "count",
+            take,
+            nsqd_tcp_addresses=address(self.project.nsqd),
+            max_in_flight=1000,
+        ):
+            assert complete.wait(60), found.total()
+        return found
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def outbox(project: Project, request: pytest.FixtureRequest) -> Outbox:
+    if request.param == "sqlite":
+        return Outbox(project, {})
+    server = request.getfixturevalue("postgres")
+    return Outbox(project, {"SHOP_POSTGRES": server.host})
+
+
+# The real nsqd only: what is to be shown is that none of its messages is missing.
+@pytest.mark.parametrize("server_kind", ["real"])
+def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> None:
+    outbox.project.make_channel("count")
+    outbox.fill().end()
+    assert outbox.lag()["waiting"] == ROWS
+    killed = 0
+    for published in (1000, 3000, 5000):
+        relay = outbox.relay()
+        relay.eventually(lambda least=published: outbox.published() >= least)
+        os.kill(relay.process.pid, signal.SIGKILL)
+        relay.process.wait()
+        killed += 1
+    waiting = outbox.lag()["waiting"]
+    assert 0 < waiting <= ROWS - 5000 + killed * 100
+    outbox.relay("--once").end()
+    assert outbox.lag() == {"waiting": 0, "failed": 0, "oldest_seconds": 0.0}
+    bodies = outbox.bodies()
+    assert set(bodies) == {b"%d" % n for n in range(ROWS)}
+    # A batch that a kill caught between nsqd's OK and the commit, at most.
+    assert bodies.total() - ROWS <= killed * 100
+    assert max(bodies.values()) <= 1 + killed
+
+
+@pytest.mark.parametrize("server_kind", ["embedded"])
+def test_relays_beside_each_other_and_beside_those_who_write(
+    outbox: Outbox, request: pytest.FixtureRequest
+) -> None:
+    several = "postgres" in request.node.name
+    outbox.project.make_channel("count")
+    relays = [outbox.relay("--batch", "20") for _ in range(3 if several else 1)]
+    fill = outbox.fill(2000)
+    relays[0].eventually(lambda: outbox.published() >= 2000)
+    fill.end()
+    for relay in relays:
+        relay.signal(signal.SIGTERM)
+    shares = [int(relay.end().rsplit("\n", 2)[1].split()[0]) for relay in relays]
+    assert sum(shares) == 2000
+    assert outbox.lag()["waiting"] == 0
+    bodies = outbox.bodies()
+    assert set(bodies) == {b"%d" % n for n in range(2000)}
+    assert bodies.total() == 2000
+
+
+@pytest.mark.parametrize("server_kind", ["embedded"])
+def test_nsqd_is_away_for_a_while(project: Project, site: Site) -> None:
+    project.nsqd = site.own_nsqd()
+    outbox = Outbox(project, {})
+    project.make_channel("count")
+    project.nsqd.kill()
+    outbox.fill(300).end()
+    assert "300 still wait, 0 have failed" in outbox.relay("--once").end(1)
+    relay = outbox.relay()
+    relay.wait_for("trying again in")
+    project.nsqd.start()
+    project.make_channel("count")
+    relay.eventually(lambda: outbox.published() == 300)
+    relay.signal(signal.SIGTERM)
+    relay.end()
+    assert set(outbox.bodies()) == {b"%d" % n for n in range(300)}
+
+
+@pytest.mark.parametrize("server_kind", ["embedded"])
+def test_the_database_is_restarted(project: Project, postgres: Postgres) -> None:
+    """Under the relay, and under nsq_consume between two messages."""
+    outbox = Outbox(project, {"SHOP_POSTGRES": postgres.host})
+    project.make_channel("shop")
+    outbox.manage(
+        "shell", "-c", "from shop.models import Order; Order.objects.all().delete()"
+    ).end()
+    relay = outbox.relay()
+    consumer = outbox.manage("nsq_consume", "store_order", SHOP_CONN_MAX_AGE="null")
+
+    def order(number: int) -> None:
+        body = f"""outbox.publish("{project.topic}", '{{"number": {number}}}')"""
+        outbox.manage("shell", "-c", f"from gnsqsync.django import outbox; {body}").end()
+        stored = f"from shop.models import Order; Order.objects.get(number={number})"
+        consumer.eventually(lambda: outbox.manage("shell", "-c", stored).process.wait(30) == 0)
+
+    order(1)
+    postgres.stop()
+    relay.wait_for("trying again in")
+    postgres.start()
+    order(2)
+    for command in (relay, consumer):
+        command.signal(signal.SIGTERM)
+    assert "2 published" in relay.end()
+    assert "2 finished" in consumer.end()
