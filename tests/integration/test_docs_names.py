@@ -139,6 +139,7 @@ def documented(module: str) -> set[str]:
         "gnsqsync.errors",
         "gnsqsync.embedded",
         "gnsqsync.django",
+        "gnsqsync.django.outbox",
         "gnsqsync.django.test",
         "gnsqsync.spark",
     ],
