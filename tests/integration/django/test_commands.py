@@ -48,7 +48,10 @@ def test_a_writer_over_a_fork(project: Project) -> None:
     assert project.channel("forks").depth == 3
 
 
-class TestOnBothServers:
+@pytest.mark.parametrize("server_kind", ["real"])
+class TestOnTheRealServer:
+    """All others are on the embedded one."""
+
     @pytest.fixture
     def nsqd(self, site: Site) -> Server:
         return site.nsqd()
@@ -113,7 +116,7 @@ def test_a_signal_under_load(project: Project) -> None:
     assert Counter(project.notes("begun")).most_common(1)[0][1] == 1
 
 
-def test_a_second_signal_forces_and_a_third_ends(project: Project) -> None:
+def test_a_second_signal_forces(project: Project) -> None:
     project.make_channel("slow")
     project.publish(*map(str, range(10)))
     command = project.manage("nsq_consume", "shop.slowly", SHOP_SECONDS="60")
