@@ -130,6 +130,12 @@ def counts_text(counts: Counts) -> str:
     help="Of the Parquet files.",
 )
 @click.option(
+    "--look-up-all",
+    is_flag=True,
+    help="Look up each message in the archive, and not only those that nsqd says it delivers again:"
+    " an nsqd that was killed may not know. Costs a join per batch.",
+)
+@click.option(
     "--option",
     "given",
     callback=parse_pairs,
@@ -154,6 +160,7 @@ def archive(
     compact_every: float,
     target_size: int,
     compression: str,
+    look_up_all: bool,
     given: dict[str, str],
     as_json: bool,
     **options: Any,
@@ -167,7 +174,7 @@ def archive(
     """
     from gnsqsync.spark.jobs.archive import archive as start_archive
     from gnsqsync.spark.jobs.archive import check
-    from gnsqsync.spark.jobs.batches import Counts, Settings
+    from gnsqsync.spark.jobs.batches import Counts
 
     verbose = options["verbose"]
     source = format_options(
@@ -201,7 +208,10 @@ def archive(
                 path,
                 interval=interval,
                 available_now=once,
-                settings=Settings(compression, compact_every, target_size << 20),
+                compact_every=compact_every,
+                target_size=target_size << 20,
+                compression=compression,
+                look_up_all=look_up_all,
                 on_batch=on_batch,
                 **query_options,
             )

@@ -195,6 +195,15 @@ def test_a_redelivery_of_merged_files_and_other_checkpoints(
     assert content(tmp_path) == exactly(range(40))
 
 
+def test_every_message_is_looked_up(spark: SparkSession, tmp_path: Path) -> None:
+    """An nsqd that was killed delivers what it had on disk as if for the first time."""
+    writer = ArchiveWriter(str(tmp_path), STREAM, Settings(look_up_all=True))
+    writer(batch(spark, [*map(message, range(20)), *map(message, range(5))]), 0)
+    writer(batch(spark, map(message, range(15, 30))), 1)
+    assert content(tmp_path) == exactly(range(30))
+    assert writer.counts.duplicates == 10
+
+
 # Compaction
 
 
@@ -346,6 +355,8 @@ def test_it_goes_on_until_it_is_stopped(
         ({"path": "s3a://bucket/nsq"}, "the archive's path 's3a://bucket/nsq' is not on a file"),
         ({"checkpoint": "hdfs:///nsq"}, "the checkpoint's path 'hdfs:///nsq' is not on a file"),
         ({"interval": -1.0}, "interval is -1"),
+        ({"target_size": 0}, "target_size is 0; allowed is 1 or more"),
+        ({"compression": "rar"}, "compression is 'rar'; allowed are zstd, snappy"),
     ],
 )
 def test_what_it_refuses(

@@ -26,6 +26,7 @@ _SOURCE_COLUMNS = (
     "value binary, topic string, id string, timestamp timestamp, attempts int, nsqd string,"
     " received_at timestamp"
 )
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _STREAM = "gnsqsync-archive.json"
 
 
@@ -40,7 +41,10 @@ def archive(
     interval: float = 60.0,
     available_now: bool = False,
     max_messages: int | None = None,
-    settings: Settings | None = None,
+    compact_every: float = 600.0,
+    target_size: int = 128 << 20,
+    compression: str = "zstd",
+    look_up_all: bool = False,
     on_batch: Callable[[Counts], None] | None = None,
 ) -> StreamingQuery:
     """Start to copy what ``topics`` get to Parquet at ``path``; returns the running query.
@@ -50,12 +54,22 @@ def archive(
     are those of ``format("nsq")``: addresses, ``nsq.*`` and the like. ``checkpoint`` holds what
     Spark knows about the query and the source's log (default: hidden inside ``path``). A batch
     every ``interval`` seconds, or with ``available_now`` what is there now, and then it ends.
-    ``on_batch`` is called after each batch, on the query's thread, with what was done so far.
+    Small files are merged every ``compact_every`` seconds (0: never) to ``target_size`` bytes. A
+    message with attempts > 1 is looked up in the archive, with ``look_up_all`` every message: an
+    nsqd that was killed may deliver again without saying so. ``on_batch`` is called after each
+    batch, on the query's thread, with what was done so far (rows, duplicates, batches, merged).
     ``path`` and ``checkpoint`` must be on a file system that driver and executors share. Raises
     ConfigError.
     """
-    if interval < 0:
-        raise ConfigError(f"interval is {interval}; allowed are 0 or more seconds")
+    for name, value, low in (
+        ("interval", interval, 0),
+        ("compact_every", compact_every, 0),
+        ("target_size", target_size, 1),
+    ):
+        if value < low:
+            raise ConfigError(f"{name} is {value}; allowed is {low} or more")
+    if compression not in COMPRESSIONS:
+        raise ConfigError(f"compression is {compression!r}; allowed are {', '.join(COMPRESSIONS)}")
     path, checkpoint, source = check(
         topics,
         path,
@@ -70,6 +84,7 @@ def archive(
     own = spark.newSession()
     own.dataSource.register(NsqDataSource)
     messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
+    settings = Settings(compression, compact_every, target_size, look_up_all)
     writer = ArchiveWriter(path, _stream(checkpoint), settings, on_batch)
     writer.heal()
     writing = (

@@ -30,11 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an archive is written: ``compact_every`` in seconds, 0 for never; sizes in bytes."""
+    """How an archive is written: ``compact_every`` in seconds, 0 for never; sizes in bytes.
+
+    ``look_up_all``: look up every message, not only those with attempts > 1. An nsqd that was
+    killed may deliver again what it had on disk, and then knows of no earlier attempt.
+    """
 
     compression: str = "zstd"
     compact_every: float = 600.0
     target_size: int = 128 << 20
+    look_up_all: bool = False
 
 
 @dataclass(slots=True)
@@ -139,7 +144,7 @@ class ArchiveWriter:
         # Computed from the epoch, so that the session's time zone does not matter.
         placed = rows.select(
             *COLUMN_NAMES,
-            (F.col("attempts") > 1).alias("again"),
+            ((F.col("attempts") > 1) | F.lit(self._settings.look_up_all)).alias("again"),
             "topic",
             F.date_from_unix_date(F.floor(seconds / 86400).cast("int")).alias("date"),
             F.lpad((F.floor(seconds / 3600) % 24).cast("string"), 2, "0").alias("hour"),
