@@ -64,7 +64,8 @@ def _live_greenlets() -> set[Any]:
 
         _watching_greenlets = True
         Greenlet.add_spawn_callback(_greenlets.add)
-        _greenlets.update(thing for thing in gc.get_objects() if isinstance(thing, Greenlet))
+        # Not isinstance: it asks lazy objects, as Django's settings, what they are.
+        _greenlets.update(thing for thing in gc.get_objects() if issubclass(type(thing), Greenlet))
     return {greenlet for greenlet in _greenlets if greenlet.started and not greenlet.ready()}
 
 
