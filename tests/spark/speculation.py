@@ -17,21 +17,20 @@ from typing import TYPE_CHECKING
 from tests.spark import session
 from tests.spark.cluster import Cluster, OwnCluster, numbered, scratch
 from tests.spark.queries import Numbers, Reading, numbers_in
-from tests.spark.standalone import Standalone
+from tests.spark.standalone import CORES, Standalone
 from tests.support import realnsq
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FAULT = "before_create:delay=0-0.8;after_create:delay=0-0.8"
+FAULT = "before_create:delay=0-0.5;after_create:delay=0-0.5"
 SETTINGS = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
-    "spark.speculation.minTaskRuntime": "50ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.25",
+    # Holds when one executor has room for the whole stage, which is three tasks.
+    "spark.speculation.task.duration.threshold": "300ms",
     "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
+    "spark.executor.cores": str(CORES),
     "spark.eventLog.enabled": "true",
     "spark.eventLog.rolling.enabled": "false",
     "spark.eventLog.compress": "false",
@@ -65,7 +64,7 @@ def run(messages: int, folder: Path, cluster: Cluster) -> Outcome:
         try:
             numbers, differ = Numbers(), 0
             reading = Reading(
-                spark, cluster, "copies", folder, minPartitions=6, maxInFlight=500,
+                spark, cluster, "copies", folder, maxInFlight=500,
                 msgTimeoutMs=5000, fault=FAULT,
             )  # fmt: skip
             cluster.create("copies")

@@ -16,10 +16,11 @@ from tests.spark import session
 
 START_TIMEOUT = 60.0
 HOSTS = ("127.0.0.1", "127.0.0.2")
+CORES = 3
 
 
 class Standalone:
-    """A context manager; ``url`` is the master's, one core on each of HOSTS."""
+    """A context manager; ``url`` is the master's, CORES on each of HOSTS."""
 
     def __init__(self, folder: Path) -> None:
         self.url = ""
@@ -32,7 +33,14 @@ class Standalone:
             self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
             logs = []
             for host in HOSTS:
-                limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / host))
+                limits = (
+                    "--cores",
+                    str(CORES),
+                    "--memory",
+                    "1g",
+                    "--work-dir",
+                    str(self._folder / host),
+                )
                 logs.append(self._start("Worker", host, "--host", host, *limits, self.url))
             for log in logs:
                 self._wait_for(log, r"(Successfully registered) with master")
