@@ -26,8 +26,8 @@ def check_handlers(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     found = []
     for handler in all_handlers():
         try:
-            alias = get_alias(handler.alias)
-            if alias.nsqd or alias.lookupd:
+            # A test run has the memory backend for handlers, too.
+            if not get_alias(handler.alias).is_memory:
                 handler.reader()
         except (ImproperlyConfigured, ConfigError) as error:
             found.append(

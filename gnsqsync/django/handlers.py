@@ -146,8 +146,13 @@ class Handler:
 
     def reader(self, **overrides: Any) -> Reader:
         """A Reader for it, not started; ``overrides``: options that are not None win."""
+        alias = get_alias(self.alias)
+        if alias.is_memory:
+            raise ConfigError(
+                f"{self.name} cannot consume: GNSQSYNC[{self.alias!r}] has the memory backend"
+            )
         given = {name: value for name, value in overrides.items() if value is not None}
-        keywords = {**get_alias(self.alias).reader_keywords(), **self.options, **given}
+        keywords = {**alias.reader_keywords(), **self.options, **given}
         return Reader(self.topic, self.channel, self, **keywords)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
+from gnsqsync import Reader
 from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import close_writers
 from gnsqsync.errors import ConfigError, NSQError
@@ -81,22 +83,29 @@ class Command(BaseCommand):
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
     def handle(self, **options: Any) -> None:
-        try:
-            handlers = select(options["names"], options["topic"], options["channel"])
-        except ConfigError as error:
-            raise CommandError(str(error)) from None
-        if options["list"]:
-            self._list(handlers)
-            return
         timeout = options["shutdown_timeout"]
         if timeout < 0:
             raise CommandError("--shutdown-timeout must be 0 or more")
+        try:
+            handlers = select(options["names"], options["topic"], options["channel"])
+            if options["list"]:
+                self._list(handlers)
+                return
+            # Not started, so that children may start their copies.
+            readers = [
+                handler.reader(
+                    concurrency=options["concurrency"], max_in_flight=options["max_in_flight"]
+                )
+                for handler in handlers
+            ]
+        except (ConfigError, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from None
         place = reloaded_place()
         if options["reload"] and place is None:
             code = run_reloading(self._say, stop_timeout=timeout)
         else:
             code = supervise(
-                lambda place: self._consume(handlers, place, options),
+                lambda place: self._consume(handlers, readers, place, timeout),
                 options["processes"],
                 stop_timeout=timeout,
                 place=place,
@@ -105,17 +114,13 @@ class Command(BaseCommand):
         if code:
             raise CommandError("not stopped cleanly", returncode=code)
 
-    def _consume(self, handlers: list[Handler], place: Place, options: dict[str, Any]) -> int:
+    def _consume(
+        self, handlers: list[Handler], readers: list[Reader], place: Place, timeout: float
+    ) -> int:
         try:
-            readers = [
-                handler.reader(
-                    concurrency=options["concurrency"], max_in_flight=options["max_in_flight"]
-                )
-                for handler in handlers
-            ]
             ending = run_readers(
                 readers,
-                stop_timeout=options["shutdown_timeout"],
+                stop_timeout=timeout,
                 place=place,
                 on_start=lambda: self._say_started(handlers),
             )
