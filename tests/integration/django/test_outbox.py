@@ -178,27 +178,47 @@ def test_nsqd_is_away_for_a_while(project: Project, site: Site) -> None:
 
 @pytest.mark.parametrize("server_kind", ["embedded"])
 def test_the_database_is_restarted(project: Project, postgres: Postgres) -> None:
-    """Under the relay, and under nsq_consume between two messages."""
+    """Under the relay, and under nsq_consume between two messages; then a thousand of them."""
+    import psycopg
+
     outbox = Outbox(project, {"SHOP_POSTGRES": postgres.host})
     project.make_channel("shop")
-    outbox.manage(
-        "shell", "-c", "from shop.models import Order; Order.objects.all().delete()"
-    ).end()
-    relay = outbox.relay()
-    consumer = outbox.manage("nsq_consume", "store_order", SHOP_CONN_MAX_AGE="null")
+
+    def ask(query: str, *values: object) -> int:
+        with psycopg.connect(host=postgres.host, user="postgres", dbname="postgres") as database:
+            row = database.execute(query, values).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def stored() -> int:
+        return ask("SELECT count(*) FROM shop_order WHERE number >= 1000000")
 
     def order(number: int) -> None:
         body = f"""outbox.publish("{project.topic}", '{{"number": {number}}}')"""
         outbox.manage("shell", "-c", f"from gnsqsync.django import outbox; {body}").end()
-        stored = f"from shop.models import Order; Order.objects.get(number={number})"
-        consumer.eventually(lambda: outbox.manage("shell", "-c", stored).process.wait(30) == 0)
 
-    order(1)
+    relay = outbox.relay()
+    consumer = outbox.manage(
+        "nsq_consume", "store_order", SHOP_CONN_MAX_AGE="null", PGAPPNAME="consumer"
+    )
+    order(1_000_000)
+    consumer.eventually(lambda: stored() == 1)
     postgres.stop()
     relay.wait_for("trying again in")
     postgres.start()
-    order(2)
+    order(1_000_001)
+    consumer.eventually(lambda: stored() == 2)
+    project.publish(*(f'{{"number": {n}}}' for n in range(1_000_002, 1_001_000)))
+    most = 0
+    while stored() < 1000:
+        most = max(
+            most,
+            ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", "consumer"),
+        )
+        assert consumer.process.poll() is None, consumer.output
+    # As many as handler threads.
+    assert 0 < most <= 4
     for command in (relay, consumer):
         command.signal(signal.SIGTERM)
     assert "2 published" in relay.end()
-    assert "2 finished" in consumer.end()
+    assert "1000 finished" in consumer.end()
