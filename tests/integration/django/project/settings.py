@@ -4,6 +4,8 @@ import json
 import os
 from pathlib import Path
 
+from django.db.backends.signals import connection_created
+
 BASE_DIR = Path(__file__).parent
 SECRET_KEY = "for these tests"
 USE_TZ = True
@@ -49,6 +51,17 @@ DATABASES = {
         "TEST": {"NAME": BASE_DIR / "test.sqlite3"},
     }
 }
+
+
+def in_a_hurry(*, connection, **kwargs):
+    """Nothing of it has to survive a crash of the machine."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA synchronous=OFF")
+
+
+connection_created.connect(in_a_hurry)
+
 if "SHOP_POSTGRES" in os.environ:
     DATABASES["default"] = {
         "ENGINE": "django.db.backends.postgresql",
