@@ -35,7 +35,8 @@ nitpick_ignore_regex = [
     # Types in signatures that users do not name: a str does in their place.
     (
         "py:class",
-        r"gnsqsync\.(runtime\.base\.Runtime|addresses\.Address|django\.handlers\.Function)",
+        r"gnsqsync\.(runtime\.base\.Runtime|addresses\.Address|django\.handlers\.Function"
+        r"|flask\.extension\.Function)",
     ),
 ]
 

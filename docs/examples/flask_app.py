@@ -2,17 +2,18 @@
 
 from flask import Flask, request
 
-from gnsqsync import Writer
 from gnsqsync.errors import PublishError
+from gnsqsync.flask import NSQ
 
 app = Flask(__name__)
-writer = Writer("127.0.0.1:4150")  # connects at the first publish, in each process by itself
+app.config["NSQ_NSQD_ADDRESSES"] = ["127.0.0.1:4150"]
+nsq = NSQ(app)  # connects at the first publish, in each process by itself
 
 
 @app.post("/orders")
 def take_order():
     try:
-        writer.publish("orders", app.json.dumps(request.get_json()))
+        nsq.publish("orders", app.json.dumps(request.get_json()))
     except PublishError as error:
         return {"error": str(error)}, 503
     return {"queued": True}, 202

@@ -29,6 +29,7 @@ from gnsqsync.cli.app import COMMANDS, SERVERS
 from gnsqsync.cli.app import gnsqsync as command_group
 from gnsqsync.django import nsq_handler
 from gnsqsync.embedded.options import NO_EFFECT, LookupdOptions, NsqdOptions
+from gnsqsync.flask import NSQ
 from tests.support.texts import DOCS, EXAMPLES, PAGES, ROOT, code_blocks, name_of
 
 # The folders whose modules the page of the floors describes one by one.
@@ -104,6 +105,7 @@ def http_options(owner: type[Any]) -> dict[str, Any]:
         ("Reader", options_of(Reader)),
         ("TopicGroup", options_of(TopicGroup)),
         ("nsq_handler", options_of(nsq_handler)),
+        ("NSQ.handler", options_of(NSQ().handler)),
         ("Writer", options_of(Writer)),
         ("Connection options", options_of(ConnectionOptions)),
         ("NsqdHTTP", http_options(NsqdHTTP)),
@@ -143,6 +145,7 @@ def documented(module: str) -> set[str]:
         "gnsqsync.django",
         "gnsqsync.django.outbox",
         "gnsqsync.django.test",
+        "gnsqsync.flask",
         "gnsqsync.spark",
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -33,3 +34,20 @@ def code_blocks(page: Path, language: str) -> list[str]:
         textwrap.dedent("\n".join(line for line in block if not line.lstrip().startswith(":")))
         for block in blocks
     ]
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The Python blocks that have a path as their caption: the files of a guide's project."""
+    found = {}
+    for path, block in re.findall(
+        r"^\.\. code-block:: python\n   :caption: (\S+)\n\n((?:(?:   .*)?\n)+)",
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    ):
+        found[path] = textwrap.dedent(block).strip() + "\n"
+    return found
+
+
+def commands_of(page: Path) -> list[str]:
+    """The lines behind a ``$``."""
+    return re.findall(r"^   \$ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -31,7 +31,13 @@ PACKAGES = {
 PUBLIC = {"gnsqsync", "gnsqsync.errors"}
 
 # What only programs need: the commands of the integrations, and what they give to tests.
-PROGRAMS = {"gnsqsync.memory", "gnsqsync.reloading", "gnsqsync.supervisor"}
+PROGRAMS = {
+    "gnsqsync.memory",
+    "gnsqsync.programs",
+    "gnsqsync.reloading",
+    "gnsqsync.settings",
+    "gnsqsync.supervisor",
+}
 
 # What a module may import of gnsqsync beside what its floor allows.
 EXCEPTIONS = {

@@ -1,0 +1,213 @@
+"""``flask nsq``: consume, publish, stat. Knows click and the terminal; decides nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+from flask import Flask, current_app
+from flask.cli import AppGroup
+
+from gnsqsync import Reader
+from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.flask.config import read_settings
+from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
+
+if TYPE_CHECKING:
+    from gnsqsync.flask.extension import NSQ, Handler
+
+__all__ = ["commands_of"]
+
+
+def commands_of(nsq: NSQ) -> AppGroup:
+    """The group ``nsq`` for the applications of this extension object."""
+    group = AppGroup("nsq", help="Consume from NSQ, publish to it, and watch it.")
+
+    @group.command("consume")
+    @click.argument("names", nargs=-1, metavar="[NAME]...")
+    @click.option(
+        "--topic", "topics", multiple=True, help="Only handlers of this topic; repeatable."
+    )
+    @click.option(
+        "--channel", "channels", multiple=True, help="Only handlers of this channel; repeatable."
+    )
+    @click.option(
+        "--concurrency",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Threads for each handler. Default: as @nsq.handler says, or 1.",
+    )
+    @click.option(
+        "--max-in-flight",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Unanswered messages of each handler. Default: as its threads.",
+    )
+    @click.option(
+        "--processes",
+        type=click.IntRange(1),
+        default=1,
+        metavar="N",
+        help="So many processes, each with all of that. A killed one is replaced.",
+    )
+    @click.option("--reload", is_flag=True, help="Start again when a Python file changes.")
+    @click.option(
+        "--shutdown-timeout",
+        type=click.FloatRange(0),
+        default=30.0,
+        metavar="SECONDS",
+        help="How long handlers may go on after the first signal. Default: 30.",
+    )
+    @click.option("--list", "show_list", is_flag=True, help="Show the handlers and end.")
+    def consume(
+        names: tuple[str, ...],
+        topics: tuple[str, ...],
+        channels: tuple[str, ...],
+        concurrency: int | None,
+        max_in_flight: int | None,
+        processes: int,
+        reload: bool,
+        shutdown_timeout: float,
+        show_list: bool,
+    ) -> None:
+        """Call the functions marked with @nsq.handler with the messages of their channels.
+
+        NAME: the names of functions; all of them if none. The first SIGTERM or SIGINT lets running
+        handlers finish and gives back the rest, the second forces, the third ends at once.
+        Exit code 0: stopped by a signal, and nothing was left.
+        """
+        handlers = _select(nsq, names, topics, channels)
+        if show_list:
+            _list(handlers)
+            return
+        app = _app()
+
+        def make() -> list[tuple[str, Reader]]:
+            return [
+                (h.name, h.reader(app, concurrency=concurrency, max_in_flight=max_in_flight))
+                for h in handlers
+            ]
+
+        try:
+            make()
+            code = run_consumers(
+                make,
+                say=_say,
+                complain=_complain,
+                processes=processes,
+                reload=reload,
+                stop_timeout=shutdown_timeout,
+            )
+        except NSQError as error:
+            raise click.ClickException(str(error)) from error
+        if code:
+            _complain("not stopped cleanly")
+        click.get_current_context().exit(code)
+
+    @group.command("publish")
+    @click.argument("topic")
+    @click.argument("bodies", nargs=-1, metavar="[BODY]...")
+    @click.option("--defer", type=float, metavar="SECONDS", help="Deliver them so much later.")
+    @click.option("--timeout", type=float, metavar="SECONDS", help="For each publish. Default: 5.")
+    def publish(
+        topic: str, bodies: tuple[str, ...], defer: float | None, timeout: float | None
+    ) -> None:
+        """Publish the bodies, or else the lines of standard input without the empty ones.
+
+        One message each. Exit code 0: nsqd has accepted all of them.
+        """
+        accepted = 0
+        messages: list[bytes | str] = [*bodies] or [*lines_of(sys.stdin.buffer)]
+        try:
+            for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
+                accepted += more
+        except PublishError as error:
+            text = f"{accepted} published to {topic}, then: {error}"
+            raise click.ClickException(text) from error
+        except NSQError as error:
+            raise click.ClickException(str(error)) from error
+        _say(f"{accepted} published to {topic}")
+
+    @group.command("stat")
+    @click.argument("topic", required=False)
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+    def stat(topic: str | None, as_json: bool) -> None:
+        """Show depths and clients of topics and channels, summed over all nsqds.
+
+        Asked are NSQ_NSQD_HTTP_ADDRESSES, or what NSQ_LOOKUPD_ADDRESSES list, or the ports after
+        those of NSQ_NSQD_ADDRESSES. Exit code 1: an answer is missing.
+        """
+        try:
+            settings = read_settings(_app())
+        except NSQError as error:
+            raise click.ClickException(str(error)) from error
+        topics, failures = topics_of(
+            topic,
+            nsqd_http=settings.nsqd_http,
+            lookupd_http=settings.lookupd,
+            nsqd_tcp=settings.nsqd or ("127.0.0.1:4150",),
+        )
+        if as_json:
+            _say(json.dumps({"topics": topics, "failures": failures}))
+        else:
+            for line in table(topics):
+                _say(line)
+        if failures:
+            raise click.ClickException("; ".join(failures))
+
+    return group
+
+
+def _app() -> Flask:
+    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+    return app
+
+
+def _say(text: str) -> None:
+    click.echo(text)
+    # A pipe or a file gets it now and not at the end.
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> None:
+    click.echo(f"Error: {text}", err=True)
+
+
+def _select(
+    nsq: NSQ, names: tuple[str, ...], topics: tuple[str, ...], channels: tuple[str, ...]
+) -> list[Handler]:
+    """The handlers that the command line names; all of them for no name."""
+    known = nsq.handlers
+    if not known:
+        raise click.ClickException(
+            "no handlers: mark functions with @nsq.handler, in a module that the application"
+            " imports"
+        )
+    for name in names:
+        if name not in known:
+            raise click.ClickException(
+                f"no handler is called {name!r}; there are {', '.join(known)}"
+            )
+    chosen = [
+        handler
+        for name, handler in known.items()
+        if (not names or name in names)
+        and (not topics or handler.topic in topics)
+        and (not channels or handler.channel in channels)
+    ]
+    if not chosen:
+        wanted = [f"topic {topic}" for topic in topics]
+        wanted += [f"channel {channel}" for channel in channels]
+        raise click.ClickException(f"no handler for {', '.join(wanted)}; --list shows all")
+    return chosen
+
+
+def _list(handlers: list[Handler]) -> None:
+    rows: list[tuple[Any, ...]] = [("name", "topic", "channel", "function")]
+    rows += [(h.name, h.topic, h.channel, h.where) for h in handlers]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        _say("  ".join(cells).rstrip())

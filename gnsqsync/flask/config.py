@@ -1,0 +1,137 @@
+"""The ``NSQ_`` keys of an application's config: what they may hold, what a Reader or Writer gets.
+
+Knows no connection and no handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Flask
+
+from gnsqsync import Reader, Writer
+from gnsqsync.errors import ConfigError
+from gnsqsync.settings import did_you_mean, known_options, options_for_reader, options_for_writer
+
+__all__ = ["KEYS", "Settings", "is_memory", "read_settings"]
+
+PREFIX = "NSQ_"
+# Key -> its value where nobody sets it.
+KEYS: dict[str, Any] = {
+    "NSQ_NSQD_ADDRESSES": None,
+    "NSQ_LOOKUPD_ADDRESSES": None,
+    "NSQ_NSQD_HTTP_ADDRESSES": None,
+    "NSQ_PUBLISH_TIMEOUT": None,
+    "NSQ_OPTIONS": None,
+    "NSQ_BACKEND": None,
+}
+BACKENDS = ("nsq", "memory")
+
+# Options of a Reader or Writer that have a place of their own.
+_ELSEWHERE = {
+    "nsqd_tcp_addresses": "NSQ_NSQD_ADDRESSES",
+    "lookupd_http_addresses": "NSQ_LOOKUPD_ADDRESSES",
+    "topic": "@nsq.handler",
+    "channel": "@nsq.handler",
+    "handler": "@nsq.handler",
+    "options": "NSQ_OPTIONS itself",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The config of one application, checked."""
+
+    nsqd: tuple[str, ...]
+    lookupd: tuple[str, ...]
+    nsqd_http: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def writer_keywords(self) -> dict[str, Any]:
+        """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
+        keywords = options_for_writer(self.options)
+        if self.nsqd or not self.lookupd:
+            return {**keywords, "nsqd_tcp_addresses": self.nsqd or "127.0.0.1:4150"}
+        return {**keywords, "lookupd_http_addresses": self.lookupd}
+
+    def reader_keywords(self) -> dict[str, Any]:
+        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds."""
+        keywords = options_for_reader(self.options)
+        if self.lookupd:
+            return {**keywords, "lookupd_http_addresses": self.lookupd}
+        return {**keywords, "nsqd_tcp_addresses": self.nsqd or "127.0.0.1:4150"}
+
+
+def is_memory(app: Flask) -> bool:
+    """Whether what is published stays in the process; TESTING may be set at any time."""
+    backend = app.config.get("NSQ_BACKEND")
+    return app.testing if backend is None else backend == "memory"
+
+
+def read_settings(app: Flask) -> Settings:
+    """What the config says now. ConfigError names the key that is wrong; connects to nothing."""
+    config = app.config
+    for key in config:
+        if key.startswith(PREFIX) and key not in KEYS:
+            raise ConfigError(f"the config has the unknown key {key!r}; {_what_key(key)}")
+    backend = config.get("NSQ_BACKEND")
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigError(
+            f"NSQ_BACKEND is {backend!r}; it must be 'nsq', 'memory', or None for 'memory' in"
+            " tests only"
+        )
+    options = config.get("NSQ_OPTIONS")
+    if options is None:
+        options = {}
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"NSQ_OPTIONS is {options!r}; it must be a dict, such as {{'max_attempts': 10}}"
+        )
+    known = known_options()
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"NSQ_OPTIONS has the unknown option {option!r}; {_what_option(str(option), known)}"
+            )
+    timeout = config.get("NSQ_PUBLISH_TIMEOUT")
+    settings = Settings(
+        nsqd=_addresses(config, "NSQ_NSQD_ADDRESSES"),
+        lookupd=_addresses(config, "NSQ_LOOKUPD_ADDRESSES"),
+        nsqd_http=_addresses(config, "NSQ_NSQD_HTTP_ADDRESSES"),
+        options={**options, **({} if timeout is None else {"publish_timeout": timeout})},
+    )
+    # Their constructors check values, and start nothing.
+    Writer(**settings.writer_keywords())
+    Reader("topic", "channel", **settings.reader_keywords())
+    return settings
+
+
+def _addresses(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = config.get(key)
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    if value is None:
+        return ()
+    if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+        return tuple(value)
+    raise ConfigError(f"{key} is {value!r}; give a list of addresses, such as ['127.0.0.1:4150']")
+
+
+def _what_key(key: str) -> str:
+    close = did_you_mean(key, KEYS)
+    option = key.removeprefix(PREFIX).lower()
+    if option in known_options():
+        return f"put it into NSQ_OPTIONS = {{{option!r}: ...}}"
+    return f"did you mean {close!r}?" if close else f"known are {', '.join(KEYS)}"
+
+
+def _what_option(option: str, known: set[str]) -> str:
+    place = _ELSEWHERE.get(option)
+    if place is not None:
+        return f"its place is {place}"
+    close = did_you_mean(option.lower(), known)
+    if close is not None:
+        return f"did you mean {close!r}?"
+    return "known are the options of Reader, Writer and ConnectionOptions"

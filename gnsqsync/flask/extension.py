@@ -1,0 +1,222 @@
+"""The extension object: publishing, handlers, and the state in ``app.extensions``.
+
+The object itself belongs to no application: it holds the handlers, and asks ``current_app`` for
+everything else. dict.setdefault is atomic, so there is no lock.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flask import Flask, current_app
+
+from gnsqsync import Message, Reader, Writer
+from gnsqsync.errors import ConfigError
+from gnsqsync.flask.commands import commands_of
+from gnsqsync.flask.config import KEYS, is_memory, read_settings
+from gnsqsync.memory import CapturedMessage, MemoryWriter
+
+__all__ = ["NSQ", "Handler", "State"]
+
+NAME = "gnsqsync"
+
+Function = TypeVar("Function", bound=Callable[[Message], object])
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A registered function, for every application of its extension object."""
+
+    name: str
+    topic: str
+    channel: str
+    function: Callable[[Message], object]
+    options: dict[str, Any] = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        """The module and the name of the function."""
+        return f"{self.function.__module__}.{_name_of(self.function, '__qualname__')}"
+
+    def reader(self, app: Flask, **overrides: Any) -> Reader:
+        """A Reader for it, not started; ``overrides``: options that are not None win."""
+        given = {name: value for name, value in overrides.items() if value is not None}
+        keywords = {**read_settings(app).reader_keywords(), **self.options, **given}
+        return Reader(self.topic, self.channel, _InContext(app, self.function), **keywords)
+
+
+class _InContext:
+    """What a worker calls: the function, in an application context of its own."""
+
+    def __init__(self, app: Flask, function: Callable[[Message], object]) -> None:
+        self._app = app
+        self._function = function
+
+    def __call__(self, message: Message) -> None:
+        with self._app.app_context():
+            self._function(message)
+
+
+@dataclass
+class State:
+    """What an application has of its own, in ``app.extensions["gnsqsync"]``."""
+
+    nsq: NSQ
+    # By whether it is the one for tests: TESTING may change.
+    writers: dict[bool, Writer] = field(default_factory=dict)
+    captured: list[MemoryWriter] = field(default_factory=list)
+
+
+class NSQ:
+    """Publish to NSQ from a Flask application, and consume with its handlers.
+
+    ``NSQ(app)``, or ``NSQ()`` at the top of a module and ``init_app(app)`` in the factory, for any
+    number of applications. What concerns one application is in ``app.extensions["gnsqsync"]``, so
+    publishing needs an application context, as a request and ``flask`` commands have it.
+    """
+
+    def __init__(self, app: Flask | None = None) -> None:
+        self._handlers: dict[str, Handler] = {}
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Check the config, add ``flask nsq``; connects to nothing.
+
+        Raises ConfigError that names what is wrong in the ``NSQ_`` keys, and RuntimeError when the
+        application has an NSQ already.
+        """
+        if NAME in app.extensions:
+            raise RuntimeError("this application has an NSQ already; init_app() is for once")
+        read_settings(app)
+        for key, value in KEYS.items():
+            app.config.setdefault(key, value)
+        app.extensions[NAME] = State(self)
+        app.cli.add_command(commands_of(self))
+        app.shell_context_processor(lambda: {"nsq": self})
+
+    @property
+    def writer(self) -> Writer:
+        """The Writer of the current application, the same in all threads. Do not close it.
+
+        It connects at its first publish, in the child of a fork by itself anew, and is closed at
+        the end of the process. In tests it is a memory writer with a list ``messages``.
+        """
+        app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+        state = self._state(app)
+        if state.captured:
+            return state.captured[-1]
+        memory = is_memory(app)
+        writer = state.writers.get(memory)
+        if writer is None:
+            made = _memory_writer(app) if memory else Writer(**read_settings(app).writer_keywords())
+            writer = state.writers.setdefault(memory, made)
+        return writer
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        defer: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """``Writer.publish``: returns when nsqd has the message, else raises a PublishError.
+
+        ``defer`` and ``timeout``: seconds.
+        """
+        self.writer.publish(topic, body, defer=defer, timeout=timeout)
+
+    def publish_many(
+        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+    ) -> None:
+        """``Writer.publish_many``: several messages with as few MPUB as possible."""
+        self.writer.publish_many(topic, bodies, timeout=timeout)
+
+    def handler(
+        self, topic: str, channel: str, *, name: str | None = None, **options: Any
+    ) -> Callable[[Function], Function]:
+        """Have ``flask nsq consume`` call the function with each message of a channel.
+
+        The function stays as it is; it returns, raises ``Requeue`` or another exception, or
+        detaches the message, as the handler of a Reader does. Each message is handled in an
+        application context of its own, which ends with it.
+
+        ``name``: for the command line, the function's if None. ``options``: those of Reader, such
+        as ``concurrency``, ``max_in_flight``, ``max_attempts``.
+
+        Raises ConfigError for a value that is not allowed, and for a name that is taken.
+        """
+        wrong = options.keys() & {"nsqd_tcp_addresses", "lookupd_http_addresses"}
+        if wrong:
+            raise ConfigError(f"{min(wrong)} is given in the config of the application")
+
+        def register(function: Function) -> Function:
+            if inspect.iscoroutinefunction(function):
+                raise ConfigError(
+                    f"{function.__qualname__} is a coroutine function; a handler is a plain one"
+                )
+            # Checks names and options where the author sees it; it starts nothing.
+            Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **options)
+            handler = Handler(
+                name=name or _name_of(function, "__name__"),
+                topic=topic,
+                channel=channel,
+                function=function,
+                options=options,
+            )
+            before = self._handlers.get(handler.name)
+            # A module that is imported again says the same again.
+            if before is not None and before.where != handler.where:
+                raise ConfigError(
+                    f"{handler.where} and {before.where} are both called {handler.name!r}; give"
+                    " one of them another name="
+                )
+            self._handlers[handler.name] = handler
+            return function
+
+        return register
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """All of them by name, in the order of their registration."""
+        return dict(self._handlers)
+
+    @contextmanager
+    def captured_messages(self, app: Flask | None = None) -> Iterator[list[CapturedMessage]]:
+        """Inside of the ``with`` nothing that the application publishes leaves the process.
+
+        ``app``: None for the current one. Yields the list of messages, which grows as they are
+        published, by any thread; each has ``topic``, ``body``, ``defer`` and ``json()``.
+        """
+        if app is None:
+            app = current_app._get_current_object()  # type: ignore[attr-defined]
+        assert app is not None
+        state, writer = self._state(app), _memory_writer(app)
+        state.captured.append(writer)
+        try:
+            yield writer.messages
+        finally:
+            state.captured.remove(writer)
+
+    def _state(self, app: Flask) -> State:
+        state = app.extensions.get(NAME)
+        if not isinstance(state, State) or state.nsq is not self:
+            raise RuntimeError(f"{app.name!r} is not set up for this NSQ: call nsq.init_app(app)")
+        return state
+
+
+def _memory_writer(app: Flask) -> MemoryWriter:
+    """A new one, with the limits of the application's config."""
+    keywords = read_settings(app).writer_keywords()
+    keywords.pop("lookupd_http_addresses", None)
+    return MemoryWriter(keywords.pop("nsqd_tcp_addresses", "127.0.0.1:4150"), **keywords)
+
+
+def _name_of(function: Callable[..., object], attribute: str) -> str:
+    name: str = getattr(function, attribute, None) or getattr(type(function), attribute)
+    return name

@@ -1,0 +1,59 @@
+"""Options as the settings of an application hold them: which goes to whom, what was meant.
+
+Knows the signatures of Reader, Writer and ConnectionOptions; knows no framework.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gnsqsync.config import ConnectionOptions
+from gnsqsync.reader import Reader
+from gnsqsync.writer import Writer
+
+__all__ = ["did_you_mean", "known_options", "options_for_reader", "options_for_writer"]
+
+# Arguments that settings name in another way, or a handler gives.
+_NO_OPTIONS = {
+    "nsqd_tcp_addresses",
+    "lookupd_http_addresses",
+    "topic",
+    "channel",
+    "handler",
+    "options",
+}
+
+
+def _keywords(*owners: type[Any]) -> set[str]:
+    names: set[str] = set()
+    for owner in owners:
+        for parameter in inspect.signature(owner).parameters.values():
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                names.add(parameter.name)
+    return names - _NO_OPTIONS
+
+
+def known_options() -> set[str]:
+    """Names of all options of Reader, Writer and their connections."""
+    return _keywords(Reader, Writer, ConnectionOptions)
+
+
+def options_for_reader(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``options`` that a Reader takes."""
+    names = _keywords(Reader, ConnectionOptions)
+    return {name: value for name, value in options.items() if name in names}
+
+
+def options_for_writer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``options`` that a Writer takes."""
+    names = _keywords(Writer, ConnectionOptions)
+    return {name: value for name, value in options.items() if name in names}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like it, if one does."""
+    close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
+    return close[0] if close else None

@@ -1,0 +1,1 @@
+"""gnsqsync.flask: the extension in this process, its commands and its guide as processes."""

@@ -1,0 +1,169 @@
+"""flask nsq consume, publish and stat as processes, against an nsqd."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsqsync import NsqdHTTP
+from tests.integration.conftest import address, url
+from tests.integration.flask.conftest import Flask
+from tests.support.servers import Server, unique
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+# An application; what it is told by the environment makes it quick to test.
+SHOP = """
+import os, time
+from flask import Flask, current_app
+from gnsqsync.flask import NSQ
+
+nsq = NSQ()
+topic = os.environ["FLASK_TOPIC"]
+
+def note(text):
+    with open("notes", "a") as notes:
+        notes.write(text + chr(10))
+
+@nsq.handler(topic, "work", concurrency=2, max_in_flight=10)
+def work(message):
+    note(f"begun {message.body.decode()} {os.getpid()} {current_app.name}")
+    time.sleep(float(os.environ.get("FLASK_SECONDS", 0)))
+    note("done version 1")
+
+@nsq.handler("another", "work")
+def other(message):
+    pass
+
+def create_app():
+    app = Flask("shop")
+    app.config.from_prefixed_env()
+    nsq.init_app(app)
+    return app
+"""
+
+
+class Shop:
+    def __init__(self, folder: Path, nsqd: Server, flask: Flask) -> None:
+        self.folder = folder
+        self.topic = unique("flask")
+        self._http = url(nsqd)
+        self._flask = flask
+        self._environment = {
+            "FLASK_APP": "shop",
+            "FLASK_TOPIC": self.topic,
+            "FLASK_NSQ_NSQD_ADDRESSES": address(nsqd),
+            "FLASK_NSQ_NSQD_HTTP_ADDRESSES": self._http,
+        }
+        (folder / "shop.py").write_text(SHOP)
+
+    def __call__(self, *words: str, stdin: bytes = b"", **environment: str) -> Any:
+        return self._flask("nsq", *words, stdin=stdin, **{**self._environment, **environment})
+
+    def fill(self, count: int) -> None:
+        with NsqdHTTP(self._http) as http:
+            http.create_topic(self.topic)
+            http.create_channel(self.topic, "work")
+            http.mpub(self.topic, [str(n).encode() for n in range(count)])
+
+    def notes(self, word: str) -> list[str]:
+        path = self.folder / "notes"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if line.startswith(word)]
+
+    def channel(self) -> Any:
+        with NsqdHTTP(self._http) as http:
+            return http.stats(self.topic).topics[0].channels[0]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, nsqd: Server, flask: Flask) -> Shop:
+    return Shop(tmp_path, nsqd, flask)
+
+
+def test_published_consumed_and_shown(shop: Shop) -> None:
+    shop.fill(3)
+    assert f"2 published to {shop.topic}" in shop("publish", shop.topic, "a", "b").end()
+    lines = shop("publish", shop.topic, stdin=b"c\n\nd\r\n")
+    command = shop("consume", "work")
+    assert "2 published" in lines.end()
+    command.wait_for(f"work consumes {shop.topic}/work")
+    command.eventually(lambda: len(shop.notes("done")) == 7)
+    command.signal(TERM)
+    output = command.end()
+    assert "work: 7 finished, 0 requeued, 0 given up" in output
+    assert output.endswith("stopped\n")
+    assert all(line.endswith(" shop") for line in shop.notes("begun"))
+    stat = json.loads(shop("stat", shop.topic, "--json").end())
+    work = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 7, "clients": 0}
+    assert stat == {
+        "topics": {shop.topic: {"depth": 0, "messages": 7, "channels": {"work": work}}},
+        "failures": [],
+    }
+
+
+def test_a_signal_under_load_and_a_second_one(shop: Shop) -> None:
+    shop.fill(10)
+    command = shop("consume", "--topic", shop.topic, FLASK_SECONDS="60")
+    command.eventually(lambda: len(shop.notes("begun")) == 2)
+    command.signal(TERM)
+    # What nobody has begun is given back; the two handlers are waited for.
+    command.eventually(lambda: shop.channel().depth == 8)
+    command.signal(TERM)
+    output = command.end(1)
+    assert "stopped with 2 messages unanswered and 2 handlers at work" in output
+    assert "not stopped cleanly" in output
+
+
+def test_several_processes(shop: Shop) -> None:
+    shop.fill(40)
+    command = shop(
+        "consume", "work", "--processes", "2", "--max-in-flight", "2", FLASK_SECONDS="0.1"
+    )
+    command.eventually(lambda: len({line.split()[2] for line in shop.notes("begun")}) == 2)
+    # A terminal sends it to all of them; the children leave it to their parent.
+    os.killpg(command.process.pid, INT)
+    output = command.end()
+    assert len(re.findall("^stopped$", output, re.MULTILINE)) == 2
+    assert "Traceback" not in output
+    assert shop.channel().in_flight_count == 0
+
+
+def test_reload(shop: Shop) -> None:
+    shop.fill(1)
+    command = shop("consume", "work", "--reload")
+    command.eventually(lambda: shop.notes("done version 1"))
+    (shop.folder / "shop.py").write_text(SHOP.replace("version 1", "version 2"))
+    command.wait_for(r"shop\.py changed; starting again(.|\n)*work consumes")
+    shop.fill(1)
+    command.eventually(lambda: shop.notes("done version 2"))
+    os.killpg(command.process.pid, INT)
+    command.end()
+
+
+def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
+    commands = {
+        "no handler is called 'wrok'; there are work, other": shop("consume", "wrok"),
+        "no handler for channel x; --list shows all": shop("consume", "--channel", "x"),
+        "ended by itself: ": shop("consume", "work", FLASK_NSQ_OPTIONS='{"tls": true}'),
+        "did you mean 'NSQ_OPTIONS'?": shop("consume", FLASK_NSQ_OPTION='{"tls": true}'),
+        "0 published to t, then: ": shop(
+            "publish", "t", "x", "--timeout", "0.1", FLASK_NSQ_NSQD_ADDRESSES="127.0.0.1:1"
+        ),
+        "127.0.0.1:1": shop("stat", FLASK_NSQ_NSQD_HTTP_ADDRESSES="127.0.0.1:1"),
+    }
+    listed = shop("consume", "--list")
+    for text, command in commands.items():
+        assert text in command.end(1)
+    rows = [line.split() for line in listed.end().splitlines()]
+    assert rows == [
+        ["name", "topic", "channel", "function"],
+        ["work", shop.topic, "work", "shop.work"],
+        ["other", "another", "work", "shop.other"],
+    ]
