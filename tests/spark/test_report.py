@@ -19,6 +19,7 @@ import pytest
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs import report as jobs_report
+from gnsqsync.spark.jobs.report import round_limits
 from gnsqsync.spark.jobs.series import load
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -157,6 +158,21 @@ def test_few_windows_and_many_topics(
     rolled = write(tmp_path / "rollup", rows)
     for kind in ("png", "html"):
         assert os.path.getsize(jobs_report(str(rolled), str(tmp_path / f"r.{kind}"))) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "limits"),
+    [
+        (12.0, 18.0, (10.0, 20.0)),
+        (0.004, 30.0, (0.002, 50.0)),
+        (1.0, 1.0, (1.0, 1.0)),
+        (0.0005, 90000.0, (0.0005, 100000.0)),
+    ],
+)
+def test_the_scale_of_delays_has_round_ends(
+    low: float, high: float, limits: tuple[float, float]
+) -> None:
+    assert round_limits(low, high) == pytest.approx(limits)
 
 
 # Sentences

@@ -6,6 +6,7 @@ Knows matplotlib. Reads no messages and needs no Spark.
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 # Told apart by people who do not see red and green as others do.
 COLORS = ("#2f6fde", "#e8710a", "#12967f", "#a142c4", "#d6336c", "#7a8c00", "#8a5a2b")
 _REST = "#9aa0a6"
+# Delays below it, in seconds, are drawn as this long.
+_SHORTEST = 0.0005
 _INK, _FAINT, _GRID = "#202124", "#5f6368", "#e6e8eb"
 _STYLE = {
     "font.family": ["DejaVu Sans"],
@@ -154,12 +157,13 @@ def subtitle(rollup: Rollup) -> str:
     """The time and the totals in one line."""
     first = rollup.times[0].item()
     last = (rollup.times[-1] + rollup.seconds).item()
-    same_day = first.date() == last.date()
+    clock = "%H:%M:%S" if rollup.seconds < 60 else "%H:%M"
+    until = clock if first.date() == last.date() else f"%Y-%m-%d {clock}"
     messages = sum(int(series.messages.sum()) for series in rollup.topics)
     size = sum(int(series.bytes.sum()) for series in rollup.topics)
     count = len(rollup.topics)
     return (
-        f"{first:%Y-%m-%d %H:%M} to {last:{'%H:%M' if same_day else '%Y-%m-%d %H:%M'}} UTC"
+        f"{first:%Y-%m-%d} {first:{clock}} to {last:{until}} UTC"
         f"  ·  {messages:,} messages, {bytes_text(size)}"
         f"  ·  {count} {'topic' if count == 1 else 'topics'}"
     )
@@ -260,7 +264,7 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
     for _, color, series in drawn:
         # Clocks differ, so a delay may be 0 or less, which a logarithm cannot show.
         p50, p95, longest = (
-            np.maximum(values, 0.0005)
+            np.maximum(values, _SHORTEST)
             for values in (series.delay_p50, series.delay_p95, series.delay_max)
         )
         place.plot(at, p50, color=color, **_points(rollup))
@@ -270,7 +274,17 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
         if len(drawn) == 1:
             place.fill_between(at, p50, p95, color=color, alpha=0.08, linewidth=0)
     place.set_yscale("log")
-    place.yaxis.set_major_locator(LogLocator(numticks=8))
+    drawn_values = [
+        value
+        for _, _, series in drawn
+        for values in (series.delay_p50, series.delay_max)
+        for value in np.maximum(values[np.isfinite(values)], _SHORTEST)
+    ]
+    low, high = round_limits(min(drawn_values, default=0.1), max(drawn_values, default=1.0))
+    place.set_ylim(low * 0.9, high * 1.1)
+    # Decades alone would leave a narrow range without a label.
+    few = high / low < 200
+    place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=12))
     place.yaxis.set_major_formatter(lambda value, _: duration_text(value))
     place.yaxis.set_minor_formatter(NullFormatter())
     kinds = [
@@ -288,6 +302,13 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
         handlelength=2.2,
         borderaxespad=0.1,
     )
+
+
+def round_limits(low: float, high: float) -> tuple[float, float]:
+    """The next of 1, 2, 5, 10, 20 ... at or below ``low`` and at or above ``high``."""
+    exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    steps = [first * 10.0**exponent for exponent in exponents for first in (1, 2, 5)]
+    return max(s for s in steps if s <= low), min(s for s in steps if s >= high)
 
 
 PANELS: tuple[tuple[str, Callable[[Axes, Rollup, Shown], None]], ...] = (
