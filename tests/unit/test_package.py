@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gnsqsync"
 
-# They tell people and files what time it is; two processes share no other clock.
-WITH_A_CALENDAR = {"cli", "embedded", "spark"}
+# They tell people, files and databases what time it is; two processes share no other clock.
+WITH_A_CALENDAR = {"cli", "django", "embedded", "spark"}
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 # Words that became keywords or may be mistaken for modules; pynsq had an argument "async".
 NEW_WORDS = {"async", "await", "match", "case", "type"}
