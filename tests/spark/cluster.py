@@ -90,7 +90,7 @@ class Cluster:
         return sum(depth for depth, _, _ in self.depths(topic, channel))
 
     def finished(self, topic: str, channel: str = "ch") -> int:
-        """Messages that the channel had and that are done."""
+        """Messages that the channel had and that are done; only right while nothing comes."""
         return sum(
             c.message_count - c.depth - c.in_flight_count - c.deferred_count
             for c in self._stats(topic, channel)

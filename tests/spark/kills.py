@@ -172,19 +172,18 @@ class Campaign:
         lives: list[Life] = []
         self._progress.total(plan.kills + 1)
         self._cluster.create(TOPIC, CHANNEL)
-        publisher = Publisher(self._cluster, plan.messages)
+        self._publisher = publisher = Publisher(self._cluster, plan.messages)
         try:
             for number in range(1, plan.kills + 2):
                 last = number == plan.kills + 1
                 self._progress.begin(f"life {number} of {plan.kills + 1}")
-                lives.append(self._life(number, publisher, last))
-                if publisher.error is not None:
-                    raise publisher.error
+                lives.append(self._life(number, last))
         finally:
             publisher.close()
         return self._report(lives, time.monotonic() - began)
 
-    def _life(self, number: int, publisher: Publisher, last: bool) -> Life:
+    def _life(self, number: int, last: bool) -> Life:
+        publisher = self._publisher
         began = time.monotonic()
         # Every fourth dies anywhere, mostly while Spark starts; the others at work.
         in_its_start = not last and number % 4 == 0
@@ -201,7 +200,7 @@ class Campaign:
                 first = self._wait_for_work(family) - began
                 publisher.allow(share, LONGEST_LIFE / 2)
                 if last:
-                    self._wait_until_archived(family, publisher)
+                    self._wait_until_archived(family)
                 else:
                     time.sleep(self._chance.uniform(0.0, LONGEST_LIFE))
             if last:
@@ -219,10 +218,12 @@ class Campaign:
         finally:
             if last:
                 family.kill(self._chance)
+        ended = time.monotonic()
+        self._wait_for_silence()
         return Life(
             number=number,
             first_message=first,
-            ended=time.monotonic() - began,
+            ended=ended - began,
             how=how,
             processes=processes,
             published=publisher.published,
@@ -235,14 +236,21 @@ class Campaign:
         return Family(command, session.environment(), self._log)
 
     def _wait_for_work(self, family: Family) -> float:
-        """Until this life has finished a message at an nsqd; the time."""
-        before = self._cluster.finished(TOPIC, CHANNEL)
-        self._wait(family, START_TIMEOUT, lambda: self._cluster.finished(TOPIC, CHANNEL) != before)
+        """Until a task of this life is connected to an nsqd; the time."""
+        self._wait(family, START_TIMEOUT, lambda: self._cluster.clients() > 0)
         return time.monotonic()
 
-    def _wait_until_archived(self, family: Family, publisher: Publisher) -> None:
+    def _wait_for_silence(self) -> None:
+        """Until nsqd has seen that all tasks of a dead life are gone."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while self._cluster.clients():
+            if time.monotonic() > deadline:
+                raise RuntimeError("a task of a life that was killed reads on and on")
+            time.sleep(0.02)
+
+    def _wait_until_archived(self, family: Family) -> None:
         """Until the archive holds as many rows as were published, or grows no more."""
-        self._wait(family, END_TIMEOUT, lambda: publisher.published == self._plan.messages)
+        self._wait(family, END_TIMEOUT, lambda: self._publisher.published == self._plan.messages)
         self._wait(family, END_TIMEOUT, lambda: self._cluster.left(TOPIC, CHANNEL) == 0)
         seen, since = -1, time.monotonic()
         while seen < self._plan.messages and time.monotonic() - since < SETTLED:
@@ -254,6 +262,8 @@ class Campaign:
     def _wait(self, family: Family, timeout: float, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
+            if self._publisher.error is not None:
+                raise self._publisher.error
             status = family.process.poll()
             if status is not None or time.monotonic() > deadline:
                 state = "did not come that far" if status is None else f"ended with {status}"
