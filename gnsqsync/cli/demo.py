@@ -1,10 +1,12 @@
 """``gnsqsync demo``: two embedded nsqds, several publishers, one consumer, and a count at the end.
 
-Knows what it shows and how it verifies. Knows nothing of drawing, which is demo_view's.
+Knows what it shows and how it verifies. Knows nothing of drawing, which is demo_view's, and of
+``--spark`` only that demo_spark has it.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -73,10 +75,10 @@ class Consumer(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the lines: numbers that never came, how many came more than once."""
+    """What became of the lines: numbers that never came, numbers that came more than once."""
 
     missing: tuple[int, ...]
-    repeated: int
+    repeated: tuple[int, ...]
     wrong: int
 
     @property
@@ -89,7 +91,7 @@ def verify(total: int, arrivals: Sequence[int], wrong: int) -> Verdict:
     counts = Counter(arrivals)
     return Verdict(
         missing=tuple(number for number in range(1, total + 1) if number not in counts),
-        repeated=sum(1 for count in counts.values() if count > 1),
+        repeated=tuple(sorted(number for number, count in counts.items() if count > 1)),
         wrong=wrong,
     )
 
@@ -103,14 +105,19 @@ def failing_numbers(total: int) -> frozenset[int]:
     return frozenset(failing)
 
 
-def read_lines(path: str | None) -> list[bytes]:
-    """The lines of the file without their newlines; without one, of the text of the package."""
+def read_lines(path: str | None, count: int | None = None) -> list[bytes]:
+    """The lines of the file without their newlines; without one, of the text of the package.
+
+    With ``count`` so many: the first ones, or all again and again.
+    """
     if path is not None:
         with open(path, "rb") as file:
-            return file.read().removesuffix(b"\n").split(b"\n")
-    text = resources.files("gnsqsync.cli").joinpath("demo.txt").read_bytes()
-    lines = text.removesuffix(b"\n").split(b"\n")
-    return lines * -(-AT_LEAST // len(lines))
+            lines = file.read().removesuffix(b"\n").split(b"\n")
+    else:
+        text = resources.files("gnsqsync.cli").joinpath("demo.txt").read_bytes()
+        lines = text.removesuffix(b"\n").split(b"\n")
+        lines *= -(-AT_LEAST // len(lines))
+    return lines if count is None else list(itertools.islice(itertools.cycle(lines), count))
 
 
 def batches(lines: Sequence[bytes], start: int, step: int) -> Iterator[list[bytes]]:
@@ -143,11 +150,15 @@ class Publishers:
         with Writer(self._addresses) as writer:
             # Both at once, so that the lines are shared out evenly from the first batch on.
             writer.connect()
-            for bodies in batches(self._lines, number, self._count):
-                if self._stop.is_set():
+            for turn, bodies in enumerate(batches(self._lines, number, self._count)):
+                if not self._wait((number + turn * self._count) * BATCH):
                     return
                 writer.publish_many(TOPIC, bodies)
                 self._published.append(len(bodies))
+
+    def _wait(self, place: int) -> bool:
+        """Until the batch that begins after ``place`` lines may leave; False when none may."""
+        return not self._stop.is_set()
 
     @property
     def published(self) -> int:
@@ -168,7 +179,7 @@ class Publishers:
         self._pool.shutdown()
 
 
-@click.command(epilog="Example: gnsqsync demo /usr/share/dict/words")
+@click.command(epilog="Example: gnsqsync demo /usr/share/dict/words, or gnsqsync demo --spark")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--publishers",
@@ -185,24 +196,62 @@ class Publishers:
     help="Milliseconds that a handler needs for a line."
     " [default: 2 for the text that comes with gnsqsync, 0 for a file]",
 )
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="Publish so many lines, FILE again and again if need be."
+    " [default: each line of FILE once; 200,000 with --spark]",
+)
+@click.option(
+    "--spark",
+    is_flag=True,
+    help="Archive the lines as Parquet with Spark instead, kill one of its workers on the way,"
+    " count what is in the files, and draw it.",
+)
+@click.option(
+    "--keep",
+    metavar="FOLDER",
+    help="With --spark: leave archive, rollup and picture in this new or empty folder. [default:"
+    " only the picture, in a temporary one]",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
-def demo(file: str | None, publishers: int, work: float | None, verbose: bool) -> int:
+def demo(
+    file: str | None,
+    publishers: int,
+    work: float | None,
+    messages: int | None,
+    spark: bool,
+    keep: str | None,
+    verbose: bool,
+) -> int:
     """See NSQ at work: no server and no set-up needed, done in a few seconds.
 
     Starts an nsqlookupd and two nsqds on free ports of this machine, publishes the lines of FILE
     from several threads, and consumes them again, while a table shows who does what. Without FILE
     the lines are a text that explains NSQ. Some handlers fail on purpose. In the end every line is
     compared with the original: exit code 0 if all of them arrived, 1 if not.
+
+    With --spark there are three nsqds, and instead of the consumer the archive job of 'gnsqsync
+    archive' (needs Java 17): exit code 0 if every line is in the Parquet files exactly once.
     """
     show_log(verbose)
-    lines = read_lines(file)
+    if spark:
+        from gnsqsync.cli.demo_spark import run
+
+        if work is not None:
+            raise click.UsageError("--work is of the demo without --spark: Spark has no handlers")
+        return run(file, messages, publishers, keep, verbose)
+    if keep is not None:
+        raise click.UsageError("--keep needs --spark: without it there are no files")
+    lines = read_lines(file, messages)
     if work is None:
         work = 2.0 if file is None else 0.0
     stop = Flag()
     servers: list[Nsqd | Nsqlookupd] = []
     with ExitStack() as stack:
         signals = stack.enter_context(Signals(stop.set, lambda: [s.kill() for s in servers]))
-        lookupd, nsqds = start_servers(stack, servers)
+        lookupd, nsqds = start_servers(stack, servers, 2, CHANNEL)
         consumer = Consumer(lines, work / 1000)
         reader = Reader(
             TOPIC,
@@ -253,23 +302,23 @@ def demo(file: str | None, publishers: int, work: float | None, verbose: bool) -
 
 
 def start_servers(
-    stack: ExitStack, servers: list[Nsqd | Nsqlookupd]
+    stack: ExitStack, servers: list[Nsqd | Nsqlookupd], count: int, channel: str
 ) -> tuple[Nsqlookupd, list[Nsqd]]:
-    """One nsqlookupd and two nsqds that are registered with it and have the topic and channel."""
-    click.echo("starting an nsqlookupd and two nsqds, embedded, on free ports of this machine")
+    """One nsqlookupd and ``count`` nsqds, registered with it, that have the topic and channel."""
+    click.echo(f"starting an nsqlookupd and {count} nsqds, embedded, on free ports of this machine")
     lookupd = stack.enter_context(Nsqlookupd())
     servers.append(lookupd)
     nsqds = []
-    for _ in range(2):
+    for _ in range(count):
         nsqd = stack.enter_context(Nsqd(lookupd_tcp_addresses=lookupd.tcp_address))
         servers.append(nsqd)
         nsqds.append(nsqd)
         with NsqdHTTP(nsqd.http_address) as http:
             http.create_topic(TOPIC)
-            http.create_channel(TOPIC, CHANNEL)
+            http.create_channel(TOPIC, channel)
     click.echo(
         f"nsqlookupd at {lookupd.http_address}, nsqds at"
-        f" {' and '.join(nsqd.tcp_address for nsqd in nsqds)}"
+        f" {', '.join(nsqd.tcp_address for nsqd in nsqds)}"
     )
     return lookupd, nsqds
 
@@ -293,18 +342,23 @@ def watch(
 def report(verdict: Verdict, total: int) -> int:
     """Say whether every line arrived; returns the exit code."""
     if verdict.repeated:
-        click.echo(f"{verdict.repeated:,} lines were delivered more than once, as NSQ may do")
+        click.echo(f"{len(verdict.repeated):,} lines were delivered more than once, as NSQ may do")
     if verdict.wrong:
         click.echo(f"gnsqsync: {verdict.wrong} messages were not what was published", err=True)
     if verdict.missing:
-        shown = ", ".join(map(str, verdict.missing[:SHOWN_MISSING]))
-        more = len(verdict.missing) - SHOWN_MISSING
         click.echo(
-            f"gnsqsync: {len(verdict.missing):,} of {total:,} lines did not arrive: {shown}"
-            f"{f' and {more:,} more' if more > 0 else ''}",
+            f"gnsqsync: {len(verdict.missing):,} of {total:,} lines did not arrive:"
+            f" {numbers_text(verdict.missing)}",
             err=True,
         )
     if not verdict.good:
         return 1
     click.echo(f"every one of the {total:,} lines arrived")
     return 0
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """The first few of them, and how many more there are."""
+    shown = ", ".join(map(str, numbers[:SHOWN_MISSING]))
+    more = len(numbers) - SHOWN_MISSING
+    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -29,8 +29,8 @@ class Faults:
 
     ``point:action``, several with ``;`` between. ``point#n`` is its n-th passing, from 1.
     Actions: ``kill`` (SIGKILL to this process), ``kill_once=<path>`` (only by the one that makes
-    this file), ``delay=<seconds>`` or ``delay=<from>-<to>`` (at random), ``fail`` (an error).
-    ConfigError for anything else.
+    this file, with its process id in it), ``delay=<seconds>`` or ``delay=<from>-<to>`` (at
+    random), ``fail`` (an error). ConfigError for anything else.
     """
 
     def __init__(self, text: str) -> None:
@@ -67,7 +67,9 @@ class Faults:
 
 def _made(path: str) -> bool:
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
+    os.write(descriptor, b"%d" % os.getpid())
+    os.close(descriptor)
     return True

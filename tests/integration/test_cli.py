@@ -390,7 +390,7 @@ def test_the_second_signal_ends_a_stuck_handler(site: Site, tmp_path: Path) -> N
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT) == 128 + signal.SIGINT
+        assert process.wait(TIMEOUT) == 1
 
 
 # stat
@@ -523,7 +523,7 @@ def test_demo_stopped_by_a_signal() -> None:
 
 def test_the_verdict_of_the_demo() -> None:
     assert verify(3, [3, 1, 2], 0).good
-    assert verify(3, [3, 1, 2, 3], 0).repeated == 1
+    assert verify(3, [3, 1, 2, 3], 0).repeated == (3,)
     assert verify(3, [3, 1, 2, 3], 0).good
     assert verify(5, [2, 2, 4], 0).missing == (1, 3, 5)
     assert not verify(5, [2, 2, 4], 0).good

@@ -1,0 +1,343 @@
+"""``gnsqsync demo --spark``: three embedded nsqds, the archive job, a SIGKILL, and a count.
+
+Knows what is archived, when a worker dies and how the files are counted. What is published is the
+plain demo's; drawing is demo_spark_view's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+import click
+
+from gnsqsync import NsqdHTTP
+from gnsqsync.cli.common import Flag, Signals, rate_text
+from gnsqsync.cli.demo import (
+    TOPIC,
+    Publishers,
+    Verdict,
+    numbers_text,
+    read_lines,
+    start_servers,
+    verify,
+)
+from gnsqsync.cli.demo_spark_setup import PICTURE, require, settings, working_folder
+from gnsqsync.cli.demo_spark_view import NsqdRow, View, make_view
+from gnsqsync.cli.spark_options import job_session, spark_errors
+from gnsqsync.embedded import Nsqd, Nsqlookupd
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from gnsqsync.spark.jobs.batches import Counts
+
+CHANNEL = "archive"
+MESSAGES = 200_000
+# Fewer are through before there is anything to see, or a worker to kill.
+AT_LEAST = 1000
+NSQDS = 3
+# Publishing takes so many seconds at least: Spark shall read while it goes on.
+PUBLISHING = 12.0
+# This share of the lines waits until the worker's death is settled.
+HELD_BACK = 0.5
+# Seconds until nsqd delivers again what the dead worker had in its hands.
+MSG_TIMEOUT = 6.0
+# Seconds in which nothing was published or archived, until the rest counts as missing.
+PATIENCE = 60.0
+# Seconds between questions to the nsqds.
+ASK_INTERVAL = 0.5
+
+
+def run(file: str | None, messages: int | None, publishers: int, keep: str | None, v: bool) -> int:
+    """The whole demo; returns the exit code. ``v``: with Spark's own log."""
+    total = MESSAGES if messages is None else messages
+    if total < AT_LEAST:
+        raise click.UsageError(f"--spark needs --messages {AT_LEAST} or more")
+    require()
+    lines = read_lines(file, total)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        stop = Flag()
+        servers: list[Nsqd | Nsqlookupd] = []
+        folder = stack.enter_context(working_folder(keep))
+
+        def force() -> None:
+            for server in servers:
+                server.kill()
+            if keep is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+        early = stack.enter_context(Signals(stop.set, force))
+        lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
+        click.echo("starting Spark")
+        spark = stack.enter_context(
+            job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
+        )
+        stack.enter_context(spark_errors(v))
+        # PySpark has put a handler of its own in the place of ours.
+        late = stack.enter_context(Signals(stop.set, force))
+        demo = Demo(spark, lookupd, nsqds, folder, lines, publishers, stop)
+        demo.archive()
+        code = 0 if stop.is_set() else demo.count()
+        if code == 0 and not stop.is_set():
+            demo.draw()
+        if stop.is_set():
+            received = early.received or late.received or signal.SIGINT
+            click.echo("stopped before the end")
+            return 128 + received
+        if code == 0:
+            click.echo(f"done in {time.monotonic() - began:.0f} s")
+            if keep is not None:
+                click.echo(f"archive:  {demo.path}")
+            click.echo(f"picture:  {demo.picture}")
+    return code
+
+
+class Death:
+    """The SIGKILL: a read task kills its own process when ``file`` is gone, and leaves its id.
+
+    The source has that point of failure for its tests. There the worker holds messages that are
+    not in the log yet, and that nsqd believes are being worked on.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._file = os.path.join(folder, "alive")
+        self.option = f"before_create:kill_once={self._file}"
+        self.is_due = False
+        self.pid: int | None = None
+        with open(self._file, "w"):
+            pass
+
+    def ask(self) -> None:
+        """The next worker that comes to this point dies."""
+        self.is_due = True
+        os.remove(self._file)
+
+    def happened(self) -> bool:
+        """Whether it just happened: True once."""
+        if not self.is_due or self.pid is not None:
+            return False
+        try:
+            with open(self._file) as file:
+                text = file.read()
+        except FileNotFoundError:
+            return False
+        self.pid = int(text) if text else None
+        return self.pid is not None
+
+
+class PacedPublishers(Publishers):
+    """Takes ``PUBLISHING`` seconds, and leaves some lines until ``may_end`` says so."""
+
+    def __init__(
+        self, lines: Sequence[bytes], addresses: list[str], count: int, may_end: Callable[[], bool]
+    ) -> None:
+        super().__init__(lines, addresses, count)
+        self._may_end = may_end
+        # Seconds by which the second part is later than planned.
+        self._late = 0.0
+
+    def _wait(self, place: int) -> bool:
+        share = place / len(self._lines)
+        held_back = share >= 1 - HELD_BACK
+        due = self._began + PUBLISHING * share
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if held_back and not self._may_end():
+                self._late = max(0.0, now - self._began - PUBLISHING * (1 - HELD_BACK))
+                left = 0.1
+            else:
+                left = due + held_back * self._late - now
+            if left <= 0:
+                return True
+            self._stop.wait(left)
+        return False
+
+
+class Demo:
+    """One run on servers and a session that are there: archive, count and draw, in this order."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lookupd: Nsqlookupd,
+        nsqds: Sequence[Nsqd],
+        folder: str,
+        lines: Sequence[bytes],
+        publishers: int,
+        stop: Flag,
+    ) -> None:
+        self.path = os.path.join(folder, "archive")
+        self.picture = os.path.join(folder, PICTURE)
+        self._rollup = os.path.join(folder, "rollup")
+        self._spark = spark
+        self._lookupd = lookupd
+        self._nsqds = nsqds
+        self._lines = lines
+        self._stop = stop
+        self._threads = publishers
+        self._death = Death(folder)
+        self._archived = self._batches = 0
+
+    def archive(self) -> None:
+        """Publish and archive all lines, or as many as arrive, or until somebody stops it."""
+        from gnsqsync.spark.jobs.archive import archive
+
+        addresses = [nsqd.tcp_address for nsqd in self._nsqds]
+        sender = PacedPublishers(self._lines, addresses, self._threads, lambda: self._death.is_due)
+        with ExitStack() as stack:
+            stack.callback(sender.close)
+            query = archive(
+                self._spark,
+                TOPIC,
+                self.path,
+                channel=CHANNEL,
+                options={
+                    "lookupdHttpAddresses": self._lookupd.http_address,
+                    "msgTimeoutMs": str(round(MSG_TIMEOUT * 1000)),
+                    "fault": self._death.option,
+                },
+                interval=0.0,
+                on_batch=self._note,
+            )
+            stack.callback(query.stop)
+            clients = {
+                nsqd.tcp_address: stack.enter_context(closing(NsqdHTTP(nsqd.http_address)))
+                for nsqd in self._nsqds
+            }
+            view = stack.enter_context(make_view(len(self._lines)))
+            began = time.monotonic()
+            sender.start()
+            self._watch(query, sender, clients, view)
+            if not self._stop.is_set():
+                # A copy that came late is in a batch now, if there is one.
+                query.processAllAvailable()
+                rows = [ask(address, client) for address, client in clients.items()]
+                view.show(sender.published, self._archived, self._batches, rows)
+            seconds = time.monotonic() - began
+        if self._stop.is_set():
+            return
+        click.echo(
+            f"published {sender.published:,} lines from {self._threads} threads in"
+            f" {sender.seconds:.1f} s: {rate_text(sender.published, sender.seconds, 'lines')}"
+        )
+        click.echo(
+            f"archived  {self._archived:,} lines in {self._batches} batches in {seconds:.1f} s:"
+            f" {rate_text(self._archived, seconds, 'lines')}"
+        )
+
+    def _note(self, counts: Counts) -> None:
+        self._archived, self._batches = counts.rows, counts.batches
+
+    def _watch(
+        self,
+        query: StreamingQuery,
+        sender: Publishers,
+        clients: Mapping[str, NsqdHTTP],
+        view: View,
+    ) -> None:
+        """Show progress and have a worker killed, until the nsqds have nothing left."""
+        total = len(self._lines)
+        rows: list[NsqdRow] = []
+        last, last_change, next_question = (-1, -1), time.monotonic(), 0.0
+        while not self._stop.is_set() and not query.awaitTermination(0.1):
+            done, now = sender.is_done(), time.monotonic()
+            progress = sender.published, self._archived
+            if progress != last:
+                last, last_change = progress, now
+            if now >= next_question:
+                next_question = now + ASK_INTERVAL
+                rows = [ask(address, client) for address, client in clients.items()]
+            view.show(*progress, self._batches, rows)
+            if self._archived and sender.published >= total * 0.3 and not self._death.is_due:
+                self._death.ask()
+            if self._death.happened():
+                view.say(
+                    f"SIGKILL: Spark's worker {self._death.pid} is dead, with messages in its hands"
+                    f" that nsqd will deliver again in {MSG_TIMEOUT:.0f} s"
+                )
+            left = sum(nsqd.waiting + nsqd.in_flight for nsqd in rows)
+            if (done and self._archived >= total and not left) or now - last_change > PATIENCE:
+                return
+
+    def count(self) -> int:
+        """Count what is in the Parquet files, without Spark; returns the exit code."""
+        click.echo("reading the Parquet files and counting")
+        verdict, again = count(self.path, self._lines)
+        if again:
+            click.echo(f"nsqd delivered {again:,} lines again, as nobody had finished them")
+        return report(verdict, len(self._lines))
+
+    def draw(self) -> None:
+        """The rollup of the archive, and its picture."""
+        from gnsqsync.spark.jobs.report import report as draw
+        from gnsqsync.spark.jobs.rollup import rollup
+
+        click.echo("rolling up by second, and drawing")
+        rollup(self._spark, self.path, self._rollup, window=1)
+        draw(
+            self._rollup,
+            self.picture,
+            title=f"gnsqsync demo: {len(self._lines):,} messages, one worker killed",
+        )
+
+
+def ask(address: str, client: NsqdHTTP) -> NsqdRow:
+    """The archive's channel as the nsqd at ``address`` sees it."""
+    (topic,) = client.stats(TOPIC, CHANNEL, include_clients=False, include_mem=False).topics
+    (channel,) = topic.channels
+    waiting = channel.depth + channel.deferred_count
+    return NsqdRow(
+        address,
+        waiting,
+        channel.in_flight_count,
+        channel.message_count - waiting - channel.in_flight_count,
+        channel.timeout_count,
+    )
+
+
+def count(path: str, lines: Sequence[bytes]) -> tuple[Verdict, int]:
+    """What is in the files below ``path``, and how many lines nsqd had delivered before."""
+    from pyarrow import dataset
+
+    arrivals: list[int] = []
+    wrong = again = 0
+    rows = dataset.dataset(path, format="parquet", ignore_prefixes=["_", "."])
+    for batch in rows.to_batches(columns=["value", "attempts"]):
+        again += sum(attempts > 1 for attempts in batch.column("attempts").to_pylist())
+        for body in batch.column("value").to_pylist():
+            number_text, _, line = body.partition(b"\t")
+            number = int(number_text) if number_text.isdigit() else 0
+            if 1 <= number <= len(lines) and lines[number - 1] == line:
+                arrivals.append(number)
+            else:
+                wrong += 1
+    return verify(len(lines), arrivals, wrong), again
+
+
+def report(verdict: Verdict, total: int) -> int:
+    """Say whether every line is there exactly once; returns the exit code."""
+    if verdict.wrong:
+        click.echo(f"gnsqsync: {verdict.wrong} rows are not what was published", err=True)
+    for numbers, what in (
+        (verdict.missing, "missing in the Parquet files"),
+        (verdict.repeated, "there more than once"),
+    ):
+        if numbers:
+            are = "is" if len(numbers) == 1 else "are"
+            click.echo(
+                f"gnsqsync: {len(numbers):,} of {total:,} lines {are} {what}:"
+                f" {numbers_text(numbers)}",
+                err=True,
+            )
+    if not verdict.good or verdict.repeated:
+        return 1
+    click.echo(f"every one of the {total:,} lines is in the Parquet files exactly once")
+    return 0

@@ -1,0 +1,193 @@
+"""``gnsqsync demo --spark``: as a user sees it, stopped, and when something is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from tests.spark.processes import Family
+
+MESSAGES = 20_000
+TIMEOUT = 200.0
+
+
+class Run:
+    """One run of the demo as a process of its own, in a session of its own as at a terminal."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.log = folder / "log"
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        # In a session of its own, so that a signal can go to all that a terminal's Ctrl-C reaches.
+        session = "import os, sys; os.setsid(); os.execv(sys.executable, sys.argv[1:])"
+        command = [sys.executable, "-c", session]
+        command += [sys.executable, "-m", "gnsqsync.cli", "demo", "--spark", *arguments]
+        environment = {"TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1"}
+        self.family = Family(command, environment, self.log)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while text not in self.text:
+            assert self.family.process.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.1)
+
+    def is_gone(self) -> bool:
+        """Whether nobody of the family lives some seconds after its end."""
+        deadline = time.monotonic() + 20
+        while self.family.pids() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not self.family.pids()
+
+    def close(self) -> None:
+        for pid in self.family.pids():
+            os.kill(pid, signal.SIGKILL)
+        self.family.process.wait()
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    """Put a Run in here, and nobody of it outlives the test."""
+    runs: list[Run] = []
+    yield runs
+    for run in runs:
+        run.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT + 60)
+def test_the_demo(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
+    pytest.importorskip("matplotlib")
+    from pyarrow import dataset
+
+    kept = tmp_path / "kept"
+    run = Run(tmp_path, "--messages", str(MESSAGES), "--keep", str(kept))
+    runs.append(run)
+    assert run.family.process.wait(TIMEOUT) == 0, run.text
+    lines = run.text.splitlines()
+    assert any(line.startswith("SIGKILL: Spark's worker ") for line in lines), run.text
+    assert f"every one of the {MESSAGES:,} lines is in the Parquet files exactly once" in lines
+    assert any(line.endswith("lines again, as nobody had finished them") for line in lines), (
+        run.text
+    )
+    assert lines[-1] == f"picture:  {kept / 'report.png'}"
+    assert (kept / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in kept.iterdir()) == ["archive", "report.png", "rollup"]
+    archive = dataset.dataset(kept / "archive", format="parquet")
+    numbers = [int(body.split(b"\t")[0]) for body in archive.to_table()["value"].to_pylist()]
+    assert sorted(numbers) == list(range(1, MESSAGES + 1))
+    assert "Traceback" not in run.text
+    assert run.is_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT + 60)
+def test_ctrl_c_leaves_nothing(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
+    pytest.importorskip("matplotlib")
+    run = Run(tmp_path)
+    runs.append(run)
+    run.wait_for("in Parquet files after ")
+    os.killpg(run.family.process.pid, signal.SIGINT)
+    assert run.family.process.wait(TIMEOUT) == 128 + signal.SIGINT, run.text
+    assert run.text.endswith("stopped before the end\n")
+    assert "Traceback" not in run.text
+    assert run.is_gone()
+    assert not list(run.temporary.glob("gnsqsync-demo-*"))
+
+
+def write(folder: Path, lines: list[bytes]) -> None:
+    """An archive whose rows are these lines with their numbers."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    hour = folder / "topic=demo" / "date=2026-11-20" / "hour=18"
+    hour.mkdir(parents=True)
+    bodies = [b"%d\t%b" % pair for pair in enumerate(lines, 1)]
+    table = pa.table({"value": bodies, "attempts": [1] * len(bodies)})
+    parquet.write_table(table, hour / "part-0.parquet")
+
+
+def test_what_is_missing_or_twice_is_told(
+    pyspark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gnsqsync.cli.demo_spark import count, report
+    from gnsqsync.cli.demo_spark import verify as compare
+
+    lines = [b"one", b"two", b"three"]
+    for name, archived, sentence in (
+        ("whole", lines, ""),
+        ("short", lines[:2], "1 of 3 lines is missing in the Parquet files: 3"),
+        ("other", [b"one", b"TWO", b"three"], "1 rows are not what was published"),
+    ):
+        write(tmp_path / name, archived)
+        verdict, again = count(str(tmp_path / name), lines)
+        assert (report(verdict, 3), again) == (int(bool(sentence)), 0)
+        output = capsys.readouterr()
+        assert sentence in output.err
+        assert ("exactly once" in output.out) is not bool(sentence)
+    assert report(compare(3, [1, 2, 2, 3, 3], 0), 3) == 1
+    assert "2 of 3 lines are there more than once: 2, 3" in capsys.readouterr().err
+
+
+def test_what_must_be_installed(pyspark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gnsqsync.cli.demo_spark_setup import require
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    found = importlib.util.find_spec
+    here = object()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: here)
+    with pytest.raises(click.ClickException, match="Spark needs Java 17, and there is no java on"):
+        require()
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(click.ClickException, match=r"no java in JAVA_HOME \(/nowhere\)"):
+        require()
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name)
+    )
+    with pytest.raises(click.ClickException, match=r'pip install "gnsqsync\[cli,spark,report\]"'):
+        require()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--spark", "--messages", "10"], "--spark needs --messages 1000 or more"),
+        (["--spark", "--work", "1"], "--work is of the demo without --spark"),
+        (["--keep", "x"], "--keep needs --spark"),
+    ],
+)
+def test_options_that_do_not_fit(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gnsqsync.cli.app import run_command
+
+    assert run_command(["demo", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_only_an_empty_folder_is_kept(tmp_path: Path) -> None:
+    from gnsqsync.cli.demo_spark_setup import working_folder
+    from gnsqsync.errors import ConfigError
+
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(ConfigError, match="the folder is not empty"):
+        with working_folder(str(tmp_path)):
+            pass
+    with pytest.raises(ConfigError, match="Not a directory"):
+        with working_folder(str(tmp_path / "mine" / "below")):
+            pass
+    assert (tmp_path / "mine").read_text() == "x"
