@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def run_consumers(
-    make: Callable[[], Sequence[tuple[str, Reader]]],
+    named: Sequence[tuple[str, Reader]],
     *,
     say: Callable[[str], object],
     complain: Callable[[str], object],
@@ -36,14 +36,14 @@ def run_consumers(
 ) -> int:
     """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
 
-    ``make``: the Readers with their names, not started; called in each process. ``say`` and
-    ``complain`` take lines for people. ``at_end``: called in each process when its Readers ended.
-    ``reload``: all of that in a child, anew when a Python file changes.
+    ``named``: the Readers with their names, not started, so that each process starts its copies.
+    ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
+    Readers ended. ``reload``: all of that in a child, anew when a Python file changes.
     """
 
     def run(place: Place) -> int:
         try:
-            return _run(make(), place, say, complain, stop_timeout)
+            return _run(named, place, say, complain, stop_timeout)
         finally:
             if at_end is not None:
                 at_end()

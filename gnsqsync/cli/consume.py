@@ -11,13 +11,13 @@ import click
 
 from gnsqsync import Message, Reader
 from gnsqsync.cli.common import (
-    Signals,
     connection_keywords,
     connection_options,
     lookupd_option,
     nsqd_option,
     reader_addresses,
 )
+from gnsqsync.programs import run_consumers
 
 
 def load_handler(
@@ -45,7 +45,13 @@ def load_handler(
 
 
 @click.command(
-    epilog="Example: gnsqsync consume orders invoices shop.jobs:make_invoice -l 127.0.0.1:4161",
+    epilog="""\b
+Example: gnsqsync consume orders invoices shop.jobs:make_invoice
+         gnsqsync consume orders invoices shop.jobs:make_invoice -l 127.0.0.1:4161 --processes 4
+         gnsqsync consume orders invoices shop.jobs:make_invoice --reload --verbose
+
+Exit codes: 0 stopped by a signal, and every message was answered; 1 anything else; 2 wrong usage.
+""",
 )
 @click.argument("topic")
 @click.argument("channel")
@@ -60,6 +66,15 @@ def load_handler(
     metavar="N",
     help="How many threads run the handler.",
 )
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="So many processes, each with all of that. A killed one is replaced.",
+)
+@click.option("--reload", is_flag=True, help="Start again when a Python file changes.")
 @click.option(
     "--max-in-flight",
     type=click.IntRange(1),
@@ -104,13 +119,16 @@ def consume(
     handler: Callable[[Message], object],
     nsqd_tcp_addresses: tuple[str, ...],
     lookupd_http_addresses: tuple[str, ...],
+    processes: int,
+    reload: bool,
     stop_timeout: float,
     **options: Any,
 ) -> int:
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
 
     When the function returns, the message is done; when it raises, the message comes again later.
-    The first SIGINT or SIGTERM lets running handlers finish, the second ends at once.
+    The first SIGINT or SIGTERM lets running handlers finish and gives back the rest, the second
+    forces, the third ends at once.
     """
     connection = connection_keywords(options)
     reader = Reader(
@@ -121,12 +139,22 @@ def consume(
         **connection,
         **options,
     )
-    with Signals(lambda: reader.stop(stop_timeout)):
-        result = reader.start()
-    stats = reader.stats()
-    click.echo(
-        f"{topic}/{channel}: {stats.finished:,} finished, {stats.requeued:,} requeued,"
-        f" {stats.gave_up:,} given up",
-        err=True,
+    return run_consumers(
+        [(handler_name(handler), reader)],
+        say=_say,
+        complain=lambda text: _say(f"gnsqsync: {text}"),
+        processes=processes,
+        reload=reload,
+        stop_timeout=stop_timeout,
     )
-    return 0 if result is None or result.clean else 1
+
+
+def handler_name(handler: Callable[[Message], object]) -> str:
+    """As in "shop.jobs:make_invoice"."""
+    owner = handler if hasattr(handler, "__qualname__") else type(handler)
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def _say(text: str) -> None:
+    # Standard output is the handler's.
+    click.echo(text, err=True)

@@ -87,7 +87,13 @@ class Counts:
 
 
 @click.command(
-    epilog="Example: printf 'one\\ntwo\\n' | gnsqsync pub orders -n 127.0.0.1:4150",
+    epilog="""\b
+Example: printf 'one\\ntwo\\n' | gnsqsync pub orders
+         gnsqsync pub orders orders.jsonl -n 10.0.0.1:4150 -n 10.0.0.2:4150 --policy failover
+         gnsqsync pub orders orders.jsonl --json | jq .published
+
+--json prints one object: topic, published, bytes, empty_lines_skipped, seconds, error (or null).
+""",
 )
 @click.argument("topic")
 @click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))

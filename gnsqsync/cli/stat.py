@@ -154,7 +154,15 @@ class Rates:
 
 
 @click.command(
-    epilog="Example: gnsqsync stat orders -l 127.0.0.1:4161 --once --json",
+    epilog="""\b
+Example: gnsqsync stat
+         gnsqsync stat orders -l 127.0.0.1:4161
+         gnsqsync stat orders --once --json | jq '.topics[].channels[] | [.channel, .depth]'
+
+--json prints an object per measurement: time, servers (kind, address, error or null), and topics,
+each with depth, messages, messages_per_second, paused and its channels, which have in_flight,
+deferred, requeued, timed_out and clients as well.
+""",
 )
 @click.argument("topic", required=False)
 @click.option("--channel", "-c", metavar="CHANNEL", help="Only this channel.")

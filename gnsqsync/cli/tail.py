@@ -87,7 +87,16 @@ class Printer:
         return json.dumps(entry).encode()
 
 
-@click.command(epilog="Example: gnsqsync tail orders -n 10 -l 127.0.0.1:4161")
+@click.command(
+    epilog="""\b
+Example: gnsqsync tail orders
+         gnsqsync tail orders -n 10 -l 127.0.0.1:4161
+         gnsqsync tail orders --json | jq -r .body
+
+--json prints an object per line: topic, id, timestamp (ns), attempts, nsqd_address, and body, or
+body_base64 where that is not UTF-8.
+""",
+)
 @click.argument("topic")
 @nsqd_option(short=None)
 @lookupd_option()

@@ -5,8 +5,6 @@ Knows no connection and no handler.
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +12,11 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from gnsqsync import ConnectionOptions, Reader, Writer
+from gnsqsync import Reader, Writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.settings import did_you_mean, known_options, options_for_reader, options_for_writer
 
-__all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems", "reader_options"]
+__all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems"]
 
 DEFAULT = "default"
 # What an entry may hold.
@@ -61,38 +60,17 @@ class Alias:
 
     def writer_keywords(self) -> dict[str, Any]:
         """Publishes go to NSQD, or without it to whatever LOOKUPD lists."""
-        keywords = _of(self.options, connection_options() | writer_options())
+        keywords = options_for_writer(self.options)
         if self.nsqd or not self.lookupd:
             return {**keywords, "nsqd_tcp_addresses": self.nsqd}
         return {**keywords, "lookupd_http_addresses": self.lookupd}
 
     def reader_keywords(self) -> dict[str, Any]:
         """Consumed is from whatever LOOKUPD lists, or without it from NSQD."""
-        keywords = _of(self.options, connection_options() | reader_options())
+        keywords = options_for_reader(self.options)
         if self.lookupd:
             return {**keywords, "lookupd_http_addresses": self.lookupd}
         return {**keywords, "nsqd_tcp_addresses": self.nsqd}
-
-
-def _of(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name in names}
-
-
-def _keywords(owner: type[Any]) -> set[str]:
-    parameters = inspect.signature(owner).parameters.values()
-    return {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
-
-
-def connection_options() -> set[str]:
-    return _keywords(ConnectionOptions)
-
-
-def reader_options() -> set[str]:
-    return _keywords(Reader) - _ELSEWHERE.keys()
-
-
-def writer_options() -> set[str]:
-    return _keywords(Writer) - _ELSEWHERE.keys()
 
 
 def aliases() -> list[str]:
@@ -199,7 +177,7 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
             "It must be a dict, such as {'publish_timeout': 2.0}.",
         )
         return
-    known = connection_options() | reader_options() | writer_options()
+    known = known_options()
     for option in options:
         if option not in known:
             yield Problem(
@@ -211,10 +189,10 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
 
 def _what_key(key: object) -> str:
     text = str(key)
-    close = difflib.get_close_matches(text.upper(), KEYS, 1, 0.5)
-    if close:
-        return f"Did you mean {close[0]!r}?"
-    known = connection_options() | reader_options() | writer_options()
+    close = did_you_mean(text.upper(), KEYS)
+    if close is not None:
+        return f"Did you mean {close!r}?"
+    known = known_options()
     if text in known:
         return f"Put it into 'OPTIONS': {{{text!r}: ...}}."
     return f"Known are {', '.join(KEYS)}."
@@ -225,9 +203,9 @@ def _what_option(option: object, known: Iterable[str]) -> str:
     place = _ELSEWHERE.get(text)
     if place is not None:
         return f"Its place is {place}."
-    close = difflib.get_close_matches(text, sorted(known), 1, 0.5)
-    if close:
-        return f"Did you mean {close[0]!r}?"
+    close = did_you_mean(text, known)
+    if close is not None:
+        return f"Did you mean {close!r}?"
     return "Known are the options of Reader, Writer and ConnectionOptions."
 
 

@@ -10,7 +10,6 @@ import click
 from flask import Flask, current_app
 from flask.cli import AppGroup
 
-from gnsqsync import Reader
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.flask.config import read_settings
 from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
@@ -82,18 +81,10 @@ def commands_of(nsq: NSQ) -> AppGroup:
         if show_list:
             _list(handlers)
             return
-        app = _app()
-
-        def make() -> list[tuple[str, Reader]]:
-            return [
-                (h.name, h.reader(app, concurrency=concurrency, max_in_flight=max_in_flight))
-                for h in handlers
-            ]
-
+        limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
         try:
-            make()
             code = run_consumers(
-                make,
+                [(handler.name, handler.reader(_app(), **limits)) for handler in handlers],
                 say=_say,
                 complain=_complain,
                 processes=processes,

@@ -9,12 +9,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from gnsqsync import Reader
 from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import close_writers
-from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.reloading import reloaded_place, run_reloading
-from gnsqsync.supervisor import Place, run_readers, supervise
+from gnsqsync.errors import ConfigError
+from gnsqsync.programs import run_consumers
 
 __all__ = ["Command"]
 
@@ -91,56 +89,23 @@ class Command(BaseCommand):
             if options["list"]:
                 self._list(handlers)
                 return
-            # Not started, so that children may start their copies.
-            readers = [
-                handler.reader(
-                    concurrency=options["concurrency"], max_in_flight=options["max_in_flight"]
-                )
-                for handler in handlers
-            ]
+            limits = {name: options[name] for name in ("concurrency", "max_in_flight")}
+            # Checked before anything is forked.
+            named = [(handler.name, handler.reader(**limits)) for handler in handlers]
         except (ConfigError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
-        place = reloaded_place()
-        if options["reload"] and place is None:
-            code = run_reloading(self._say, stop_timeout=timeout)
-        else:
-            code = supervise(
-                lambda place: self._consume(handlers, readers, place, timeout),
-                options["processes"],
-                stop_timeout=timeout,
-                place=place,
-                before_fork=_before_fork,
-            )
+        code = run_consumers(
+            named,
+            say=self._say,
+            complain=lambda text: self.stderr.write(self.style.ERROR(text)),
+            processes=options["processes"],
+            reload=options["reload"],
+            stop_timeout=timeout,
+            before_fork=_before_fork,
+            at_end=close_writers,
+        )
         if code:
             raise CommandError("not stopped cleanly", returncode=code)
-
-    def _consume(
-        self, handlers: list[Handler], readers: list[Reader], place: Place, timeout: float
-    ) -> int:
-        try:
-            ending = run_readers(
-                readers,
-                stop_timeout=timeout,
-                place=place,
-                on_start=lambda: self._say_started(handlers),
-            )
-        except NSQError as error:
-            self.stderr.write(self.style.ERROR(f"ended by itself: {error}"))
-            return 1
-        finally:
-            close_writers()
-        for handler, reader in zip(handlers, readers, strict=True):
-            stats = reader.stats()
-            self._say(
-                f"{handler.name}: {stats.finished} finished, {stats.requeued} requeued,"
-                f" {stats.gave_up} given up"
-            )
-        self._say(str(ending))
-        return ending.exit_code
-
-    def _say_started(self, handlers: list[Handler]) -> None:
-        for handler in handlers:
-            self._say(f"{handler.name} consumes {handler.topic}/{handler.channel}")
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)

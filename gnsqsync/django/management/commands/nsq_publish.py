@@ -9,13 +9,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from gnsqsync.django.config import DEFAULT
-from gnsqsync.django.writers import close_writers, publish, publish_many
+from gnsqsync.django.writers import close_writers, get_writer
 from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.programs import lines_of, publish_all
 
 __all__ = ["Command"]
-
-# Messages of an MPUB from standard input.
-_BATCH = 200
 
 
 class Command(BaseCommand):
@@ -39,26 +37,14 @@ class Command(BaseCommand):
         topic, alias, timeout = options["topic"], options["alias"], options["timeout"]
         accepted = 0
         try:
-            if options["defer"] is not None:
-                for body in options["bodies"] or _lines():
-                    publish(topic, body, alias=alias, defer=options["defer"], timeout=timeout)
-                    accepted += 1
-            else:
-                bodies = list(options["bodies"] or _lines())
-                for start in range(0, len(bodies), _BATCH):
-                    batch = bodies[start : start + _BATCH]
-                    publish_many(topic, batch, alias=alias, timeout=timeout)
-                    accepted += len(batch)
+            bodies: list[bytes | str] = options["bodies"] or [*lines_of(sys.stdin.buffer)]
+            writer = get_writer(alias)
+            for more in publish_all(writer, topic, bodies, defer=options["defer"], timeout=timeout):
+                accepted += more
         except PublishError as error:
-            accepted += error.acknowledged or 0
             raise CommandError(f"{accepted} published to {topic}, then: {error}") from error
         except (NSQError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
         finally:
             close_writers()
         self.stdout.write(f"{accepted} published to {topic}")
-
-
-def _lines() -> list[bytes]:
-    lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
-    return [line for line in lines if line]

@@ -1,0 +1,162 @@
+"""gnsqsync consume with processes and a reload, and the completion of a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnsqsync import NsqdHTTP
+from tests.integration.test_cli import command, environment, http, run, started, tcp
+from tests.support.servers import Pool, Server, Site, unique
+
+HANDLERS = """
+import os, time
+
+def handle(message):
+    with open("seen", "a") as file:
+        file.write(f"version 1 {os.getpid()}\\n")
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def site(server_pool: Pool) -> Site:
+    """What nsqd answers is the matter of other tests."""
+    return Site("embedded", server_pool)
+
+
+@pytest.fixture
+def nsqd(site: Site) -> Server:
+    return site.nsqd()
+
+
+def seen(folder: Path, word: str = "") -> list[str]:
+    path = folder / "seen"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in lines if word in line]
+
+
+def test_several_processes(site: Site, nsqd: Server, tmp_path: Path) -> None:
+    topic = unique()
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.mpub(topic, [b"x"] * 40)
+        arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--processes", "2"]
+        with started(arguments, cwd=tmp_path, start_new_session=True) as process:
+            assert process.stderr is not None
+            site.eventually(lambda: len(set(seen(tmp_path))) == 2, 30)
+            assert not seen(tmp_path, f" {process.pid}")
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(30) == 0
+            text = process.stderr.read().decode()
+        assert text.count(f"jobs:handle consumes {topic}/c") == 2
+        assert len(re.findall("^stopped$", text, re.MULTILINE)) == 2
+        assert len(re.findall(r"^jobs:handle: \d+ finished, 0 requeued", text, re.MULTILINE)) == 2
+        (channel,) = client.stats(topic).topics[0].channels
+    assert channel.in_flight_count == 0
+
+
+def test_reload(site: Site, nsqd: Server, tmp_path: Path) -> None:
+    topic = unique()
+    jobs = tmp_path / "jobs.py"
+    jobs.write_text(HANDLERS)
+    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--reload"]
+    with NsqdHTTP(nsqd.http_address) as client:
+        with started(arguments, cwd=tmp_path) as process:
+            assert process.stderr is not None
+            client.pub(topic, b"x")
+            site.eventually(lambda: seen(tmp_path, "version 1"), 30)
+            jobs.write_text(HANDLERS.replace("version 1", "version 2"))
+            text = b""
+            while b"jobs.py changed; starting again" not in text:
+                text += process.stderr.readline()
+            client.pub(topic, b"x")
+            site.eventually(lambda: seen(tmp_path, "version 2"), 30)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def test_a_reader_that_ends_by_itself(nsqd: Server) -> None:
+    result = run("consume", unique(), "c", "os:getpid", "-n", tcp(nsqd), "--tls")
+    assert result.returncode == 1
+    assert b"gnsqsync: ended by itself: " in result.stderr and b"TLS" in result.stderr
+
+
+def test_the_examples_for_scripts_name_what_is_there(nsqd: Server) -> None:
+    """Keys in the help of --json, and in its examples with jq, are those of the output."""
+    topic = unique()
+    published = run("pub", topic, "-n", tcp(nsqd), "--json", stdin=b"x\n").stdout
+    tailed = run("tail", topic, "--nsqd-tcp-address", tcp(nsqd), "-n", "1", "-c", "c", "--json")
+    stat = json.loads(run("stat", topic, "-n", http(nsqd), "--once", "--json").stdout)
+    outputs = {
+        "pub": {*json.loads(published)},
+        "tail": {*json.loads(tailed.stdout), "body_base64"},
+        "stat": {*stat, *stat["servers"][0], *stat["topics"][0]}
+        | {*stat["topics"][0]["channels"][0]},
+    }
+    for name, keys in outputs.items():
+        # What depends on the server, or names the row itself.
+        keys -= {"version", "health"} if name == "stat" else set()
+        text = run(name, "--help").stdout.decode().split("Example: ")[1]
+        example, told = text.split("--json prints")
+        assert {key for key in keys if not re.search(rf"\b{key}s?\b", told)} == set(), name
+        used = re.findall(r"\.(\w+)", example.split("--json | jq")[1])
+        assert used and set(used) <= keys, name
+
+
+# Completion
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell would offer for the last of the words."""
+    done = subprocess.run(
+        command(),
+        env={
+            **environment(),
+            "_GNSQSYNC_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["gnsqsync", *words]),
+            "COMP_CWORD": str(len(words)),
+        },
+        capture_output=True,
+        timeout=60,
+    )
+    return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
+
+
+def test_completion() -> None:
+    assert completed("co") == ["consume"]
+    assert {"pub", "tail", "stat", "nsqd", "nsqlookupd"} <= set(completed(""))
+    assert completed("consume", "t", "c", "m:f", "--proc") == ["--processes"]
+    assert completed("pub", "t", "--policy", "fail") == ["failover"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_lines_of_the_docs_make_a_script(shell: str) -> None:
+    script = subprocess.run(
+        command(),
+        env={**environment(), "_GNSQSYNC_COMPLETE": f"{shell}_source"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    assert "_gnsqsync_completion" in script
+    if shell != "bash":
+        return
+    # The word after the script is what bash would call at the Tab key.
+    ask = "COMP_WORDS=(gnsqsync tai); COMP_CWORD=1; _gnsqsync_completion gnsqsync"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", f'{script}\n{ask}\necho "${{COMPREPLY[@]}}"'],
+        env={**environment(), "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "tail\n", done.stderr
