@@ -3,6 +3,7 @@
 Run it with ``pytest embedded_in_tests.py``.
 """
 
+import json
 import queue
 
 import pytest
@@ -17,6 +18,18 @@ def test_what_is_published_arrives(nsqd):
     reader = Reader("orders", "test", received.put, nsqd_tcp_addresses=nsqd.tcp_address)
     with reader:
         assert received.get(timeout=10).body == b"one"
+
+
+def place_order(address, number):
+    """Stands for the code under test."""
+    with Writer(address) as writer:
+        writer.publish("orders", json.dumps({"number": number}))
+
+
+def test_what_the_code_publishes(nsqd, nsq_messages):
+    place_order(nsqd.tcp_address, 7)
+    (message,) = nsq_messages("orders")
+    assert message.json() == {"number": 7}
 
 
 @pytest.mark.nsqd(max_msg_size=1000)

@@ -1,4 +1,4 @@
-"""pytest fixtures that start an nsqd, an nsqlookupd or several of them for one test.
+"""pytest fixtures that start an nsqd, an nsqlookupd or several of them for one test, and read them.
 
 Loaded by every pytest run where gnsqsync is installed: it must import nothing but the standard
 library and pytest before a fixture is used.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from gnsqsync import Message
     from gnsqsync.embedded.process import Nsqd, Nsqlookupd
 
 _MARKERS = (
@@ -49,6 +51,65 @@ class NsqCluster:
     def lookupd_http_addresses(self) -> tuple[str, ...]:
         """host:port of the nsqlookupd's HTTP listener, as a tuple of one."""
         return (self.lookupd.http_address,)
+
+
+class NsqMessages:
+    """Reads what was published to the nsqds of this test; the fixture ``nsq_messages``."""
+
+    _CHANNEL = "nsq_messages"
+
+    def __init__(self, nsqds: tuple[Nsqd, ...]) -> None:
+        self._nsqds = nsqds
+
+    def __call__(
+        self, topic: str, count: int | None = None, *, timeout: float = 10.0
+    ) -> list[Message]:
+        """Messages of ``topic`` that were not returned before; each has ``body`` and ``json()``.
+
+        Without ``count``: what nsqd has now, so all whose publish has returned, but not those that
+        are deferred. With it: as soon as there are that many or more. AssertionError after
+        ``timeout`` seconds. The first call makes a channel; where the code under test consumes the
+        topic as well, call once before anything is published.
+        """
+        from gnsqsync import Reader
+
+        nsqds = [nsqd for nsqd in self._nsqds if nsqd.is_running]
+        found: list[Message] = []
+        deadline = time.monotonic() + timeout
+        with Reader(
+            topic,
+            self._CHANNEL,
+            nsqd_tcp_addresses=[nsqd.tcp_address for nsqd in nsqds],
+            max_in_flight=200,
+            max_attempts=0,
+        ) as reader:
+            for batch in reader.batches(200, 0.02, 0.0):
+                reader.finish(batch)
+                found += batch
+                if count is None:
+                    # The answers to a batch have left when the next one is asked for.
+                    if not batch and all(self._is_read(nsqd, topic) for nsqd in nsqds):
+                        return found
+                elif len(found) >= count:
+                    return found
+                if time.monotonic() > deadline:
+                    break
+        bodies = ", ".join(repr(message.body) for message in found)
+        raise AssertionError(
+            f"{len(found)} messages of {topic} came in {timeout} s: [{bodies}]; expected"
+            f" {'all that nsqd has' if count is None else count}"
+        )
+
+    def _is_read(self, nsqd: Nsqd, topic: str) -> bool:
+        """Whether our channel is there, and nothing is left for it."""
+        from gnsqsync import NsqdHTTP
+
+        with NsqdHTTP(nsqd.http_address) as http:
+            for found in http.stats(topic).topics:
+                for channel in found.channels:
+                    if channel.channel_name == self._CHANNEL:
+                        return not found.depth + channel.depth + channel.in_flight_count
+        return False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,3 +182,17 @@ def nsq_cluster(request: pytest.FixtureRequest, nsqlookupd: Nsqlookupd) -> Itera
             for _ in range(count)
         )
         yield NsqCluster(nsqds, nsqlookupd)
+
+
+@pytest.fixture
+def nsq_messages(request: pytest.FixtureRequest) -> NsqMessages:
+    """``nsq_messages(topic)``: what was published to the servers of this test.
+
+    Those of ``nsq_cluster`` and ``nsqd``, as the test uses them; it starts an nsqd if neither.
+    """
+    nsqds: tuple[Nsqd, ...] = ()
+    if "nsq_cluster" in request.fixturenames:
+        nsqds += request.getfixturevalue("nsq_cluster").nsqds
+    if not nsqds or "nsqd" in request.fixturenames:
+        nsqds += (request.getfixturevalue("nsqd"),)
+    return NsqMessages(nsqds)

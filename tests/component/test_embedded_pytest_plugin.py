@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support import realnsq
+
 FIXTURES = """
 import pytest
 
@@ -40,6 +44,42 @@ def test_nsqd(nsqd):
 """
 
 
+MESSAGES = """
+import pytest
+from gnsqsync import NsqdHTTP, Reader, Writer
+
+
+@pytest.mark.nsq_cluster(nsqds=2)
+def test_cluster(nsq_cluster, nsq_messages):
+    with Writer(nsq_cluster.nsqd_tcp_addresses) as writer:
+        for number in range(10):
+            writer.publish("orders", str(number))
+    assert sorted(int(message.body) for message in nsq_messages("orders")) == [*range(10)]
+    assert nsq_messages("orders") == []
+    nsq_cluster.nsqds[0].kill()
+    assert nsq_messages("refunds") == []
+
+
+def test_one_nsqd(nsq_messages, nsqd):
+    assert nsq_messages("orders") == []
+    with Writer(nsqd.tcp_address) as writer:
+        writer.publish_many("orders", ['{"number": 1}'] * 500)
+        # Somebody else consumes it.
+        with Reader("orders", "c", lambda message: None, nsqd_tcp_addresses=nsqd.tcp_address):
+            messages = nsq_messages("orders")
+        assert [message.json() for message in messages] == [{"number": 1}] * 500
+        writer.publish("orders", b"later", defer=0.3)
+        assert nsq_messages("orders") == []
+        (later,) = nsq_messages("orders", 1)
+        assert later.body == b"later"
+        writer.publish("orders", b"x")
+    with pytest.raises(AssertionError, match=r"1 messages of orders came in 0.1 s: \\[b'x'\\]"):
+        nsq_messages("orders", 2, timeout=0.1)
+    stats = NsqdHTTP(nsqd.http_address).stats("orders").topics[0]
+    assert stats.depth == 0 and "nsq_messages" in [c.channel_name for c in stats.channels]
+"""
+
+
 def run(folder: Path, source: str, *arguments: str, **environment: str) -> tuple[int, str]:
     """Exit status and output of pytest on one test file."""
     (folder / "test_it.py").write_text(source)
@@ -66,6 +106,14 @@ def test_fixtures(tmp_path: Path) -> None:
 
 def test_cluster(tmp_path: Path) -> None:
     status, output = run(tmp_path, CLUSTER)
+    assert status == 0, output
+    assert "2 passed" in output
+
+
+@pytest.mark.parametrize("server_kind", ["embedded", "real"])
+def test_messages(tmp_path: Path, server_kind: str) -> None:
+    real = {"NSQ_BIN": str(realnsq.find_or_build())} if server_kind == "real" else {}
+    status, output = run(tmp_path, MESSAGES, f"--nsq-server={server_kind}", **real)
     assert status == 0, output
     assert "2 passed" in output
 

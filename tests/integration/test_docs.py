@@ -198,7 +198,7 @@ def test_embedded_in_tests(run: Run, tmp_path: Path) -> None:
     arguments = ["-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
     arguments += ["-p", "no:cacheprovider", str(EXAMPLES / "embedded_in_tests.py")]
     output = run(*arguments).end(timeout=90)
-    assert re.search(r"\b4 passed\b", output)
+    assert re.search(r"\b5 passed\b", output)
     assert "skipped" not in output
 
 

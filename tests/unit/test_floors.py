@@ -47,6 +47,8 @@ EXCEPTIONS = {
     # checks a topic before there is a message for it.
     "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark"} | PROGRAMS,
     "gnsqsync.cli.pub": {"gnsqsync.config"},
+    # It runs beside the user's tests, not in the server, and reads as any client does.
+    "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
     "gnsqsync.django": {"gnsqsync.embedded"} | PROGRAMS,
     "gnsqsync.flask": {"gnsqsync.embedded"} | PROGRAMS,
 }
