@@ -43,9 +43,12 @@ MESSAGES = 200_000
 # Fewer are through before there is anything to see, or a worker to kill.
 AT_LEAST = 1000
 NSQDS = 3
-# Publishing takes so many seconds at least: Spark shall read while it goes on.
-PUBLISHING = 12.0
-# This share of the lines waits until the worker's death is settled.
+# Publishing takes so many seconds: Spark shall read while it goes on. Until Spark's first batch,
+# which takes the longest, it goes so many times slower.
+PUBLISHING = 15.0
+SLOWER = 10
+# A worker is to die when this share is published; so much waits for that in any case.
+DEATH_AT = 0.4
 HELD_BACK = 0.5
 # Seconds until nsqd delivers again what the dead worker had in its hands.
 MSG_TIMEOUT = 6.0
@@ -66,15 +69,20 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
     with ExitStack() as stack:
         stop = Flag()
         servers: list[Nsqd | Nsqlookupd] = []
-        folder = stack.enter_context(working_folder(keep))
+        temporary: list[str] = []
 
         def force() -> None:
             for server in servers:
                 server.kill()
-            if keep is None:
-                shutil.rmtree(folder, ignore_errors=True)
+            for path in temporary:
+                shutil.rmtree(path, ignore_errors=True)
 
         early = stack.enter_context(Signals(stop.set, force))
+        folder = stack.enter_context(working_folder(keep))
+        if keep is None:
+            temporary.append(folder)
+        # Left when Spark is gone.
+        handlers = stack.enter_context(ExitStack())
         lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
         click.echo("starting Spark")
         spark = stack.enter_context(
@@ -82,7 +90,7 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
         )
         stack.enter_context(spark_errors(v))
         # PySpark has put a handler of its own in the place of ours.
-        late = stack.enter_context(Signals(stop.set, force))
+        late = handlers.enter_context(Signals(stop.set, force))
         demo = Demo(spark, lookupd, nsqds, folder, lines, publishers, stop)
         demo.archive()
         code = 0 if stop.is_set() else demo.count()
@@ -134,30 +142,35 @@ class Death:
 
 
 class PacedPublishers(Publishers):
-    """Takes ``PUBLISHING`` seconds, and leaves some lines until ``may_end`` says so."""
+    """Slow until ``hurry`` is called, and some lines wait until ``may_end`` says yes."""
 
     def __init__(
         self, lines: Sequence[bytes], addresses: list[str], count: int, may_end: Callable[[], bool]
     ) -> None:
         super().__init__(lines, addresses, count)
         self._may_end = may_end
-        # Seconds by which the second part is later than planned.
-        self._late = 0.0
+        # When the first line was due, or would have been at this pace, and the seconds for all.
+        self._plan = 0.0, PUBLISHING * SLOWER
+
+    def start(self) -> None:
+        self._plan = time.monotonic(), PUBLISHING * SLOWER
+        super().start()
+
+    def hurry(self) -> None:
+        """From now on all lines take ``PUBLISHING`` seconds. A second call has no effect."""
+        now = time.monotonic()
+        began, seconds = self._plan
+        if seconds > PUBLISHING:
+            self._plan = now - PUBLISHING * (now - began) / seconds, PUBLISHING
 
     def _wait(self, place: int) -> bool:
         share = place / len(self._lines)
-        held_back = share >= 1 - HELD_BACK
-        due = self._began + PUBLISHING * share
         while not self._stop.is_set():
-            now = time.monotonic()
-            if held_back and not self._may_end():
-                self._late = max(0.0, now - self._began - PUBLISHING * (1 - HELD_BACK))
-                left = 0.1
-            else:
-                left = due + held_back * self._late - now
-            if left <= 0:
+            began, seconds = self._plan
+            left = began + seconds * share - time.monotonic()
+            if left <= 0 and (share < 1 - HELD_BACK or self._may_end()):
                 return True
-            self._stop.wait(left)
+            self._stop.wait(min(max(left, 0.02), 0.1))
         return False
 
 
@@ -239,7 +252,7 @@ class Demo:
     def _watch(
         self,
         query: StreamingQuery,
-        sender: Publishers,
+        sender: PacedPublishers,
         clients: Mapping[str, NsqdHTTP],
         view: View,
     ) -> None:
@@ -256,8 +269,10 @@ class Demo:
                 next_question = now + ASK_INTERVAL
                 rows = [ask(address, client) for address, client in clients.items()]
             view.show(*progress, self._batches, rows)
-            if self._archived and sender.published >= total * 0.3 and not self._death.is_due:
-                self._death.ask()
+            if self._archived:
+                sender.hurry()
+                if sender.published >= total * DEATH_AT and not self._death.is_due:
+                    self._death.ask()
             if self._death.happened():
                 view.say(
                     f"SIGKILL: Spark's worker {self._death.pid} is dead, with messages in its hands"

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import click
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs.common import local_path
 
 PICTURE = "report.png"
 
@@ -42,7 +43,9 @@ def require() -> None:
 def working_folder(keep: str | None) -> Iterator[str]:
     """Where everything is written. Without ``keep`` only the picture is left, if there is one."""
     if keep is not None:
-        folder = os.path.abspath(keep)
+        folder = local_path(keep, "--keep")
+        if ";" in folder:
+            raise ConfigError(f"--keep {keep}: choose a name without ;")
         try:
             os.makedirs(folder, exist_ok=True)
             if os.listdir(folder):

@@ -6,6 +6,7 @@ Knows click and the names of options. Spark is loaded when a session is made.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -96,6 +97,9 @@ def job_session(
 
     ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown.
     """
+    if not verbose:
+        # It logs tracebacks of what fails, as a batch does that is stopped; we tell in a sentence.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         spark = session(
             name, master=options.pop("master"), conf=options.pop("conf"), quiet=not verbose

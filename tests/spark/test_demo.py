@@ -190,4 +190,7 @@ def test_only_an_empty_folder_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Not a directory"):
         with working_folder(str(tmp_path / "mine" / "below")):
             pass
-    assert (tmp_path / "mine").read_text() == "x"
+    with pytest.raises(ConfigError, match="without ;"):
+        with working_folder(str(tmp_path / "a;b")):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
