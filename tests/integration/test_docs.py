@@ -215,6 +215,33 @@ def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     assert answer.status_code == 503
 
 
+def test_prometheus_metrics(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    path = example("prometheus_metrics.py")
+    text = path.read_text(encoding="utf-8")
+    for given, here in (
+        # A port that nobody else has, and which one it is.
+        ("    start_http_server(9150", "    server, _ = start_http_server(0"),
+        (
+            "    reader.start()",
+            '    print(f"port {server.server_port};", flush=True)\n    reader.start()',
+        ),
+    ):
+        assert given in text
+        text = text.replace(given, here)
+    path.write_text(text, encoding="utf-8")
+    publish_orders(nsqd, 3)
+    program = run(str(path))
+    port = program.wait_for(r"port (\d+);")[1]
+    url = f"http://127.0.0.1:{port}/metrics"
+    line = 'gnsqsync_published_messages_total{writer="default"} 3.0'
+    deadline = time.monotonic() + 30
+    while line not in (text := requests.get(url, timeout=10).text):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+    assert 'gnsqsync_rdy{channel="invoices"' in text
+    program.end(signal.SIGTERM)
+
+
 def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()

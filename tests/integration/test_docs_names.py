@@ -146,6 +146,7 @@ def documented(module: str) -> set[str]:
         "gnsqsync.django.outbox",
         "gnsqsync.django.test",
         "gnsqsync.flask",
+        "gnsqsync.prometheus",
         "gnsqsync.spark",
     ],
 )

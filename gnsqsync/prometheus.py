@@ -1,0 +1,260 @@
+"""What Readers and Writers do, as metrics for Prometheus.
+
+Knows ``stats()`` and the hooks of an Observer, and nothing below them. The locks are those of
+prometheus_client; a list.append is atomic.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gnsqsync import Message, Observer, Reader, Writer
+from gnsqsync.errors import ClosedError
+
+if TYPE_CHECKING:
+    from gnsqsync.stats import ReaderStats
+
+__all__ = ["Metrics"]
+
+BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_READER = ("topic", "channel")
+
+
+class Metrics:
+    """All metrics of gnsqsync in one registry: make one of it per process.
+
+    ``registry``: prometheus_client's own if None. ``buckets``: upper bounds in seconds of the two
+    histograms. ``observer()`` counts what happens, ``watch()`` shows how things are when Prometheus
+    asks. Starts nothing; a second one in the same registry raises prometheus_client's ValueError.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, buckets: Sequence[float] = BUCKETS
+    ) -> None:
+        registry = REGISTRY if registry is None else registry
+        self._readers: list[weakref.ref[Reader]] = []
+        self._writers: list[tuple[str, weakref.ref[Writer]]] = []
+        self.messages = Counter(
+            "gnsqsync_messages",
+            "Messages handled, by outcome: finished, failed (they come again), or gave_up.",
+            (*_READER, "outcome"),
+            registry=registry,
+        )
+        self.handler_seconds = Histogram(
+            "gnsqsync_handler_seconds",
+            "Time in the handler per message; below a millisecond the mean of a few messages.",
+            _READER,
+            buckets=buckets,
+            registry=registry,
+        )
+        self.answers_failed = Counter(
+            "gnsqsync_answers_failed",
+            "FIN, REQ and TOUCH that nsqd refused: the message had timed out.",
+            (*_READER, "code"),
+            registry=registry,
+        )
+        self.backoffs = Counter(
+            "gnsqsync_backoffs",
+            "How often backoff began or went to another level.",
+            _READER,
+            registry=registry,
+        )
+        self.lost = Counter(
+            "gnsqsync_connections_lost",
+            "Connections of Readers that ended, or could not be made.",
+            (*_READER, "nsqd"),
+            registry=registry,
+        )
+        self.lookup_failures = Counter(
+            "gnsqsync_lookup_failures",
+            "How often an nsqlookupd began to give no answer of use.",
+            (*_READER, "url"),
+            registry=registry,
+        )
+        self.publish_seconds = Histogram(
+            "gnsqsync_publish_seconds",
+            "Time of a publish until nsqd's answer or the error.",
+            ("writer",),
+            buckets=buckets,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def observer(self, topic: str, channel: str) -> Observer:
+        """For ``Reader(..., observer=)``, or ``observer=`` of a handler of Django or Flask.
+
+        One for each Reader. Handler times come from ``Observer.batch``, so a Reader in the pull
+        form has none.
+        """
+        return _Counting(self, topic, channel)
+
+    def watch(self, watched: Reader | Writer, name: str = "default") -> None:
+        """Show its ``stats()`` from now on, as long as it lives; it is held weakly.
+
+        A Writer is called ``name``, and its publishes are timed.
+        """
+        if isinstance(watched, Reader):
+            self._readers.append(weakref.ref(watched))
+            return
+        self._writers.append((name, weakref.ref(watched)))
+        self._time_publishes(watched, name)
+
+    def _time_publishes(self, writer: Writer, name: str) -> None:
+        """Put timed methods before those of the class, for this one object."""
+        seconds = self.publish_seconds.labels(name)
+        # Not the object itself, which would hold itself.
+        its_class, reference = type(writer), weakref.ref(writer)
+        call: Callable[..., Any] = its_class.publish_async
+
+        def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+            def publish(*args: Any, **options: Any) -> Any:
+                with seconds.time():
+                    return method(reference(), *args, **options)
+
+            return publish
+
+        def publish_async(*args: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            future = call(reference(), *args, **options)
+            future.add_done_callback(lambda _: seconds.observe(time.monotonic() - began))
+            return future
+
+        vars(writer).update(
+            publish=timed(its_class.publish),
+            publish_many=timed(its_class.publish_many),
+            publish_async=publish_async,
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry: what is watched, as it is now."""
+        yield from self._of_readers()
+        yield from self._of_writers()
+
+    def _of_readers(self) -> Iterator[Metric]:
+        received = _Sums("gnsqsync_received_messages", "Messages that nsqds have sent.", _READER)
+        limit = _Sums("gnsqsync_max_in_flight", "Messages that may be unanswered.", _READER)
+        level = _Sums("gnsqsync_backoff_level", "Level of the backoff; 0: none.", _READER)
+        connections = _Sums("gnsqsync_connections", "Connections of Readers.", _READER)
+        at_nsqd = (*_READER, "nsqd")
+        in_flight = _Sums("gnsqsync_in_flight", "Messages that are unanswered.", at_nsqd)
+        rdy = _Sums("gnsqsync_rdy", "How many messages an nsqd may have in flight here.", at_nsqd)
+        for stats in self._stats_of_readers():
+            key = (stats.topic, stats.channel)
+            received.add(key, stats.received)
+            limit.add(key, stats.max_in_flight)
+            level.add(key, stats.backoff_level)
+            connections.add(key, len(stats.connections))
+            for connection in stats.connections:
+                in_flight.add((*key, connection.address), connection.in_flight)
+                rdy.add((*key, connection.address), connection.rdy)
+        yield received.counter()
+        for sums in (limit, level, connections, in_flight, rdy):
+            yield sums.gauge()
+
+    def _of_writers(self) -> Iterator[Metric]:
+        published = _Sums(
+            "gnsqsync_published_messages", "Messages that nsqds have confirmed.", ("writer",)
+        )
+        failures = _Sums(
+            "gnsqsync_publish_failures",
+            "Publishes that ended as refused, not_sent or outcome_unknown.",
+            ("writer", "outcome"),
+        )
+        connections = _Sums("gnsqsync_writer_connections", "Connections of Writers.", ("writer",))
+        for name, reference in list(self._writers):
+            writer = reference()
+            if writer is None:
+                self._writers.remove((name, reference))
+                continue
+            try:
+                stats = writer.stats()
+            except ClosedError:
+                continue
+            published.add((name,), stats.published)
+            connections.add((name,), len(stats.connections))
+            failures.add((name, "refused"), stats.refused)
+            failures.add((name, "not_sent"), stats.not_sent)
+            failures.add((name, "outcome_unknown"), stats.outcome_unknown)
+        yield published.counter()
+        yield failures.counter()
+        yield connections.gauge()
+
+    def _stats_of_readers(self) -> Iterator[ReaderStats]:
+        for reference in list(self._readers):
+            reader = reference()
+            if reader is None:
+                self._readers.remove(reference)
+                continue
+            try:
+                stats = reader.stats()
+            except ClosedError:
+                continue  # not started yet
+            yield stats
+
+
+class _Sums:
+    """One metric; what several objects with the same labels have is added up."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
+        self._arguments = (name, text)
+        self._labels = labels
+        self._values: defaultdict[tuple[str, ...], int] = defaultdict(int)
+
+    def add(self, key: tuple[str, ...], value: int) -> None:
+        self._values[key] += value
+
+    def counter(self) -> Metric:
+        family = CounterMetricFamily(*self._arguments, labels=self._labels)
+        for key, value in self._values.items():
+            family.add_metric(key, value)
+        return family
+
+    def gauge(self) -> Metric:
+        family = GaugeMetricFamily(*self._arguments, labels=self._labels)
+        for key, value in self._values.items():
+            family.add_metric(key, value)
+        return family
+
+
+class _Counting(Observer):
+    """Counts for one Reader; called by its threads."""
+
+    def __init__(self, metrics: Metrics, topic: str, channel: str) -> None:
+        self._metrics = metrics
+        self._labels = (topic, channel)
+        self._finished, self._failed, self._gave_up = (
+            metrics.messages.labels(topic, channel, outcome)
+            for outcome in ("finished", "failed", "gave_up")
+        )
+        self._seconds = metrics.handler_seconds.labels(topic, channel)
+        self._backoffs = metrics.backoffs.labels(topic, channel)
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        self._metrics.lost.labels(*self._labels, nsqd_address).inc()
+
+    def lookup_failed(self, url: str, reason: Exception) -> None:
+        self._metrics.lookup_failures.labels(*self._labels, url).inc()
+
+    def backoff(self, level: int, seconds: float) -> None:
+        if level:
+            self._backoffs.inc()
+
+    def gave_up(self, message: Message) -> None:
+        self._gave_up.inc()
+
+    def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
+        self._metrics.answers_failed.labels(*self._labels, code).inc()
+
+    def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
+        self._finished.inc(finished)
+        self._failed.inc(failed)
+        count = finished + failed
+        for _ in range(count):
+            self._seconds.observe(seconds / count)
