@@ -45,6 +45,7 @@ def test_nsqd(nsqd):
 
 
 MESSAGES = """
+import threading
 import pytest
 from gnsqsync import NsqdHTTP, Reader, Writer
 
@@ -68,10 +69,13 @@ def test_one_nsqd(nsq_messages, nsqd):
         with Reader("orders", "c", lambda message: None, nsqd_tcp_addresses=nsqd.tcp_address):
             messages = nsq_messages("orders")
         assert [message.json() for message in messages] == [{"number": 1}] * 500
-        writer.publish("orders", b"later", defer=0.3)
+        writer.publish("orders", b"much later", defer=600)
         assert nsq_messages("orders") == []
+        timer = threading.Timer(0.1, writer.publish, ("orders", b"later"))
+        timer.start()
         (later,) = nsq_messages("orders", 1)
         assert later.body == b"later"
+        timer.join()
         writer.publish("orders", b"x")
     with pytest.raises(AssertionError, match=r"1 messages of orders came in 0.1 s: \\[b'x'\\]"):
         nsq_messages("orders", 2, timeout=0.1)
