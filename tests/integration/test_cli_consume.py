@@ -138,7 +138,7 @@ def test_completion() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_lines_of_the_docs_make_a_script(shell: str) -> None:
+def test_the_lines_of_the_docs_make_a_script(shell: str, tmp_path: Path) -> None:
     script = subprocess.run(
         command(),
         env={**environment(), "_GNSQSYNC_COMPLETE": f"{shell}_source"},
@@ -151,7 +151,10 @@ def test_the_lines_of_the_docs_make_a_script(shell: str) -> None:
         return
     # The word after the script is what bash would call at the Tab key.
     ask = "COMP_WORDS=(gnsqsync tai); COMP_CWORD=1; _gnsqsync_completion gnsqsync"
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    program = tmp_path / "gnsqsync"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m gnsqsync.cli "$@"\n')
+    program.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-c", f'{script}\n{ask}\necho "${{COMPREPLY[@]}}"'],
         env={**environment(), "PATH": path},
