@@ -28,14 +28,6 @@ def nsqds(request: pytest.FixtureRequest) -> Cluster:
     return found
 
 
-@pytest.fixture(autouse=True)
-def registered(request: pytest.FixtureRequest) -> None:
-    if "spark" in request.fixturenames:
-        from gnsqsync.spark import NsqDataSource
-
-        request.getfixturevalue("spark").dataSource.register(NsqDataSource)
-
-
 def messages(cluster: Cluster, topic: str, count: int) -> list[bytes]:
     """The bodies of so many messages, or of those that there are."""
     reader = Reader(topic, "ch", nsqd_tcp_addresses=cluster.tcp_addresses, max_in_flight=1000)
@@ -64,6 +56,12 @@ def counts(cluster: Cluster, topic: str) -> list[int]:
         topics = NsqdHTTP(address).stats(topic).topics
         found.append(sum(entry.message_count for entry in topics))
     return found
+
+
+def waiting(cluster: Cluster, topic: str) -> list[int]:
+    """Messages on each nsqd that are not in the channel yet."""
+    clients = map(NsqdHTTP, cluster.http_addresses)
+    return [sum(entry.depth for entry in client.stats(topic).topics) for client in clients]
 
 
 def sentence(error: BaseException) -> str:
@@ -197,6 +195,11 @@ def test_an_nsqd_that_stops_on_the_way_loses_no_row(spark: SparkSession, topic: 
         write(df, cluster, topic)
         thread.join()
         first.start()
+        # What the topic itself still has goes on into its channel.
+        deadline = time.monotonic() + 60
+        while any(waiting(cluster, topic)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         before, after = map(sum, cluster.depths(topic))
         assert before > 0 and after > 0, "it stopped too early or too late"
         # An MPUB whose answer did not come is published again.
