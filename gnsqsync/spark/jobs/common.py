@@ -76,8 +76,10 @@ def parse_time(text: str, now: datetime) -> datetime:
         if ago is not None:
             found = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         else:
-            # Python 3.10 does not know Z.
-            found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+            # Python 3.10 knows neither Z nor fractions of other than 3 or 6 digits.
+            iso = re.sub(r"[zZ]$", "+00:00", text.strip())
+            iso = re.sub(r"(?<=:\d\d\.)\d{1,6}", lambda digits: digits[0].ljust(6, "0"), iso)
+            found = datetime.fromisoformat(iso)
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is not a time: write 2026-11-20, 2026-11-20T18:30 (UTC) or how long ago,"
