@@ -109,6 +109,11 @@ def job_session(
     try:
         yield spark
     finally:
+        # PySpark's server for accumulators takes the end of the JVM's connection for an error,
+        # and prints a traceback.
+        server = getattr(spark.sparkContext, "_accumulatorServer", None)
+        if server is not None and not verbose:
+            server.handle_error = lambda request, address: None
         spark.stop()
 
 
