@@ -30,9 +30,9 @@ def nsqds(request: pytest.FixtureRequest) -> Cluster:
 
 def messages(cluster: Cluster, topic: str, count: int) -> list[bytes]:
     """The bodies of so many messages, or of those that there are."""
-    reader = Reader(topic, "ch", nsqd_tcp_addresses=cluster.tcp_addresses, max_in_flight=1000)
+    reader = Reader(topic, "ch", nsqd_tcp_addresses=cluster.tcp_addresses, max_in_flight=2000)
     bodies: list[bytes] = []
-    for batch in reader.batches(1000, 30.0, 0.3):
+    for batch in reader.batches(500, 30.0, 0.3):
         bodies += [message.body for message in batch]
         for message in batch:
             message.finish()
