@@ -106,14 +106,14 @@ def job_session(
         )
     except ImportError as error:
         raise click.ClickException(str(error)) from None
+    # PySpark's server for accumulators prints a traceback when the JVM ends its connection, as it
+    # does when a query is stopped.
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None and not verbose:
+        server.handle_error = lambda request, address: None
     try:
         yield spark
     finally:
-        # PySpark's server for accumulators takes the end of the JVM's connection for an error,
-        # and prints a traceback.
-        server = getattr(spark.sparkContext, "_accumulatorServer", None)
-        if server is not None and not verbose:
-            server.handle_error = lambda request, address: None
         spark.stop()
 
 
