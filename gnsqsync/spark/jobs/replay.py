@@ -119,6 +119,9 @@ def replay(
     store = open_state(state, dict(state_options or {}))
     plan = _load_plan(store, what, state)
     if plan is None:
+        if rate is not None:
+            # Or a slow replay would tell nothing for hours, and repeat much after a crash.
+            part_messages = max(1, min(part_messages, int(rate * _WAVE_SECONDS)))
         plan = _make_plan(store, rows, what, part_messages)
     if rate is not None:
         parallelism = min(

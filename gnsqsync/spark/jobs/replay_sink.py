@@ -70,8 +70,7 @@ class Settings:
 class Pace:
     """Keeps to a rate: ``spent()`` returns when the time for what was published is over.
 
-    Never above the rate over any stretch that ends with ``spent()``; time that nobody used is not
-    made up for.
+    Time that passed without a message is not made up for by more of them later.
     """
 
     def __init__(
