@@ -47,7 +47,7 @@ _SPARK_OPTIONS = (
         "--master",
         metavar="URL",
         help="Where Spark runs: local[2], spark://HOST:7077, yarn."
-        " [default: what spark-submit or spark-defaults.conf says, else local[*]]",
+        " [default: what spark-submit or spark-defaults.conf says, else local[*,4]]",
     ),
     click.option(
         "--conf",

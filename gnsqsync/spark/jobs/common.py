@@ -33,7 +33,7 @@ def session(
     """The SparkSession of a job, made or taken over.
 
     ``master`` and ``conf`` (settings of Spark) win over what spark-submit and spark-defaults.conf
-    say; without any of them Spark runs in this process's JVM, ``local[*]``. ``quiet``: nothing of
+    say; without any of them Spark runs on this machine, ``local[*,4]``. ``quiet``: nothing of
     Spark's own log, unless something configures it. Raises ImportError with a sentence when
     PySpark is not installed.
     """
@@ -47,6 +47,8 @@ def session(
     builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
     if not submitted():
         builder = builder.appName(name)
+        # Where Spark looks last. Its own choice, local[*], ends a job with its first failed task.
+        os.environ.setdefault("MASTER", "local[*,4]")
         if master is None or master.startswith("local"):
             # PySpark takes any python3 that it finds, which need not have our packages.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
