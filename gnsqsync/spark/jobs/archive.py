@@ -19,6 +19,7 @@ from gnsqsync.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming import StreamingQuery
 
 # What the archive asks of the source: all columns that it keeps.
@@ -82,7 +83,7 @@ def archive(
 
     # A session of its own: the settings for Parquet are not the caller's.
     own = spark.newSession()
-    own.dataSource.register(NsqDataSource)
+    _register(own, NsqDataSource)
     messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
     settings = Settings(compression, compact_every, target_size, look_up_all)
     writer = ArchiveWriter(path, _stream(checkpoint), settings, on_batch)
@@ -121,6 +122,18 @@ def check(
         source["maxMessagesPerTrigger"] = str(max_messages)
     SourceOptions.parse(source, streaming=True)
     return path, checkpoint, source
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make ``source`` known to the session, where Spark has not found it by itself."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        # 4.0 refuses a name that it has found; newer ones replace it.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _stream(checkpoint: str) -> str:
