@@ -179,6 +179,34 @@ def test_several_topics(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> N
     assert "connected 2 times, finished 5" in program.end(signal.SIGTERM)
 
 
+def test_from_pynsq(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    publish_orders(nsqd, 4)
+    program = run(str(example("from_pynsq.py")))
+    for n in range(1, 5):
+        program.wait_for(f"published a receipt for {n}")
+    assert "Traceback" not in program.end(signal.SIGTERM)
+    topics = {topic.topic_name: topic for topic in NsqdHTTP(nsqd.http_address).stats().topics}
+    assert topics["receipts"].message_count == 4
+    (channel,) = topics["orders"].channels
+    assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (0, 0, 1)
+
+
+def test_from_gnsq(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    publish_orders(nsqd, 4)
+    with Writer(nsqd.tcp_address) as writer:
+        writer.publish("orders", '{"number": -1}')
+    # Each needs the time of its backoff: about 2 s after the failure, and again.
+    program = run(str(example("from_gnsq.py")))
+    for n in range(1, 5):
+        program.wait_for(f"published a receipt for {n}")
+    program.wait_for('given up: {"number": -1}')
+    program.end(signal.SIGTERM)
+    topics = {topic.topic_name: topic for topic in NsqdHTTP(nsqd.http_address).stats().topics}
+    assert topics["receipts"].message_count == 4
+    (channel,) = topics["orders"].channels
+    assert (channel.depth, channel.in_flight_count, channel.deferred_count) == (0, 0, 0)
+
+
 def test_topics_by_pattern(run: Run, tmp_path: Path) -> None:
     name = "topics_by_pattern.py"
     text = (EXAMPLES / name).read_text(encoding="utf-8")
