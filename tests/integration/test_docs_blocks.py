@@ -1,0 +1,116 @@
+"""Pieces of Python in the guides that are no whole program, run as they stand."""
+
+from __future__ import annotations
+
+import logging.config
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from requests import certs
+
+from gnsqsync import Reader, Writer
+from gnsqsync.embedded import Nsqd, Nsqlookupd
+from tests.support.texts import DOCS, ROOT, code_blocks
+
+
+def handle(message: object) -> None:
+    """What the guides call a handler."""
+
+
+def run(page: str, number: int = 0, **given: Any) -> dict[str, Any]:
+    """The names that are there after a block, or a part of it that makes objects only."""
+    block = code_blocks(DOCS / page, "python")[number]
+    names = {"Reader": Reader, "Writer": Writer, "handle": handle, **given}
+    exec(compile(block, f"{page}, block {number}", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(("page", "number"), [("guides/consume.rst", 0), ("guides/publish.rst", 0)])
+def test_what_is_only_made(page: str, number: int) -> None:
+    run(page, number)
+
+
+def test_a_writer_of_nsqlookupds() -> None:
+    run("guides/publish.rst", 1)
+
+
+def test_a_session_for_nsqlookupds() -> None:
+    session = run("guides/consume.rst", 1)["through_the_proxy"]()
+    assert session.proxies and session.verify
+    session.close()
+
+
+def test_connection_options(tmp_path: Path) -> None:
+    (block,) = code_blocks(DOCS / "guides" / "connections.rst", "python")
+    secret = tmp_path / "secret"
+    secret.write_text("a secret\n")
+    for usual, here in (("/etc/nsq/ca.pem", certs.where()), ("/run/secrets/nsq", str(secret))):
+        assert usual in block
+        block = block.replace(usual, here)
+    names: dict[str, Any] = {"handle": handle}
+    exec(block, names)
+    assert names["secure"].secret() == b"a secret"
+
+
+def test_the_http_apis(capfd: pytest.CaptureFixture[str]) -> None:
+    (block,) = code_blocks(DOCS / "reference" / "http.rst", "python")
+    with Nsqlookupd() as lookupd, Nsqd(lookupd_tcp_addresses=lookupd.tcp_address) as nsqd:
+        for usual, here in (
+            ("127.0.0.1:4151", nsqd.http_address),
+            ("127.0.0.1:4161", lookupd.http_address),
+        ):
+            assert usual in block
+            block = block.replace(usual, here)
+        exec(block, {})
+    assert "orders 0\n" in capfd.readouterr().out
+
+
+def test_the_embedded_servers_in_a_program(capfd: pytest.CaptureFixture[str]) -> None:
+    names = run("guides/embedded.rst")
+    assert "127.0.0.1:" in capfd.readouterr().out
+    assert names["nsqd"].log
+
+
+def test_a_stop_by_a_signal() -> None:
+    (block,) = code_blocks(DOCS / "guides" / "shutdown.rst", "python")
+    with Nsqd() as nsqd:
+        with Writer(nsqd.tcp_address) as writer:
+            writer.publish("orders", b"stop")
+        program = f"""
+import os, signal
+from gnsqsync import Reader
+
+def handle(message):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+reader = Reader("orders", "billing", handle, nsqd_tcp_addresses={nsqd.tcp_address!r})
+{block}
+print("clean:", result.clean)
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+    assert done.stdout == "clean: True\n", done.stderr
+
+
+def test_the_logging_of_django() -> None:
+    (block,) = [
+        block
+        for block in code_blocks(DOCS / "guides" / "django.rst", "python")
+        if block.strip().startswith("LOGGING")
+    ]
+    names: dict[str, Any] = {}
+    exec(block, names)
+    logger = logging.getLogger("gnsqsync")
+    before = logger.handlers[:], logger.level, logger.propagate
+    root = logging.root.handlers[:]
+    try:
+        logging.config.dictConfig(names["LOGGING"])
+        assert logger.level == logging.INFO
+        assert [type(handler) for handler in logger.handlers] == [logging.StreamHandler]
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+        logging.root.handlers[:] = root

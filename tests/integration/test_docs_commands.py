@@ -1,0 +1,191 @@
+"""Commands in the texts: each exists, with each of its options, on whichever line it stands."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+import pytest
+
+from gnsqsync.cli.app import COMMANDS, SERVERS
+from gnsqsync.cli.app import gnsqsync as command_group
+from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
+from gnsqsync.flask import NSQ
+from gnsqsync.flask.commands import commands_of as flask_commands_of
+from tests.support.texts import DOCS, PAGES, ROOT, code_blocks, name_of
+
+SEPARATORS = set("|&;()<>")
+# A manage.py.
+DJANGO = """
+import sys
+from django.conf import settings
+from django.core.management import execute_from_command_line
+
+settings.configure(INSTALLED_APPS=["gnsqsync.django", "gnsqsync.django.outbox"], GNSQSYNC={})
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+
+
+def commands_of(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line of shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    words: list[str] = []
+    for word in lexer:
+        if set(word) <= SEPARATORS:
+            yield words
+            words = []
+        else:
+            words.append(word)
+    yield words
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command of the ``console`` blocks, with its page; prompts and line ends taken off."""
+    for page in PAGES:
+        for block in code_blocks(page, "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                found = [words for words in commands_of(line.removeprefix("$ ")) if words]
+                # What $(gnsqsync spark-script) names is the program that takes the next words.
+                scripts = [n for n, w in enumerate(found) if w == ["gnsqsync", "spark-script"]]
+                for n in scripts:
+                    found[n + 1].insert(0, "gnsqsync")
+                for words in found:
+                    yield name_of(page), words
+
+
+def options_in(words: list[str]) -> set[str]:
+    return {w.split("=")[0] for w in words if re.match(r"-{1,2}[a-zA-Z]", w)}
+
+
+def options_of(command: click.Command) -> set[str]:
+    found = {"--help"}
+    for parameter in command.params:
+        found |= {*parameter.opts, *parameter.secondary_opts}
+    return found
+
+
+def options_of_help(*arguments: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, *arguments, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", done.stdout))
+
+
+def test_commands_of_gnsqsync() -> None:
+    context = click.Context(command_group)
+    seen = set()
+    for page, words in commands():
+        if not re.search(r"(^|/)gnsqsync$", words[0]):
+            continue
+        name, *rest = words[1:]
+        seen.add(name)
+        if name in SERVERS:
+            flags = fields(NsqdOptions if name == "nsqd" else LookupdOptions)
+            known = {f"--{flag.name.replace('_', '-')}" for flag in flags}
+        else:
+            command = command_group.get_command(context, name)
+            assert command is not None, f"{page}: gnsqsync {name}"
+            known = options_of(command)
+        told = options_in(rest)
+        assert told <= known, f"{page}: gnsqsync {name} has no {told - known}"
+    assert seen == {*COMMANDS, *SERVERS}
+
+
+@cache
+def django_options(name: str) -> set[str]:
+    return options_of_help("-c", DJANGO, name)
+
+
+def test_commands_of_django() -> None:
+    seen = set()
+    for page, words in commands():
+        if "manage.py" in words and (name := words[words.index("manage.py") + 1])[:4] == "nsq_":
+            told = options_in(words[words.index(name) :])
+            assert told <= django_options(name), f"{page}: {name} {told}"
+            seen.add(name)
+    assert seen >= {"nsq_consume", "nsq_publish", "nsq_stat", "nsq_relay"}
+
+
+def test_the_unit_of_systemd() -> None:
+    (block,) = code_blocks(DOCS / "guides" / "django.rst", "ini")
+    unit = configparser.ConfigParser()
+    unit.read_string(block)
+    service = unit["Service"]
+    words = service["ExecStart"].split()
+    name = words[words.index("manage.py") + 1]
+    assert options_in(words) <= django_options(name)
+    patience = float(words[words.index("--shutdown-timeout") + 1])
+    assert patience < float(service["TimeoutStopSec"])
+
+
+def test_commands_of_flask() -> None:
+    flask_group = flask_commands_of(NSQ())
+    seen = set()
+    for page, words in commands():
+        if words[:1] == ["flask"] and "nsq" in words:
+            name, *rest = words[words.index("nsq") + 1 :]
+            command = flask_group.commands.get(name)
+            assert command is not None, f"{page}: flask nsq {name}"
+            assert options_in(rest) <= options_of(command), f"{page}: {words}"
+            seen.add(name)
+    assert seen == set(flask_group.commands)
+
+
+@pytest.mark.parametrize("module", ["tests.bench", "tests.spark.kills"])
+def test_commands_of_the_checkout(module: str) -> None:
+    told: set[str] = set()
+    found = False
+    for _, words in commands():
+        if words[:3] == ["python", "-m", module]:
+            found = True
+            told |= options_in(words[3:])
+    assert found
+    assert told <= options_of_help("-m", module)
+
+
+def test_extras_exist() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    known = set(config["options.extras_require"])
+    told = set()
+    for page in PAGES:
+        for names in re.findall(r"(?:gnsqsync|[ '\"]\.)\[([\w,-]+)\]", page.read_text("utf-8")):
+            told |= set(names.split(","))
+    assert {"cli", "spark"} <= told <= known
+
+
+def test_modules_that_are_run_exist() -> None:
+    for page, words in commands():
+        if "-m" in words and words[0].startswith("python"):
+            module = words[words.index("-m") + 1]
+            assert find_spec(module), f"{page}: python -m {module}"
+
+
+def test_the_completion_of_each_shell() -> None:
+    """The lines of the block, but for what the shell itself does with the script."""
+    (block,) = code_blocks(DOCS / "guides" / "cli.rst", "bash")
+    lines = re.findall(r"_GNSQSYNC_COMPLETE=(\w+)_source gnsqsync", block)
+    assert lines == ["bash", "zsh", "fish"]
+    completion = import_module("click.shell_completion")
+    for shell in lines:
+        kind = completion.get_completion_class(shell)
+        assert (
+            "_GNSQSYNC_COMPLETE"
+            in kind(command_group, {}, "gnsqsync", "_GNSQSYNC_COMPLETE").source()
+        )
