@@ -270,7 +270,7 @@ def test_another_replay_in_the_same_folder(
     ("options", "text"),
     [
         ({"state": None}, "a replay needs a state folder"),
-        ({"state": "state"}, "the state folder 'state' is not absolute"),
+        ({"state": "hdfs://a/b"}, "the state folder 'hdfs://a/b': hdfs: has no exclusive create"),
         ({"filter": "no_such = 1"}, "filter 'no_such = 1' is not a condition over value, id"),
         ({"filter": "value ="}, "filter 'value =' is not a condition"),
         ({"filter": "attempts"}, "filter 'attempts' is not a condition"),

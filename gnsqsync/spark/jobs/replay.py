@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,6 +117,8 @@ def replay(
     from gnsqsync.spark.jobs.replay_sink import open_state
 
     assert state is not None
+    if ":" not in state:
+        state = os.path.abspath(state)
     store = open_state(state, dict(state_options or {}))
     plan = _load_plan(store, what, state)
     if plan is None:
