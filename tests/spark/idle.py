@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.spark import session
 from tests.spark.cluster import Cluster, OwnCluster, numbered, scratch
-from tests.spark.processes import children, descendants, usage
+from tests.spark.processes import Meter, children
 from tests.support import realnsq
 
 if TYPE_CHECKING:
@@ -76,19 +76,17 @@ def watch(
             raise RuntimeError(f"{cluster.left(topic)} messages left: {query.exception()}")
         # Spark's own clean-up of the last batch, and workers that have nothing more to do.
         time.sleep(min(10.0, seconds))
-        jvm = _jvm()
         before = _look(query, folder, cluster)
+        meter = Meter(_jvm())
         began = time.monotonic()
-        workers, machine = usage(descendants(jvm)), usage([jvm])
-        time.sleep(seconds)
+        meter.watch(seconds)
         took = time.monotonic() - began
-        workers_now, machine_now = usage(descendants(jvm)), usage([jvm])
+        java, python = meter.used()
         after = _look(query, folder, cluster)
     finally:
         began = time.monotonic()
         query.stop()
         stopped = time.monotonic() - began
-    python, java = workers_now - workers, machine_now - machine
     return Watched(
         seconds=took,
         batches=after[0] - before[0],

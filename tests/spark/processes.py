@@ -10,8 +10,9 @@ import os
 import random
 import signal
 import subprocess
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """What some processes have used until now, and hold now."""
+    """What a process has used until now, and holds now."""
 
-    cpu: float  # seconds, user and system, with children that have ended
+    cpu: float  # seconds, user and system
     memory: int  # resident bytes
     files: int  # open descriptors
     threads: int
@@ -104,22 +105,66 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def usage(pids: Sequence[int]) -> Usage:
-    """The sum over these processes; who has ended counts nothing."""
-    cpu, memory, files, threads = 0.0, 0, 0, 0
+def usage(pids: Iterable[int]) -> dict[int, Usage]:
+    """Of each of these processes that lives."""
+    found = {}
     for pid in pids:
         try:
             words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            files += len(os.listdir(f"/proc/{pid}/fd"))
+            files = len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:
             continue
         if words[0] == "Z":
             continue
-        # Fields 14 to 17 of proc(5), 20 and 24; the rest begins with field 3.
-        cpu += sum(map(int, words[11:15])) / _TICKS
-        threads += int(words[17])
-        memory += int(words[21]) * _PAGE
-    return Usage(cpu, memory, files, threads)
+        # Fields 14, 15, 20 and 24 of proc(5); the rest begins with field 3.
+        cpu = (int(words[11]) + int(words[12])) / _TICKS
+        found[pid] = Usage(cpu, int(words[21]) * _PAGE, files, int(words[17]))
+    return found
+
+
+def _sum(usages: Sequence[Usage]) -> Usage:
+    return Usage(
+        sum(use.cpu for use in usages),
+        sum(use.memory for use in usages),
+        sum(use.files for use in usages),
+        sum(use.threads for use in usages),
+    )
+
+
+class Meter:
+    """What a process and its descendants use over a while, of which some may end or be new."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._first = self._last = self._look()
+
+    def watch(self, seconds: float) -> None:
+        """Look every half second, since what has ended cannot be asked any more."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(0.5, left))
+            now = self._look()
+            for pid in now.keys() - self._first.keys():
+                # It has used nothing before; what it holds from now on is its own.
+                self._first[pid] = now[pid]._replace(cpu=0.0)
+            self._last = {**self._last, **now}
+
+    def used(self) -> tuple[Usage, Usage]:
+        """Of the process itself, and of its descendants: CPU of all, growth of who lives on."""
+        now = self._look()
+        own, others = Usage(0.0, 0, 0, 0), []
+        for pid, last in self._last.items():
+            change = last - self._first[pid]
+            if pid not in now:
+                change = Usage(change.cpu, 0, 0, 0)
+            if pid == self._pid:
+                own = change
+            else:
+                others.append(change)
+        return own, _sum(others)
+
+    def _look(self) -> dict[int, Usage]:
+        return usage([self._pid, *descendants(self._pid)])
 
 
 def _all_pids() -> list[int]:

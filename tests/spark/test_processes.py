@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
 
-from tests.spark.processes import Family, usage
+from tests.spark.processes import Family, Meter, children, usage
 
 # Starts a child in a group of its own, which starts a grandchild in a session of its own and ends.
 PROGRAM = """
@@ -38,10 +39,10 @@ def test_an_orphan_that_left_the_group_is_killed_too(tmp_path: Path) -> None:
     family = start(tmp_path)
     pids = family.pids()
     assert len(pids) == 2
-    assert usage(pids).threads == 2
+    assert set(usage(pids)) == set(pids)
     assert family.kill(random.Random(1)) == 2
     assert family.pids() == []
-    assert usage(pids).threads == 0
+    assert usage(pids) == {}
 
 
 def test_orphans_can_be_spared(tmp_path: Path) -> None:
@@ -49,3 +50,20 @@ def test_orphans_can_be_spared(tmp_path: Path) -> None:
     assert family.kill_group() == 1
     assert len(family.pids()) == 1
     assert family.kill(random.Random(1)) == 1
+
+
+def test_the_cpu_of_a_child_that_ended_counts() -> None:
+    program = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]]);"
+    program += "time.sleep(600)"
+    work = "import time\nwhile time.process_time() < 1: pass"
+    with subprocess.Popen([sys.executable, "-c", program, work]) as process:
+        meter = Meter(process.pid)
+        deadline = time.monotonic() + 60
+        meter.watch(1.0)
+        while children(process.pid) and time.monotonic() < deadline:
+            meter.watch(0.5)
+        own, others = meter.used()
+        process.kill()
+    assert 0.2 < others.cpu <= 2.0
+    assert own.cpu < 0.5
+    assert others.memory == others.threads == 0
