@@ -383,7 +383,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, **sessions.environment()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_kill_nine_in_the_middle(
     pyspark: Any, embedded_cluster: Cluster, topic: str, tmp_path: Path

@@ -12,7 +12,7 @@ import pytest
 from tests.support.servers import ROOT
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_copies_of_slow_tasks_on_another_host(pyspark: ModuleType, real_nsqd: None) -> None:
     command = [sys.executable, "-m", "tests.spark.speculation", "--messages", "5000"]
