@@ -299,6 +299,9 @@ class Connection:
             self.in_flight.remove(message)
         except KeyError:
             return False
+        if message._status & DETACHED:
+            # Before the answer is in the outbox: anybody's flush may send it, and nsqd refuse it.
+            self._answered_late[message._id] = message
         message._status |= ANSWERED
         return True
 
@@ -311,18 +314,12 @@ class Connection:
 
     def finish_many(self, messages: Iterable[Message]) -> int:
         """FIN for those that are in flight, written at once; how many."""
-        in_flight, fins = self.in_flight, self.outbox.fins
+        fins = self.outbox.fins
         count = 0
         for message in messages:
-            try:
-                in_flight.remove(message)
-            except KeyError:
-                continue
-            message._status |= ANSWERED
-            if message._status & DETACHED:
-                self._answered_late[message._id] = message
-            fins.append(message._id)
-            count += 1
+            if self.take(message):
+                fins.append(message._id)
+                count += 1
         if count and self._consumer is not None:
             self._consumer.on_finished(count)
         self.outbox.flush(PASSING_WAIT)
@@ -359,7 +356,6 @@ class Connection:
         # A worker flushes at the end of its chunk, the sweep within 0.1 s; a detached message
         # has no worker.
         if message._status & DETACHED:
-            self._answered_late[message._id] = message
             self.outbox.flush(PASSING_WAIT)
 
     # -- closing ---------------------------------------------------------------------------

@@ -116,11 +116,14 @@ def test_messages_that_cross_with_the_removal_go_back(client: Client, world: Wor
 
 
 def test_a_removal_in_a_handler_and_an_addition_again(client: Client, world: World) -> None:
+    readers: list[Reader] = []
+
     def handler(message: Message) -> None:
-        reader.remove_nsqd(address(one))
+        world.eventually(lambda: readers)[0].remove_nsqd(address(one))
 
     with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()], [automatic()]) as one:
         reader = client.consume(handler, one)
+        readers.append(reader)
         world.eventually(lambda: one.received("FIN") and not reader.stats().connections)
         assert names(one)[-1].startswith("FIN")
         reader.add_nsqd(address(one))
