@@ -56,6 +56,11 @@ class _Answer(NamedTuple):
     url: str
 
 
+class _Failure(NamedTuple):
+    error: NSQError
+    cause: BaseException | None
+
+
 class HTTPClient:
     """What NsqdHTTP and LookupdHTTP share. Thread-safe; a session is used by one call at a time.
 
@@ -163,17 +168,19 @@ class HTTPClient:
             # Chosen at the first call, not in the constructor: nothing may be made there.
             self._runtime = choose(self._runtime)
         run = _directly if self._runtime is None else self._runtime.call_blocking
-        answer: _Answer = run(
+        answer: _Answer | _Failure = run(
             self._exchange, method, path, params or {}, body, timeout or self._timeout
         )
         # Here and not where the response is: the error's traceback would keep its socket open.
+        if isinstance(answer, _Failure):
+            raise answer.error from answer.cause
         if not 200 <= answer.status < 300:
             raise _http_error(answer.status, answer.reason, answer.content, answer.url)
         return answer.content_type, answer.content, answer.url
 
     def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, timeout: float
-    ) -> _Answer:
+    ) -> _Answer | _Failure:
         url, shown = self._join(path, params)
         outer = sys.exc_info()[1]
         session = self._take_session()
@@ -197,20 +204,16 @@ class HTTPClient:
                 content,
                 shown,
             )
+        except ProtocolError as error:
+            return _Failure(error.with_traceback(None), None)
         except (requests.exceptions.ContentDecodingError, urllib3.exceptions.DecodeError) as error:
-            failure: NSQError = ProtocolError(
-                f"{shown}: the answer cannot be decompressed: {error}"
-            )
-            cause = _first(error, outer)
+            text = f"{shown}: the answer cannot be decompressed: {error}"
+            return _Failure(ProtocolError(text), _first(error, outer))
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            reason = self._reason(error, timeout, outer)
-            failure = ConnectionLost(f"{method} {shown}: {reason}")
-            cause = _first(error, outer)
+            text = f"{method} {shown}: {self._reason(error, timeout, outer)}"
+            return _Failure(ConnectionLost(text), _first(error, outer))
         finally:
             self._give_back(session)
-        # Behind the except, so that requests' error is not its context: that one holds the pool,
-        # and who keeps our error (a log, an observer) would keep its sockets open.
-        raise failure from cause
 
     def _take_session(self) -> requests.Session:
         if self._session is not None:
@@ -271,7 +274,7 @@ class HTTPClient:
         return f"{type(first).__name__}: {first}"
 
 
-def _directly(fn: Callable[..., _Answer], *args: object) -> _Answer:
+def _directly(fn: Callable[..., _Answer | _Failure], *args: object) -> _Answer | _Failure:
     return fn(*args)
 
 
