@@ -155,8 +155,10 @@ def _sum(topics: list[Series]) -> Series:
 
 def subtitle(rollup: Rollup) -> str:
     """The time and the totals in one line."""
+    import numpy as np
+
     first = rollup.times[0].item()
-    last = (rollup.times[-1] + rollup.seconds).item()
+    last = (rollup.times[-1] + np.timedelta64(rollup.seconds, "s")).item()
     clock = "%H:%M:%S" if rollup.seconds < 60 else "%H:%M"
     until = clock if first.date() == last.date() else f"%Y-%m-%d {clock}"
     messages = sum(int(series.messages.sum()) for series in rollup.topics)
