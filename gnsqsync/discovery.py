@@ -7,15 +7,17 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-import requests
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions, check_duration
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
-from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Event, Runtime, Task
+
+if TYPE_CHECKING:
+    import requests
+
+    from gnsqsync.net.http import LookupdHTTP
 
 __all__ = [
     "ALL_NSQDS",
@@ -73,27 +75,14 @@ def lookupd_client(
         "tls_verify": options.tls_verify,
         "runtime": runtime,
     }
-    if new_session is None:
-        return LookupdHTTP(url, **given)
-    session = new_session()
-    if not isinstance(session, requests.Session):
-        raise ConfigError(
-            f"lookupd_session returned a {type(session).__name__};"
-            " it must return a new requests.Session"
-        )
-    return _WithSession(url, session, **given)
+    # Here, so that a Writer without nsqlookupds loads no requests: gevent wants to patch ssl first.
+    if new_session is not None:
+        from gnsqsync.net.http_session import with_new_session
 
+        return with_new_session(url, new_session, **given)
+    from gnsqsync.net.http import LookupdHTTP
 
-class _WithSession(LookupdHTTP):
-    """Closes its session, too, which was made for it alone."""
-
-    def __init__(self, url: str, session: requests.Session, **options: Any) -> None:
-        super().__init__(url, session=session, **options)
-        self._made = session
-
-    def close(self) -> None:
-        super().close()
-        self._made.close()
+    return LookupdHTTP(url, **given)
 
 
 @dataclass(frozen=True, slots=True)

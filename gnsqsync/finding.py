@@ -20,11 +20,12 @@ from gnsqsync.discovery import (
     lookupd_client,
 )
 from gnsqsync.errors import NotSent
-from gnsqsync.net.http import LookupdHTTP
 from gnsqsync.runtime import Latch, Runtime
 
 if TYPE_CHECKING:
     import requests
+
+    from gnsqsync.net.http import LookupdHTTP
 
 __all__ = ["Finder", "Lookups"]
 
