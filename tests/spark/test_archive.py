@@ -252,7 +252,7 @@ def test_a_merge_that_loses_rows_changes_nothing(
 # Crashes
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_it_dies_before_each_change_of_a_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
