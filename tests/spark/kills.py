@@ -126,6 +126,11 @@ class Publisher:
             self._rate = max(1.0, (self._allowed - self.published) / seconds)
             self._changed.notify()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all that is allowed is published."""
+        return self.published == self._allowed
+
     def close(self) -> None:
         with self._changed:
             self._messages = self._allowed = self.published
@@ -190,6 +195,7 @@ class Campaign:
         share = number / (self._plan.kills + 1)
         family = self._start()
         first: float | None = None
+        before = publisher.published
         try:
             # Some wait for it, most come while it works.
             publisher.allow(share - 0.8 / (self._plan.kills + 1), 1.0)
@@ -197,7 +203,7 @@ class Campaign:
                 publisher.allow(share, LONGEST_LIFE)
                 time.sleep(self._chance.uniform(0.5, 12.0))
             else:
-                first = self._wait_for_work(family) - began
+                first = self._wait_for_work(family, before) - began
                 publisher.allow(share, LONGEST_LIFE / 2)
                 if last:
                     self._wait_until_archived(family)
@@ -235,9 +241,16 @@ class Campaign:
         command += [str(self._folder), self._cluster.lookupd, TOPIC, CHANNEL, *self._plan.options]
         return Family(command, session.environment(), self._log)
 
-    def _wait_for_work(self, family: Family) -> float:
-        """Until a task of this life is connected to an nsqd; the time."""
-        self._wait(family, START_TIMEOUT, lambda: self._cluster.clients() > 0)
+    def _wait_for_work(self, family: Family, before: int) -> float:
+        """Until a task of this life is connected to an nsqd, or has been; the time."""
+
+        def works() -> bool:
+            # A small batch may come and go between two looks.
+            return self._cluster.clients() > 0 or (
+                self._publisher.is_at_rest and self._cluster.left(TOPIC, CHANNEL) == 0
+            )
+
+        self._wait(family, START_TIMEOUT, works)
         return time.monotonic()
 
     def _wait_for_silence(self) -> None:
@@ -267,7 +280,10 @@ class Campaign:
             status = family.process.poll()
             if status is not None or time.monotonic() > deadline:
                 state = "did not come that far" if status is None else f"ended with {status}"
-                raise RuntimeError(f"the job {state}:\n{self._log_tail()}")
+                counts = (
+                    f"{self._publisher.published} published, {self._cluster.depths(TOPIC, CHANNEL)}"
+                )
+                raise RuntimeError(f"the job {state}; {counts}:\n{self._log_tail()}")
             # Neither nsqd nor the job has an event for us.
             time.sleep(0.05)
 
