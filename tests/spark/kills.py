@@ -195,7 +195,6 @@ class Campaign:
         share = number / (self._plan.kills + 1)
         family = self._start()
         first: float | None = None
-        before = publisher.published
         try:
             # Some wait for it, most come while it works.
             publisher.allow(share - 0.8 / (self._plan.kills + 1), 1.0)
@@ -203,7 +202,7 @@ class Campaign:
                 publisher.allow(share, LONGEST_LIFE)
                 time.sleep(self._chance.uniform(0.5, 12.0))
             else:
-                first = self._wait_for_work(family, before) - began
+                first = self._wait_for_work(family) - began
                 publisher.allow(share, LONGEST_LIFE / 2)
                 if last:
                     self._wait_until_archived(family)
@@ -241,7 +240,7 @@ class Campaign:
         command += [str(self._folder), self._cluster.lookupd, TOPIC, CHANNEL, *self._plan.options]
         return Family(command, session.environment(), self._log)
 
-    def _wait_for_work(self, family: Family, before: int) -> float:
+    def _wait_for_work(self, family: Family) -> float:
         """Until a task of this life is connected to an nsqd, or has been; the time."""
 
         def works() -> bool:
