@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -211,6 +212,10 @@ def test_storage_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_an_object_store_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fsspec")
+    # fsspec keeps the class of a scheme that was opened before.
+    known = importlib.import_module("fsspec.registry")._registry
+    for scheme in ("s3", "s3a"):
+        monkeypatch.delitem(known, scheme, raising=False)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.setitem(sys.modules, "s3fs.core", None)
     with pytest.raises(ConfigError, match=r'needs s3fs>=2025\.7: pip install "s3fs>=2025\.7"'):
