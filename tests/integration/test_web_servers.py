@@ -9,12 +9,8 @@ import functools
 import http.client
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,15 +22,16 @@ from gnsqsync import Message, Reader
 from tests.integration.conftest import address, url
 from tests.support import realnsq
 from tests.support.forking import Nsqd
+from tests.support.programs import GUNICORN, UWSGI, Program
 from tests.support.servers import Server
-from tests.support.texts import DOCS, ROOT, commands_of, files_of
+from tests.support.texts import DOCS, commands_of, files_of
 
 REQUESTS, CLIENTS, TOPIC = 1000, 32, "orders"
 PAGES = {path.stem: path for path in (DOCS / "servers").glob("*.rst") if path.stem != "index"}
 # What the pages call nsqd; the port of the server becomes one that the kernel chooses.
 USUAL_ADDRESSES = ("127.0.0.1:4150", "127.0.0.1:4250")
 SERVERS = ("gunicorn", "uwsgi", "waitress-serve", "python")
-LISTENS = re.compile(
+LISTENS = (
     r"(?:Listening (?:at: |on )http://|Serving on http://|bound to TCP address )127\.0\.0\.1:(\d+)"
 )
 
@@ -57,10 +54,11 @@ CASES = [
 ]
 
 
-class WebServer:
-    """The server of a page in a folder of its own, and what it wrote."""
+class WebServer(Program):
+    """The server of a page in a folder of its own."""
 
     def __init__(self, case: Case, folder: Path, nsqds: list[Server]) -> None:
+        self._stop_signal = signal.SIGINT if case.page == "waitress" else signal.SIGTERM
         text = files_of(PAGES[case.page])["app.py"]
         for usual, nsqd in zip(USUAL_ADDRESSES, nsqds, strict=True):
             assert usual in text
@@ -69,45 +67,14 @@ class WebServer:
         text = text.replace('("127.0.0.1", 8000)', '("127.0.0.1", 0)')
         assert "8000" not in command + text
         (folder / "app.py").write_text(text, encoding="utf-8")
-        self._log_path = folder / "log"
-        self._case = case
-        program, *words = command.split()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            # Its socket has a fixed place, where two test sessions would meet.
-            "GUNICORN_CMD_ARGS": "--no-control-socket",
-        }
-        if sys.prefix != sys.base_prefix:
-            environment["UWSGI_VIRTUALENV"] = sys.prefix
-        path = sys.executable if program == "python" else Path(sys.executable).with_name(program)
-        with open(self._log_path, "wb") as log:
-            self._process = subprocess.Popen(
-                [str(path), *words],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log_path.read_text(errors="replace")
+        super().__init__(command.split(), folder, {**GUNICORN, **UWSGI})
 
     def wait_until_it_listens(self) -> None:
-        deadline = time.monotonic() + 60
-        while (found := LISTENS.search(self.log)) is None:
-            assert self._process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            # A file has no event to wait for.
-            time.sleep(0.02)
-        self.port = int(found[1])
+        self.port = int(self.wait_for(LISTENS)[1])
 
     def post(self, number: int) -> tuple[int, str]:
         """The status, and the error that the answer names."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             body, headers = json.dumps({"number": number}), {"Content-Type": "application/json"}
             connection.request("POST", "/orders", body, headers)
@@ -115,26 +82,13 @@ class WebServer:
             text = answer.read()
         finally:
             connection.close()
-        assert answer.status in (200, 503), (answer.status, text, self.log)
+        assert answer.status in (200, 503), (answer.status, text, self.output)
         return answer.status, json.loads(text).get("error", "")
 
-    def stop(self) -> int:
-        """The signal that the page gives, and the exit status."""
-        self._process.send_signal(
-            signal.SIGINT if self._case.page == "waitress" else signal.SIGTERM
-        )
-        try:
-            return self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it ignores the signal:\n{self.log}") from None
-
-    def discard(self) -> None:
-        try:
-            # The session is its own: whatever worker it may have left.
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
+    def stop(self) -> str:
+        """By the signal that the page gives; what it wrote."""
+        self.signal(self._stop_signal)
+        return self.end()
 
 
 class Clients:
@@ -182,13 +136,13 @@ class Clients:
                 lambda: len(self.accepted) >= count or self.failures, timeout=60
             )
         assert self.failures == []
-        assert done, self._web.log
+        assert done, self._web.output
 
     def join(self) -> None:
         for thread in self._threads:
             thread.join(60)
         assert self.failures == []
-        assert not any(thread.is_alive() for thread in self._threads), self._web.log
+        assert not any(thread.is_alive() for thread in self._threads), self._web.output
 
 
 def stored_in(nsqds: list[Server], accepted: set[int]) -> list[Counter[int]]:
@@ -250,7 +204,7 @@ def nsqds(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
 def web(request: pytest.FixtureRequest, tmp_path: Path, nsqds: list[Server]) -> Iterator[WebServer]:
     web = WebServer(request.param, tmp_path, nsqds)
     yield web
-    web.discard()
+    web.kill()
 
 
 def test_a_killed_nsqd_loses_no_order_that_was_accepted(
@@ -280,8 +234,7 @@ def test_a_killed_nsqd_loses_no_order_that_was_accepted(
         unknown = errors.get(number, []).count("OutcomeUnknown")
         assert 1 <= stored[number] <= 1 + unknown, (number, errors.get(number), stored[number])
     assert stored.total() - REQUESTS <= CLIENTS, "more twice than were under way at the kill"
-    assert web.stop() == 0, web.log
-    assert "Traceback" not in web.log, web.log
+    assert "Traceback" not in web.stop()
 
 
 def test_every_page_starts_a_server() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,12 +17,11 @@ import pytest
 
 from tests.integration.conftest import address, url
 from tests.support.forking import Nsqd
+from tests.support.programs import GUNICORN, UWSGI, Program
 from tests.support.servers import Server
 from tests.support.texts import DOCS, code_blocks
 
-ROOT = Path(__file__).parents[2]
 REQUESTS, CLIENTS, WORKERS = 200, 8, 2
-STOP_TIMEOUT = 20.0
 
 # By the words of docs/guides/fork.rst; the flags behind them are of this test.
 COMMANDS = {
@@ -64,58 +61,39 @@ class _Connection(http.client.HTTPConnection):
             raise
 
 
-class WebServer:
-    """A server process with its workers, and what it wrote."""
+class WebServer(Program):
+    """A server process with its workers, at a unix socket."""
 
     def __init__(self, words: list[str], nsqd: Server, topic: str, import_publishes: bool) -> None:
+        # A folder of pytest's may be too long for the name of a socket.
         self._folder = tempfile.TemporaryDirectory(prefix="web-")
         self.path = f"{self._folder.name}/socket"
-        self._log_path = Path(self._folder.name, "log")
         environment = {
-            **os.environ,
             "NSQ_ADDRESS": address(nsqd),
             "NSQ_TOPIC": topic,
             "IMPORT_PUBLISHES": "1" if import_publishes else "",
-            "PYTHONPATH": str(ROOT),
         }
-        program, *flags = words
-        if program == "gunicorn":
+        if words[0] == "gunicorn":
             own = ["--bind", f"unix:{self.path}", "--workers", str(WORKERS)]
-            own += ["--no-control-socket", "tests.support.wsgi_app"]
+            own += ["tests.support.wsgi_app"]
         else:
             own = ["--http-socket", self.path, "--processes", str(WORKERS), "--die-on-term"]
-            own += ["--need-app", "--wsgi-file", "tests/support/wsgi_app.py"]
-            if sys.prefix != sys.base_prefix:
-                own += ["--virtualenv", sys.prefix]
-        command = [str(Path(sys.executable).with_name(program)), *flags, *own]
-        with open(self._log_path, "wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log_path.read_text(errors="replace")
+            own += ["--need-app", "--module", "tests.support.wsgi_app"]
+        super().__init__(
+            [*words, *own], Path(self._folder.name), {**GUNICORN, **UWSGI, **environment}
+        )
 
     def wait_until_it_listens(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                connection = _Connection(self.path)
-                connection.connect()
-            except OSError:
-                assert self._process.poll() is None, self.log
-                assert time.monotonic() < deadline, self.log
-                time.sleep(0.02)
-            else:
-                connection.close()
-                return
+        self.eventually(self._listens)
+
+    def _listens(self) -> bool:
+        connection = _Connection(self.path)
+        try:
+            connection.connect()
+        except OSError:
+            return False
+        connection.close()
+        return True
 
     def post(self, body: bytes) -> tuple[int, bytes]:
         connection = _Connection(self.path)
@@ -126,21 +104,8 @@ class WebServer:
         finally:
             connection.close()
 
-    def stop(self) -> int:
-        """SIGTERM, and the exit status."""
-        self._process.terminate()
-        try:
-            return self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it ignores SIGTERM:\n{self.log}") from None
-
-    def discard(self) -> None:
-        try:
-            # The session is its own: whatever worker it may have left.
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
+    def kill(self) -> None:
+        super().kill()
         self._folder.cleanup()
 
 
@@ -154,7 +119,7 @@ def web(request: pytest.FixtureRequest, nsqd: Server, topic: str) -> Iterator[We
     before_fork = "--preload" in request.param or request.param.startswith("uwsgi")
     web = WebServer(COMMANDS[request.param], nsqd, topic, before_fork)
     yield web
-    web.discard()
+    web.kill()
 
 
 def test_every_request_that_is_answered_has_been_published(
@@ -163,7 +128,7 @@ def test_every_request_that_is_answered_has_been_published(
     web.wait_until_it_listens()
     answers: list[tuple[int, bytes]] = []
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
 
     def client(number: int) -> None:
         # One worker may be ready before the other: on until both have answered.
@@ -178,7 +143,7 @@ def test_every_request_that_is_answered_has_been_published(
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert {status for status, _ in answers} == {200}, web.log
+    assert {status for status, _ in answers} == {200}, web.output
     assert len(answers) >= REQUESTS
     assert len({pid for _, pid in answers}) == WORKERS, "only one worker answers"
     stats = Nsqd(url(nsqd))
@@ -193,9 +158,10 @@ def test_every_request_that_is_answered_has_been_published(
     # Each worker has one connection; where the parent has one, that lives too.
     parents = 1 if imported == 1 else 0
     assert len(stats.publishers(topic)) == WORKERS + parents
-    assert web.stop() == 0, web.log
-    assert "Traceback" not in web.log, web.log
-    assert "Error" not in web.log, web.log
+    web.signal(signal.SIGTERM)
+    output = web.end()
+    assert "Traceback" not in output
+    assert "Error" not in output
 
 
 def test_the_guide_shows_these_commands() -> None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of a test session, in a folder of its own, where one is installed.
+"""A PostgreSQL of a test session, in a folder of its own; one has to be installed, in CI by force.
 
 Knows the programs of PostgreSQL; knows nothing of Django.
 """
@@ -11,21 +11,53 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 
 class Unavailable(Exception):
     """There is no PostgreSQL on this machine, or no driver for it."""
 
 
-def find() -> Path:
-    """The folder of its programs."""
-    places = [Path(path).parent for path in [shutil.which("initdb")] if path]
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+# Debian has them outside of the PATH, a folder for each version.
+DEBIAN = Path("/usr/lib/postgresql")
+PROGRAMS = ("initdb", "pg_ctl", "postgres")
+# Whom to be when we are root, which PostgreSQL refuses: any user that owns nothing does.
+USERS = ("postgres", "nobody")
+
+
+def find(path: str | None = None, debian: Path = DEBIAN) -> Path:
+    """The folder of its programs, found by the PATH or else the newest of Debian's."""
+    places = []
+    for program in PROGRAMS:
+        if found := shutil.which(program, path=path):
+            # It may be a link that stands alone.
+            places.append(Path(found).resolve().parent)
+    versions = debian.glob("*/bin")
+    places += sorted(versions, key=lambda place: _number(place.parent.name), reverse=True)
     for place in places:
-        if (place / "initdb").exists() and (place / "pg_ctl").exists():
-            return place.resolve()
-    raise Unavailable("PostgreSQL is not installed")
+        if all((place / program).exists() for program in PROGRAMS):
+            return place
+    raise Unavailable(f"PostgreSQL is neither on the PATH nor below {debian}: install it")
+
+
+def _number(version: str) -> float:
+    return float(version) if version.replace(".", "", 1).isdigit() else 0.0
+
+
+def _somebody() -> str | None:
+    """The name of a user to run as, None where we are none that PostgreSQL refuses."""
+    if os.getuid() != 0:
+        return None
+    for name in USERS:
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise Unavailable(f"we are root, and there is no user {' or '.join(USERS)}")
 
 
 class Postgres:
@@ -33,13 +65,7 @@ class Postgres:
 
     def __init__(self) -> None:
         self._programs = find()
-        self._user: str | None = None
-        if os.getuid() == 0:
-            # It refuses to run as root.
-            try:
-                self._user = pwd.getpwnam("postgres").pw_name
-            except KeyError:
-                raise Unavailable("we are root, and there is no user postgres") from None
+        self._user = _somebody()
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir="/tmp"))
         self.host = str(self._folder)
         if self._user:
@@ -58,17 +84,20 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [self._programs / program, *arguments],
-            user=self._user,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            # A pipe would stay open in the server, and be waited for.
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=60,
-        )
-        assert done.returncode == 0, f"{program} {arguments}: {done.returncode}"
+        # Not a pipe, which would stay open in the server, and be waited for.
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                [self._programs / program, *arguments],
+                user=self._user,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=100,
+            )
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        assert done.returncode == 0, f"{program} {arguments}: {done.returncode}\n{said}"
 
     def close(self) -> None:
         pid_file = self._data / "postmaster.pid"
@@ -78,3 +107,21 @@ class Postgres:
             except AssertionError:
                 os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One for all tests that ask; skipped without one at a desk, failed in CI."""
+    try:
+        if find_spec("psycopg") is None:
+            raise Unavailable("psycopg is not installed")
+        server = Postgres()
+    except Unavailable as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

@@ -2,76 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from gnsqsync import NsqdHTTP, Writer
 from tests.integration.conftest import address, url
-from tests.support.servers import ROOT, Pool, Server, unique
+from tests.support.postgres import postgres
+from tests.support.programs import Program
+from tests.support.servers import Pool, Server, unique
 
-T = TypeVar("T")
+__all__ = ["Command", "Project", "postgres"]
+
 PROJECT = Path(__file__).parent / "project"
 
 
-class Command:
-    """A running ``manage.py`` and what it has written so far."""
+class Command(Program):
+    """A running ``manage.py``."""
 
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self.words = words
-        self._path = folder / f"output {len(list(folder.glob('output *')))}"
-        with open(self._path, "wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "manage.py", *words],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                # As a terminal's job: os.killpg() is Ctrl-C there.
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._path.read_text(errors="replace")
-
-    def wait_for(self, pattern: str, timeout: float = 30.0) -> re.Match[str]:
-        """Until its output has a match."""
-        return self.eventually(lambda: re.search(pattern, self.output), timeout)
-
-    def eventually(self, look: Callable[[], T], timeout: float = 30.0) -> Any:
-        """The first true result of ``look``, while the command runs."""
-        deadline = time.monotonic() + timeout
-        while not (result := look()):
-            assert self.process.poll() is None, f"{self.words} ended:\n{self.output}"
-            assert time.monotonic() < deadline, f"{self.words} goes on:\n{self.output}"
-            time.sleep(0.02)
-        return result
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self, code: int = 0, timeout: float = 30.0) -> str:
-        """Wait for its end with this exit code; its output."""
-        assert self.process.wait(timeout) == code, self.output
-        return self.output
-
-    def kill(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
+        super().__init__(["python", "-W", "error", "manage.py", *words], folder, environment)
 
 
 class Project:
@@ -89,9 +42,6 @@ class Project:
             list(words),
             self.folder,
             {
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "PYTHONDONTWRITEBYTECODE": "1",
                 "SHOP_NSQD": address(self.nsqd),
                 "SHOP_NSQD_HTTP": url(self.nsqd),
                 "SHOP_TOPIC": self.topic,

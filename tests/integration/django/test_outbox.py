@@ -7,15 +7,13 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 
 from gnsqsync import Message, Reader
 from tests.integration.conftest import address
 from tests.integration.django.conftest import Command, Project
-from tests.support.postgres import Postgres, Unavailable
+from tests.support.postgres import Postgres
 from tests.support.servers import Server, Site
 
 ROWS = 10_000
@@ -37,21 +35,6 @@ for start in range(0, int(os.environ["SHOP_ROWS"]), 100):
         except ValueError:
             pass
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    try:
-        if find_spec("psycopg") is None:
-            raise Unavailable("psycopg is not installed")
-        server = Postgres()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.django.conftest import Command
-from tests.support.servers import ROOT, Pool, Server
+from tests.support.programs import Program
+from tests.support.servers import Pool, Server
 
 Flask = Callable[..., "FlaskCommand"]
 
 
-class FlaskCommand(Command):
-    """A running ``flask``; its output goes to a file."""
+class FlaskCommand(Program):
+    """A running ``flask``."""
 
     def __init__(self, words: list[str], folder: Path, stdin: bytes, **environment: str) -> None:
-        self.words = words
-        self._path = folder / f"output {len(list(folder.glob('output *')))}"
-        source = self._path.with_name(self._path.name.replace("output", "input"))
-        source.write_bytes(stdin)
-        with open(self._path, "wb") as output, open(source, "rb") as lines:
-            self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "flask", *words],
-                cwd=folder,
-                stdin=lines,
-                stdout=output,
-                stderr=output,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "PYTHONDONTWRITEBYTECODE": "1",
-                    **environment,
-                },
-                start_new_session=True,
-            )
+        super().__init__(
+            ["python", "-W", "error", "-m", "flask", *words], folder, environment, stdin=stdin
+        )
 
 
 @pytest.fixture

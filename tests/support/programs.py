@@ -1,0 +1,107 @@
+"""A program that a test starts: its output goes to a file, it ends with the test.
+
+Knows processes; knows no server, no framework and no nsqd.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.support.texts import ROOT
+
+T = TypeVar("T")
+
+
+class Program:
+    """A running program and what it has written so far.
+
+    ``words[0]`` may be "python" or a program beside the Python of the tests. ``stdin``: what it can
+    read. It finds the package without being installed, and is the leader of a session of its own,
+    so that ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        *,
+        stdin: bytes = b"",
+    ) -> None:
+        self.words = list(words)
+        program, *arguments = words
+        beside = Path(sys.executable).with_name(program)
+        if program == "python":
+            program = sys.executable
+        elif beside.exists():
+            program = str(beside)
+        number = len(list(folder.glob("output *")))
+        self._path = folder / f"output {number}"
+        source = folder / f"input {number}"
+        source.write_bytes(stdin)
+        with open(self._path, "wb") as output, open(source, "rb") as lines:
+            self.process = subprocess.Popen(
+                [program, *arguments],
+                cwd=folder,
+                stdin=lines,
+                stdout=output,
+                stderr=output,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    **(environment or {}),
+                },
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._path.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, timeout: float = 60.0) -> re.Match[str]:
+        """Until its output has a match."""
+        return self.eventually(lambda: re.search(pattern, self.output), timeout)
+
+    def eventually(self, look: Callable[[], T], timeout: float = 60.0) -> Any:
+        """The first true result of ``look``, while the program runs."""
+        deadline = time.monotonic() + timeout
+        while not (result := look()):
+            assert self.process.poll() is None, f"{self.words} ended:\n{self.output}"
+            assert time.monotonic() < deadline, f"{self.words} goes on:\n{self.output}"
+            # A file has no event to wait for.
+            time.sleep(0.02)
+        return result
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self, code: int = 0, timeout: float = 60.0) -> str:
+        """Wait for its end with this exit code; its output."""
+        try:
+            assert self.process.wait(timeout) == code, self.output
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.words} does not end:\n{self.output}") from None
+        return self.output
+
+    def kill(self) -> None:
+        """It, and whatever it has started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+# uWSGI looks for modules where its own binary was built, unless it is told otherwise.
+UWSGI = {"UWSGI_VIRTUALENV": sys.prefix} if sys.prefix != sys.base_prefix else {}
+# Its control socket has a fixed place, where two test sessions would meet.
+GUNICORN = {"GUNICORN_CMD_ARGS": "--no-control-socket"}
