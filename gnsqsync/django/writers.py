@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 _writers: dict[str, Writer] = {}
+# What tests have put in their place.
+_replaced: dict[str, Writer] = {}
 
 
 def get_writer(alias: str = DEFAULT) -> Writer:
@@ -33,7 +35,7 @@ def get_writer(alias: str = DEFAULT) -> Writer:
     It connects at its first publish, in the child of a fork by itself anew, and is closed at the
     end of the process. ImproperlyConfigured when the entry is missing or wrong.
     """
-    writer = _writers.get(alias)
+    writer = _replaced.get(alias) or _writers.get(alias)
     if writer is None:
         entry = get_alias(alias)
         made = memory_writer(alias) if entry.is_memory else Writer(**entry.writer_keywords())
@@ -103,20 +105,26 @@ def publish_on_commit(
 
 
 def replace_writer(alias: str, writer: Writer | None) -> Writer | None:
-    """Make ``get_writer(alias)`` return another one; the one before, or None, to put it back."""
-    before = _writers.pop(alias, None)
+    """Make ``get_writer(alias)`` return another one, until it is called with what it returned."""
+    before = _replaced.pop(alias, None)
     if writer is not None:
-        _writers[alias] = writer
+        _replaced[alias] = writer
     return before
 
 
 def close_writers() -> None:
-    """Close the Writers of this process; the next ``get_writer()`` makes new ones."""
-    while _writers:
-        _, writer = _writers.popitem()
-        writer.close()
+    """At the end of a command: close the Writers of this process, the next ones are new.
+
+    Those for tests stay: a test that has called the command reads their messages.
+    """
+    for alias, writer in list(_writers.items()):
+        if not isinstance(writer, MemoryWriter):
+            del _writers[alias]
+            writer.close()
 
 
 def forget_writers() -> None:
     """The settings have changed: the next ``get_writer()`` reads them anew."""
-    close_writers()
+    while _writers:
+        _, writer = _writers.popitem()
+        writer.close()

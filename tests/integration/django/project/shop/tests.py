@@ -119,6 +119,16 @@ class Publishing(SimpleTestCase):
         with override_settings(GNSQSYNC={"other": {"BACKEND": "memory"}}):
             self.assertIsNot(get_writer("other"), writer)
 
+    def test_what_is_captured_outlives_a_command_that_closes_writers(self):
+        with captured_messages() as messages:
+            for body in ("1", "2"):
+                call_command("nsq_publish", "orders", body, stdout=io.StringIO())
+        self.assertEqual([message.body for message in messages], [b"1", b"2"])
+        writer = get_writer("other")
+        call_command("nsq_publish", "orders", "x", alias="other", stdout=io.StringIO())
+        self.assertIs(get_writer("other"), writer)
+        self.assertEqual(len(writer.messages), 1)
+
     def test_nothing_is_connected_until_the_first_publish(self):
         with self.assertRaises(NotSent):
             publish("orders", "x", timeout=0.2)
