@@ -265,7 +265,9 @@ class ConnectionOptions:
         try:
             context = ssl.create_default_context(cafile=self.tls_ca_file)
             if self.tls_cert_file:
-                context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
+                context.load_cert_chain(
+                    self.tls_cert_file, self.tls_key_file, password=self._no_password
+                )
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"cannot load tls_ca_file={self.tls_ca_file!r},"
@@ -275,6 +277,13 @@ class ConnectionOptions:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+    def _no_password(self) -> str:
+        """Asked for the password of a key; without it OpenSSL would ask on the terminal."""
+        raise ConfigError(
+            f"the key in {self.tls_key_file or self.tls_cert_file!r} is encrypted;"
+            " load it into an ssl.SSLContext and give that as tls"
+        )
 
     def secret(self) -> bytes | None:
         """The AUTH secret as bytes, asked anew when it is a callable. ConfigError if unusable."""

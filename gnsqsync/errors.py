@@ -228,9 +228,18 @@ SERVER_ERRORS: dict[str, type[ServerError]] = {
 }
 
 
+_MAX_TEXT = 1000
+
+
 def server_error(data: bytes) -> ServerError:
-    """The exception for the data of an error frame; an unknown code gives a plain ServerError."""
-    code, _, detail = data.decode("utf-8", "replace").partition(" ")
+    """The exception for the data of an error frame; an unknown code gives a plain ServerError.
+
+    Its text is one line of at most 1000 characters, whatever the peer sent: it goes into logs.
+    """
+    text = data[:_MAX_TEXT].decode("utf-8", "replace")
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    code, _, detail = text.partition(" ")
     return SERVER_ERRORS.get(code, ServerError)(code, detail)
 
 

@@ -55,8 +55,8 @@ class Authorization:
         if not isinstance(answer, dict):
             raise AuthFailure("the answer is not an object")
         ttl = answer.get("ttl")
-        if type(ttl) is not int or ttl <= 0:
-            raise AuthFailure(f"invalid TTL {ttl!r} (must be >0)")
+        if type(ttl) is not int or not 0 < ttl < 2**63:
+            raise AuthFailure(f"invalid TTL {ttl!r:.60} (must be >0)")
         entries = _list(answer, "authorizations")
         return cls(
             _text(answer, "identity"),
@@ -94,7 +94,7 @@ def _pattern(text: Any) -> re.Pattern[str]:
         raise AuthFailure(f"{text!r} is not a regular expression")
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise AuthFailure(f"unable to compile {text!r}: {error}") from None
 
 
@@ -166,7 +166,7 @@ class Authenticator:
                 if answer.status_code != 200:
                     raise AuthFailure(f"got response {answer.status_code}")
                 return answer.json()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 # requests' own errors are OSErrors, its JSON errors ValueErrors. Their texts name
                 # the URL, and in it the secret.
                 raise AuthFailure(type(error).__name__) from None

@@ -12,10 +12,11 @@ class MpubBody:
     """``[count]{[size][bytes]}...``, fed from any position on.
 
     ``bodies`` fills up; ``done`` says that the last one is read; ``missing`` is the error for an
-    input that ends now.
+    input that ends now. The bodies together have ``max_body_size`` bytes at most: nsqd does not
+    look, and stores what count and sizes allow, a terabyte by default.
     """
 
-    __slots__ = ("_count", "_max_count", "_max_msg_size", "bodies", "missing", "needs")
+    __slots__ = ("_count", "_left", "_max_count", "_max_msg_size", "bodies", "missing", "needs")
 
     def __init__(self, max_msg_size: int, max_body_size: int) -> None:
         self.bodies: list[bytes] = []
@@ -25,6 +26,7 @@ class MpubBody:
         self._count = -1
         self._max_msg_size = max_msg_size
         self._max_count = (max_body_size - 4) // 5
+        self._left = max_body_size
 
     @property
     def done(self) -> bool:
@@ -59,11 +61,14 @@ class MpubBody:
             if size > self._max_msg_size:
                 text = b"MPUB message too big %d > %d" % (size, self._max_msg_size)
                 raise Fatal(b"E_BAD_MESSAGE", text)
+            if size > self._left:
+                raise Fatal(b"E_BAD_BODY", b"MPUB body too big")
             stop = offset + 4 + size
             if stop > end:
                 self.needs = 4 + size
                 self.missing = Fatal(b"E_BAD_MESSAGE", b"MPUB failed to read message body")
                 break
             bodies.append(data[offset + 4 : stop])
+            self._left -= size
             offset = stop
         return offset

@@ -22,6 +22,9 @@ A negative number says that it is incomplete: minus the position up to which byt
 
 # A line with its \n fits nsqd's read buffer, or the connection is closed.
 _MAX_LINE = 16384
+# Smaller parts of a command are joined as they come: of a client that drips, a list of single
+# bytes would take many times the command's size.
+_LEAST_PART = 1024
 # A client is not served further while this many bytes have not left.
 _MAX_BACKLOG = 1024 * 1024
 
@@ -65,7 +68,10 @@ class CommandStream:
     def receive(self, data: bytes) -> None:
         """Execute every command that ``data`` completes. Stops at an upgrade or when closed."""
         if self._parts:
-            self._parts.append(data)
+            if len(self._parts[-1]) < _LEAST_PART:
+                self._parts[-1] += data
+            else:
+                self._parts.append(data)
             self._have += len(data)
             if self._have < self._need:
                 return

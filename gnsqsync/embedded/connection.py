@@ -25,6 +25,8 @@ __all__ = ["Connection"]
 
 _MAGIC = b"  V2"
 _RECV_SIZE = 65536
+# How long a client may take to show the magic; nsqd waits for ever, and so runs out of descriptors.
+_MAGIC_TIMEOUT = 60.0
 _TLS_HANDSHAKE_TIMEOUT = 5.0
 # After a fatal error: how long what the client still sends is read and thrown away, so that the
 # kernel does not answer it with a reset before the error frame is read.
@@ -105,8 +107,10 @@ class Connection:
     def _read_magic(self) -> bytes | None:
         """What came behind the magic; None when it was not nsqd's."""
         data = b""
+        now = self._nsqd.broker.now
+        deadline = now() + _MAGIC_TIMEOUT
         while len(data) < len(_MAGIC):
-            part = self._recv(None)
+            part = self._recv(deadline - now())
             if not part:
                 return None
             data += part
@@ -143,6 +147,9 @@ class Connection:
 
     def _receive(self, timeout: float | None) -> bytes:
         """Decoded bytes, perhaps none; tells the session when there will be no more."""
+        if self._layers and self._layers[-1].pending:
+            gevent.sleep(0)  # the other connections have their turns
+            return self._layers[-1].decode(b"")
         try:
             data = self._recv(timeout)
         except TimeoutError:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
+from gnsqsync.embedded.listeners import Gate
 from gnsqsync.embedded.web import App
 
 
@@ -23,15 +24,25 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         """Nothing: App logs its requests itself."""
 
 
+class _Server(WSGIServer):  # type: ignore[misc]
+    gate: Gate
+
+    def handle(self, sock: Any, address: Any) -> None:
+        self.gate.serve(super().handle, sock, address)
+
+
 class HTTPServer:
     """Serves ``app`` on a listening gevent socket, HTTP/1.1 with keep-alive, until stop().
 
-    ``tls``: a server-side SSLContext makes it HTTPS. Runs in greenlets of the calling thread.
+    ``gate`` counts the connections. ``tls``: a server-side SSLContext makes it HTTPS. Runs in
+    greenlets of the calling thread.
     """
 
-    def __init__(self, listener: Any, app: App, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, listener: Any, app: App, gate: Gate, tls: ssl.SSLContext | None = None
+    ) -> None:
         options = {} if tls is None else {"ssl_context": tls}
-        self._server = WSGIServer(
+        self._server = _Server(
             listener,
             app,
             log=None,
@@ -41,6 +52,7 @@ class HTTPServer:
             handler_class=_Handler,
             **options,
         )
+        self._server.gate = gate
 
     def start(self) -> None:
         """Accepts connections from now on; returns at once."""

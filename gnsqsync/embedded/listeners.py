@@ -1,14 +1,25 @@
-"""Listening sockets for the address forms of nsqd's flags. Knows nothing of what is served."""
+"""Listening sockets for the address forms of nsqd's flags, and how many connections they may have.
+
+Knows nothing of what is served.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import stat
+from collections.abc import Callable
 from typing import Any
 
 from gevent import socket
 
 from gnsqsync.embedded.flags import OptionsError
+from gnsqsync.embedded.golog import Log
+
+# Never more connections than this; each takes some ten kilobytes.
+_MOST_CONNECTIONS = 10_000
+# Descriptors that are left for listeners, files and nsqlookupds.
+_RESERVED_DESCRIPTORS = 64
 
 
 def _split(address: str) -> tuple[str, int]:
@@ -57,6 +68,38 @@ def _bind(sock: Any, where: Any, backlog: int) -> Any:
 
 def _listen_unix(path: str, backlog: int) -> Any:
     return _bind(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path, backlog)
+
+
+def most_connections() -> int:
+    """How many connections this process can have at once and still open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(16, min(_MOST_CONNECTIONS, soft - _RESERVED_DESCRIPTORS))
+
+
+class Gate:
+    """Counts the connections of one server, on all its listeners; closes those beyond ``most``."""
+
+    def __init__(self, log: Log, most: int | None = None) -> None:
+        self._log = log
+        self._most = most_connections() if most is None else most
+        self._open = 0
+        self._told = False
+
+    def serve(self, handle: Callable[[Any, Any], None], sock: Any, address: Any) -> None:
+        """``handle(sock, address)`` where there is room; else nothing, and gevent closes it."""
+        if self._open >= self._most:
+            if not self._told:
+                self._told = True
+                self._log.warning("%d connections are open; more are closed at once", self._open)
+            return
+        self._open += 1
+        try:
+            handle(sock, address)
+        finally:
+            self._open -= 1
+            self._told = self._told and self._open > self._most // 2
 
 
 def remove_unix(address: str) -> None:

@@ -38,6 +38,8 @@ from gnsqsync.embedded.names import valid_name
 PING_INTERVAL = 15.0
 _DIAL_TIMEOUT = 1.0
 _IO_TIMEOUT = 1.0
+# The largest list of a topic's channels to read, in bytes.
+_MAX_CHANNELS = 8 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 
 
@@ -128,9 +130,9 @@ class _Peer:
         try:
             info = json.loads(answer)
             host, port = info["broadcast_address"], info["http_port"]
-        except (ValueError, TypeError, KeyError):
-            raise _Lost(f"parsing response - {answer.decode('utf-8', 'replace')}") from None
-        if isinstance(host, str) and host and isinstance(port, int):
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise _Lost(f"parsing response - {answer[:200].decode('utf-8', 'replace')}") from None
+        if isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
             self.http_address = (host, port)
         else:
             self._log.error("LOOKUPD(%s): no broadcast address", self.address)
@@ -244,7 +246,7 @@ class LookupPeers:
         try:
             with gevent.Timeout(self._request_timeout, TimeoutError("timed out")):
                 return self._get_channels(http_address, topic)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             text = "LOOKUPD(%s): failed to query for channels to pre-create for topic %s - %s"
             self._log.warning(text, address, topic, error)
             return []
@@ -258,7 +260,9 @@ class LookupPeers:
             path = f"/channels?topic={quote(topic, safe='')}"
             connection.request("GET", path, headers={"Accept": "application/vnd.nsq; version=1.0"})
             answer = connection.getresponse()
-            body = answer.read()
+            body = answer.read(_MAX_CHANNELS + 1)
+            if len(body) > _MAX_CHANNELS:
+                raise ValueError("the answer does not end")
             if answer.status != 200:
                 raise ValueError(f"got response {answer.status} {body[:200]!r}")
             found = json.loads(body)

@@ -45,7 +45,7 @@ class LookupSession:
         self._remote = remote_address
         self._identity = identity
         self._log = log
-        self._buffer = b""
+        self._buffer = bytearray()
         self._peer: Peer | None = None
         self._in_body = False
         self._magic_seen = False
@@ -92,12 +92,11 @@ class LookupSession:
                 raise _Fatal("E_BAD_PROTOCOL")
             self._magic_seen = True
         if not self._in_body:
-            line, newline, rest = self._buffer.partition(b"\n")
-            if len(line) > _MAX_LINE:
-                self.closed = True
-            if not newline or self.closed:
+            end = self._buffer.find(b"\n", 0, _MAX_LINE + 1)
+            if end < 0:
+                self.closed = len(self._buffer) > _MAX_LINE
                 return None
-            self._buffer = rest
+            line = self._take(end + 1)[:-1]
             # Splitting at single blanks keeps empty parameters, as Go does.
             words = line.decode("utf-8", "surrogateescape").strip(_BLANKS).split(" ")
             if words[0] != "IDENTIFY":
@@ -112,7 +111,8 @@ class LookupSession:
         return self._identify(body, now)
 
     def _take(self, size: int) -> bytes:
-        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
         return taken
 
     def _body(self) -> bytes | None:

@@ -16,7 +16,7 @@ from gevent.server import StreamServer
 from gnsqsync.embedded.flags import NSQ_VERSION, LookupdOptions
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.http_server import HTTPServer
-from gnsqsync.embedded.listeners import address_text, listen, port_of
+from gnsqsync.embedded.listeners import Gate, address_text, listen, port_of
 from gnsqsync.embedded.lookupd import LookupSession, identity
 from gnsqsync.embedded.registrations import Peer, Producer, RegistrationDB
 from gnsqsync.embedded.web import Answer, App, HTTPFault, Request, Response, Route
@@ -55,8 +55,11 @@ class LookupdServer:
             port_of(http_listener),
         )
         api = LookupdHTTPApi(self._db, self._options, self._log)
-        self._tcp = StreamServer(tcp_listener, self._serve)
-        self._http = HTTPServer(http_listener, App(api.routes(), self._log))
+        gate = Gate(self._log)
+        self._tcp = StreamServer(
+            tcp_listener, lambda sock, address: gate.serve(self._serve, sock, address)
+        )
+        self._http = HTTPServer(http_listener, App(api.routes(), self._log), gate)
         self._addresses = [
             ("TCP", address_text(tcp_listener)),
             ("HTTP", address_text(http_listener)),

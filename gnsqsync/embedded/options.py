@@ -7,6 +7,7 @@ them (flags.py), nor of what the servers do with them.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import socket
 import zlib
 from collections.abc import Callable
@@ -51,7 +52,10 @@ def is_loopback(address: str) -> bool:
     if not colon:
         return True
     host = host.strip("[]")
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, wherever it leads
 
 
 def _option(

@@ -24,7 +24,7 @@ from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.connection import Connection
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.http_server import HTTPServer
-from gnsqsync.embedded.listeners import address_text, listen, port_of, remove_unix
+from gnsqsync.embedded.listeners import Gate, address_text, listen, port_of, remove_unix
 from gnsqsync.embedded.lookup_peer import LookupPeers
 from gnsqsync.embedded.lookupd import identity
 from gnsqsync.embedded.names import is_ephemeral
@@ -68,6 +68,7 @@ class NsqdServer:
         self.query_auth: AuthQuery | None = None
         self.tcp_address = self.http_address = self.https_address = ""
         self.tcp_port = self.http_port = self.https_port = 0
+        self._gate = Gate(self.log)
         self._connections: dict[Connection, None] = {}
         self._unflushed: deque[Connection] = deque()
         self._scheduled = False
@@ -166,14 +167,14 @@ class NsqdServer:
             listener = listen(options.https_address)
             self.https_address, self.https_port = address_text(listener), port_of(listener)
             context = make_context(options, gevent_ssl.SSLContext)
-            server = HTTPServer(listener, App(routes, self.log), context)
+            server = HTTPServer(listener, App(routes, self.log), self._gate, context)
             self._http.append(("HTTPS", self.https_address, server))
         if options.http_address:
             listener = listen(options.http_address)
             self.http_address, self.http_port = address_text(listener), port_of(listener)
             https_only = self.https_port if options.tls_required == "true" else None
             app = App(routes, self.log, https_port=https_only)
-            self._http.append(("HTTP", self.http_address, HTTPServer(listener, app)))
+            self._http.append(("HTTP", self.http_address, HTTPServer(listener, app, self._gate)))
 
     def serve_forever(self) -> None:
         """Start if that is not done yet, and block until somebody calls ``stop``."""
@@ -217,7 +218,7 @@ class NsqdServer:
     # -- clients ---------------------------------------------------------------------------------
 
     def _serve_client(self, sock: Any, address: Any) -> None:
-        Connection(self, sock, address).run()
+        self._gate.serve(lambda sock, address: Connection(self, sock, address).run(), sock, address)
 
     def joined(self, connection: Connection) -> None:
         """Called by a connection that has shown the magic."""

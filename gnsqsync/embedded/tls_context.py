@@ -28,7 +28,8 @@ def make_context(options: NsqdOptions, kind: type[_Context]) -> _Context | None:
         return None
     context = kind(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(options.tls_cert, options.tls_key)
+        # An empty password, since OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(options.tls_cert, options.tls_key, password="")
         if options.tls_root_ca_file:
             context.load_verify_locations(options.tls_root_ca_file)
     except (OSError, ssl.SSLError) as error:

@@ -25,6 +25,9 @@ from gnsqsync.net.http_json import (
     string,
 )
 
+# A name in the DNS has at most 253 characters; an IPv6 address with its zone has fewer.
+_LONGEST_HOST = 255
+
 
 @dataclass(frozen=True, slots=True)
 class LookupdInfo:
@@ -66,8 +69,12 @@ class Producer:
 def _producer_fields(data: object) -> dict[str, Any]:
     entry = mapping(data, "a producer")
     host = string(entry, "broadcast_address")
-    if not host or any(c.isspace() or c in "/,@" for c in host):
-        raise ProtocolError(f"'broadcast_address' is {host!r}; it must be a host name or an IP")
+    if not 0 < len(host) <= _LONGEST_HOST or any(
+        c.isspace() or not c.isprintable() or c in "/,@" for c in host
+    ):
+        raise ProtocolError(
+            f"'broadcast_address' is {host[:80]!r}; it must be a host name or an IP"
+        )
     return {
         "remote_address": string(entry, "remote_address"),
         "hostname": string(entry, "hostname"),

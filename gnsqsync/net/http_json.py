@@ -38,7 +38,10 @@ def number(entry: Entry, key: str) -> float:
     value = entry.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ProtocolError(f"{key!r} is {value!r:.60} where a number was expected")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ProtocolError(f"{key!r} is too large for a number") from None
 
 
 def string(entry: Entry, key: str) -> str:
@@ -75,7 +78,7 @@ def objects(entry: Entry, key: str, parse: Callable[[Entry], T]) -> tuple[T, ...
 def port(entry: Entry, key: str) -> int:
     value = integer(entry, key)
     if not 0 < value < 65536:
-        raise ProtocolError(f"{key!r} is {value}; a port is 1 to 65535")
+        raise ProtocolError(f"{key!r} is {value!r:.60}; a port is 1 to 65535")
     return value
 
 

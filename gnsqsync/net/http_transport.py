@@ -5,7 +5,6 @@ Knows requests and both answer envelopes. Knows nothing of single endpoints (see
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -24,10 +23,11 @@ from gnsqsync.errors import (
     ClosedError,
     ConfigError,
     ConnectionLost,
-    HTTPError,
     NSQError,
     ProtocolError,
 )
+from gnsqsync.net.http_answers import http_error, payload
+from gnsqsync.net.http_limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
 from gnsqsync.net.http_unix import UnixAdapter
 from gnsqsync.runtime import choose
 
@@ -40,10 +40,6 @@ ACCEPT = "application/vnd.nsq; version=1.0"
 
 # An answer larger than this comes from something that is not nsqd or nsqlookupd.
 MAX_ANSWER = 64 * 1024 * 1024
-
-# A whole answer may take this many read time-outs: each byte restarts the time-out of the socket,
-# and a server that sends one byte a second must not hold a poll thread for ever.
-SLOWEST_ANSWER = 10
 
 Self = TypeVar("Self", bound="HTTPClient")
 
@@ -96,7 +92,12 @@ class HTTPClient:
         self._url = _check_address(address, self.default_port)
         self._timeout = check_duration("timeout", timeout, 0.001)
         self._connect_timeout = check_duration("connect_timeout", connect_timeout, 0.001)
-        self._headers = {"Accept": ACCEPT, "User-Agent": f"gnsqsync/{__version__}"}
+        self._headers = {
+            "Accept": ACCEPT,
+            # Neither server compresses, and of others a small answer could become a huge one.
+            "Accept-Encoding": "identity",
+            "User-Agent": f"gnsqsync/{__version__}",
+        }
         if authorization is not None:
             self._headers["Authorization"] = _bearer(authorization, self._url)
         if session is not None and not isinstance(session, requests.Session):
@@ -139,7 +140,7 @@ class HTTPClient:
     def _get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The parsed answer without its envelope. Raises as ``_request``."""
         _, content, shown = self._request("GET", path, params)
-        return _payload(content, shown)
+        return payload(content, shown)
 
     def _get_text(
         self, path: str, params: Mapping[str, str] | None = None, timeout: float | None = None
@@ -175,7 +176,7 @@ class HTTPClient:
         if isinstance(answer, _Failure):
             raise answer.error from answer.cause
         if not 200 <= answer.status < 300:
-            raise _http_error(answer.status, answer.reason, answer.content, answer.url)
+            raise http_error(answer.status, answer.reason, answer.content, answer.url)
         return answer.content_type, answer.content, answer.url
 
     def _exchange(
@@ -184,6 +185,7 @@ class HTTPClient:
         url, shown = self._join(path, params)
         outer = sys.exc_info()[1]
         session = self._take_session()
+        deadline = time.monotonic() + timeout * SLOWEST_ANSWER
         try:
             response = session.request(
                 method,
@@ -194,9 +196,10 @@ class HTTPClient:
                 # A POST that is redirected would arrive as a GET.
                 allow_redirects=method == "GET",
                 stream=True,
+                hooks={"response": [*session.hooks["response"], watch_redirects(deadline, shown)]},
             )
             with response:
-                content = _read(response, time.monotonic() + timeout * SLOWEST_ANSWER, shown)
+                content = b"" if response.is_redirect else _read(response, deadline, shown)
             return _Answer(
                 response.status_code,
                 response.reason,
@@ -206,9 +209,6 @@ class HTTPClient:
             )
         except ProtocolError as error:
             return _Failure(error.with_traceback(None), None)
-        except (requests.exceptions.ContentDecodingError, urllib3.exceptions.DecodeError) as error:
-            text = f"{shown}: the answer cannot be decompressed: {error}"
-            return _Failure(ProtocolError(text), _first(error, outer))
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             text = f"{method} {shown}: {self._reason(error, timeout, outer)}"
             return _Failure(ConnectionLost(text), _first(error, outer))
@@ -228,6 +228,9 @@ class HTTPClient:
             session = requests.Session()
         if self._socket_path:
             session.mount("http://", UnixAdapter(self._socket_path))
+        else:
+            session.mount("http://", LimitedAdapter())
+            session.mount("https://", LimitedAdapter())
         # There is no proxy on the way to a unix socket.
         session.trust_env = self._trust_env and not self._socket_path
         session.verify = self._verify
@@ -293,17 +296,21 @@ def _first(error: BaseException, outer: BaseException | None) -> BaseException:
 
 
 def _read(response: requests.Response, deadline: float, shown: str) -> bytes:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise ProtocolError(
+            f"{shown}: the answer is compressed ({encoding:.40}), which was not asked for,"
+            " and is not decompressed"
+        )
     # read1 returns what is there; urllib3 1.x has read only, which waits for a full piece.
     read = getattr(response.raw, "read1", response.raw.read)
-    parts: list[bytes] = []
-    size = 0
+    content = bytearray()
     while True:
-        part = read(65536, decode_content=True)
+        part = read(65536, decode_content=False)
         if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-        if size > MAX_ANSWER:
+            return bytes(content)
+        content += part
+        if len(content) > MAX_ANSWER:
             raise ProtocolError(f"{shown}: the answer is larger than {MAX_ANSWER} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the answer does not end")
@@ -351,54 +358,3 @@ def _join(base: str, path: str, params: Mapping[str, str]) -> tuple[str, str]:
     url = urlunsplit((parts.scheme, parts.netloc, whole_path, query, ""))
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], whole_path, added, ""))
     return url, shown
-
-
-def _parse_json(content: bytes) -> Any:
-    """ValueError for what is not JSON. (RecursionError is what a million brackets give.)"""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _payload(content: bytes, shown: str) -> Any:
-    """The JSON of a success; the envelope of servers before 1.0 is taken off."""
-    try:
-        data = _parse_json(content)
-    except ValueError as error:
-        raise ProtocolError(
-            f"{shown}: the answer is not JSON ({error}): {content[:80]!r}; is the address right?"
-        ) from None
-    if isinstance(data, dict) and "status_code" in data and "data" in data:
-        status = data["status_code"]
-        if status != 200:
-            code = data.get("status_txt")
-            raise HTTPError(
-                status if isinstance(status, int) else 500,
-                code if isinstance(code, str) and code else "UNKNOWN",
-                shown,
-            )
-        return data["data"]
-    return data
-
-
-def _http_error(status: int, reason: str, content: bytes, shown: str) -> HTTPError:
-    code = ""
-    port: object = None
-    try:
-        data = _parse_json(content)
-    except ValueError:
-        # A proxy's HTML page says less than the status line; nsqd's one-line texts say more.
-        text = content.decode("utf-8", "replace").strip()
-        if text and len(text) <= 200 and "\n" not in text and not text.startswith("<"):
-            code = text
-    else:
-        if isinstance(data, dict):
-            found = data.get("message") or data.get("status_txt")
-            code = found if isinstance(found, str) else ""
-            port = data.get("https_port")
-    error = HTTPError(status, code or reason or "UNKNOWN", shown)
-    if code == "TLS_REQUIRED":
-        where = f"https://<host>:{port}" if port else "its https:// address"
-        error.args = (f"{error}; this nsqd answers over HTTPS only, use {where}",)
-    return error

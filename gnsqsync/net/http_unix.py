@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ConnectTimeoutError
 
+from gnsqsync.net.http_limits import LimitedConnection
 from gnsqsync.runtime.dial import connect_unix
 
 __all__ = ["UnixAdapter"]
@@ -33,7 +33,7 @@ class UnixAdapter(HTTPAdapter):
         super().close()
 
 
-class _Connection(HTTPConnection):
+class _Connection(LimitedConnection):
     def __init__(self, *args: Any, unix_path: str, **options: Any) -> None:
         super().__init__(*args, **options)
         self._unix_path = unix_path

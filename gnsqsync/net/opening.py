@@ -132,6 +132,13 @@ class Opening:
         self.replies.extend(replies)
 
     def _upgrade(self, stream: Stream, step: Upgrade) -> None:
+        # Whole frames that came ahead of the layer must not answer what is asked through it:
+        # anybody could have slipped them in. Only a heartbeat may be there by rights.
+        if any(data != b"_heartbeat_" for _, data in self.replies):
+            raise ProtocolError(
+                f"{self.address} sent more than its answer to IDENTIFY before {step.kind} was on"
+            )
+        self.replies.clear()
         # Bytes that arrived behind the answer belong to the next layer (nsq-reference 1.10).
         surplus = self.decoder.take_rest()
         self._doing = f"switching to {step.kind}"

@@ -54,6 +54,8 @@ class Stream:
 
     def recv_once(self) -> bytes | None:
         """As ``recv``, but None when what arrived decodes to nothing, as a flush may."""
+        if self._layers and self._layers[-1].pending:
+            return self._layers[-1].decode(b"") or None
         # The end is said by the socket or by a layer.
         if any(layer.eof for layer in self._layers):
             return b""

@@ -12,6 +12,10 @@ from gnsqsync.errors import NegotiationFailed, ProtocolError
 
 __all__ = ["DeflateLayer", "Layer", "SnappyLayer"]
 
+# DEFLATE makes up to a thousand bytes of one. What a peer has us hold at once is bounded by this,
+# and not by what it can squeeze into a receive.
+_MAX_DECODED = 1024 * 1024
+
 
 class Layer(Protocol):
     """What lies between the socket and the frames: TLS or compression.
@@ -23,6 +27,11 @@ class Layer(Protocol):
     @property
     def eof(self) -> bool:
         """Whether the peer ended its stream inside this layer; ``decode`` gives nothing more."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether ``decode(b"")`` may give more of what arrived: ask it before the socket."""
         ...
 
     def encode(self, data: bytes) -> bytes:
@@ -39,11 +48,13 @@ class DeflateLayer:
 
     ``level`` (1 to 9) is that of our own direction. nsqd flushes twice in a row, so a decode may
     well give b"". A final block, which gnsq sends at its end and nsqd never, counts as EOF.
+    One decode gives 1 MiB at most; the rest stays compressed, and ``pending`` says so.
     """
 
     def __init__(self, level: int) -> None:
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.pending = False
 
     @property
     def eof(self) -> bool:
@@ -54,12 +65,19 @@ class DeflateLayer:
         return compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> bytes:
-        if self._decompressor.eof:
+        decompressor = self._decompressor
+        if decompressor.eof:
+            self.pending = False
             return b""
+        if decompressor.unconsumed_tail:
+            data = decompressor.unconsumed_tail + data
         try:
-            return self._decompressor.decompress(data)
+            decoded = decompressor.decompress(data, _MAX_DECODED)
         except zlib.error as error:
             raise ProtocolError(f"the DEFLATE stream is broken: {error}") from error
+        # Exactly full may also mean that nothing is left; then the next decode gives b"".
+        self.pending = len(decoded) == _MAX_DECODED
+        return decoded
 
 
 _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
@@ -76,6 +94,7 @@ class SnappyLayer:
     """
 
     eof = False  # the format has no end mark
+    pending = False  # a chunk is 64 KiB at most, made of 3 KiB at least
 
     def __init__(self) -> None:
         try:

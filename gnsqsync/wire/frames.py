@@ -32,6 +32,9 @@ Reply: TypeAlias = tuple[int, bytes]
 # size, frame type, timestamp, attempts, id. Unsigned attempts: after 32767 deliveries they go on.
 _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 _HEAD = struct.Struct(">ii")
+# Smaller parts of a frame are joined as they come: of a peer that drips, a list of single bytes
+# would take many times the frame's size.
+_LEAST_PART = 1024
 # Type, timestamp, attempts and id: the least that the size of a message frame can be.
 _MIN_MESSAGE_SIZE = 4 + 26
 
@@ -71,7 +74,10 @@ class FrameDecoder:
         if not data or self.broken is not None:
             return messages, replies
         if self._parts:
-            self._parts.append(data)
+            if len(self._parts[-1]) < _LEAST_PART:
+                self._parts[-1] += data
+            else:
+                self._parts.append(data)
             self._have += len(data)
             if self._have < self._need:
                 return messages, replies

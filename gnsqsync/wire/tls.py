@@ -28,6 +28,8 @@ class TlsLayer:
     allow both at once. ConfigError when the context checks names and there is none.
     """
 
+    pending = False  # it decodes all that arrived
+
     def __init__(
         self,
         context: ssl.SSLContext,

@@ -35,7 +35,12 @@ blocks = st.lists(
 
 
 def decode_all(layer: Layer, chunks: list[bytes]) -> bytes:
-    return b"".join(map(layer.decode, chunks))
+    decoded = []
+    for chunk in chunks:
+        decoded.append(layer.decode(chunk))
+        while layer.pending:
+            decoded.append(layer.decode(b""))
+    return b"".join(decoded)
 
 
 def cut(stream: bytes, points: list[int]) -> list[bytes]:

@@ -55,6 +55,8 @@ class Stack:
     def decode(self, data: bytes) -> bytes:
         for layer in self.layers:
             data = layer.decode(data)
+            while layer.pending:
+                data += layer.decode(b"")
         return data
 
 

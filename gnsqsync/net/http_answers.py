@@ -1,0 +1,75 @@
+"""Bodies of nsqd's and nsqlookupd's HTTP answers: both envelopes, and errors as exceptions.
+
+Knows JSON and the words for what is wrong. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gnsqsync.errors import HTTPError, ProtocolError
+
+__all__ = ["http_error", "payload"]
+
+# As much of a server's own words as goes into an error's text, and so into logs.
+_MAX_WORDS = 200
+
+
+def _parse_json(content: bytes) -> Any:
+    """ValueError for what is not JSON. (RecursionError is what a million brackets give.)"""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def payload(content: bytes, shown: str) -> Any:
+    """The JSON of a success; the envelope of servers before 1.0 is taken off."""
+    try:
+        data = _parse_json(content)
+    except ValueError as error:
+        raise ProtocolError(
+            f"{shown}: the answer is not JSON ({error}): {content[:80]!r}; is the address right?"
+        ) from None
+    if isinstance(data, dict) and "status_code" in data and "data" in data:
+        status = data["status_code"]
+        if status != 200:
+            code = data.get("status_txt")
+            raise HTTPError(
+                status if isinstance(status, int) else 500,
+                _words(code) if isinstance(code, str) and code else "UNKNOWN",
+                shown,
+            )
+        return data["data"]
+    return data
+
+
+def http_error(status: int, reason: str, content: bytes, shown: str) -> HTTPError:
+    code = ""
+    port: object = None
+    try:
+        data = _parse_json(content)
+    except ValueError:
+        # A proxy's HTML page says less than the status line; nsqd's one-line texts say more.
+        text = content.decode("utf-8", "replace").strip()
+        if text and len(text) <= 200 and "\n" not in text and not text.startswith("<"):
+            code = text
+    else:
+        if isinstance(data, dict):
+            found = data.get("message") or data.get("status_txt")
+            code = found if isinstance(found, str) else ""
+            port = data.get("https_port")
+    code = _words(code)
+    error = HTTPError(status, code or _words(reason or "") or "UNKNOWN", shown)
+    if code == "TLS_REQUIRED":
+        has_port = type(port) is int and 0 < port < 65536
+        where = f"https://<host>:{port}" if has_port else "its https:// address"
+        error.args = (f"{error}; this nsqd answers over HTTPS only, use {where}",)
+    return error
+
+
+def _words(text: str) -> str:
+    """A server's words on one line and not too many: they go into logs."""
+    shown = text[:_MAX_WORDS]
+    return shown if shown.isprintable() else repr(shown)[1:-1]
