@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:
     from gnsqsync.message import Message
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "as_one", "each"]
+
+log = logging.getLogger("gnsqsync.reader")
 
 
 class Observer:
@@ -46,3 +52,69 @@ class Observer:
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
         """A worker handled a chunk of messages of one connection in ``seconds``."""
+
+
+def each(observer: object) -> Iterator[Observer]:
+    """The members of what ``observer=`` may be: None, one, or a list of them.
+
+    ConfigError for anything else.
+    """
+    if observer is None:
+        return
+    if isinstance(observer, _Several):
+        yield from observer.members
+    elif isinstance(observer, (list, tuple)):
+        for member in observer:
+            yield from each(member)
+    elif isinstance(observer, Observer):
+        yield observer
+    else:
+        raise ConfigError(
+            f"observer is {observer!r}; it must be a gnsqsync.Observer, or a list of them"
+        )
+
+
+def as_one(observer: Observer | Sequence[Observer] | None) -> Observer:
+    """What is to be told: nobody, one, or each of several."""
+    members = tuple(each(observer))
+    if len(members) == 1:
+        return members[0]
+    return _Several(members) if members else Observer()
+
+
+class _Several(Observer):
+    """Several as one: each is told, whatever another one raises."""
+
+    def __init__(self, members: tuple[Observer, ...]) -> None:
+        self.members = members
+
+    def _tell(self, hook: str, *args: object) -> None:
+        for member in self.members:
+            try:
+                getattr(member, hook)(*args)
+            except Exception:
+                log.exception("the observer's %s failed", hook)
+
+    def connected(self, nsqd_address: str) -> None:
+        self._tell("connected", nsqd_address)
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        self._tell("lost", nsqd_address, reason)
+
+    def lookup_failed(self, url: str, reason: Exception) -> None:
+        self._tell("lookup_failed", url, reason)
+
+    def lookup_recovered(self, url: str) -> None:
+        self._tell("lookup_recovered", url)
+
+    def backoff(self, level: int, seconds: float) -> None:
+        self._tell("backoff", level, seconds)
+
+    def gave_up(self, message: Message) -> None:
+        self._tell("gave_up", message)
+
+    def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
+        self._tell("answer_failed", nsqd_address, message_id, code)
+
+    def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
+        self._tell("batch", nsqd_address, finished, failed, seconds)

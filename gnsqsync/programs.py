@@ -6,9 +6,10 @@ Knows no framework and no command line: options come as values, lines go to a fu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
-from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
 from gnsqsync.reader import Reader
 from gnsqsync.reloading import reloaded_place, run_reloading
@@ -33,17 +34,24 @@ def run_consumers(
     stop_timeout: float = 30.0,
     before_fork: Callable[[], object] | None = None,
     at_end: Callable[[], object] | None = None,
+    around: Callable[[int], AbstractContextManager[object]] | None = None,
 ) -> int:
     """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
 
     ``named``: the Readers with their names, not started, so that each process starts its copies.
     ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
-    Readers ended. ``reload``: all of that in a child, anew when a Python file changes.
+    Readers ended. ``around``: called in each process with its number, and entered while the
+    Readers run; a ConfigError of it ends the command. ``reload``: all of that in a child, anew when
+    a Python file changes.
     """
 
     def run(place: Place) -> int:
         try:
-            return _run(named, place, say, complain, stop_timeout)
+            with around(place.number) if around is not None else nullcontext():
+                return _run(named, place, say, complain, stop_timeout)
+        except ConfigError as error:
+            complain(str(error))
+            return 1
         finally:
             if at_end is not None:
                 at_end()

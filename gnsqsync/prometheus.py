@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -25,6 +25,8 @@ __all__ = ["Metrics"]
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _READER = ("topic", "channel")
+# By their registries, which hold them.
+_made: weakref.WeakValueDictionary[int, Metrics] = weakref.WeakValueDictionary()
 
 
 class Metrics:
@@ -38,7 +40,7 @@ class Metrics:
     def __init__(
         self, registry: CollectorRegistry | None = None, *, buckets: Sequence[float] = BUCKETS
     ) -> None:
-        registry = REGISTRY if registry is None else registry
+        self.registry = registry = REGISTRY if registry is None else registry
         self._readers: list[weakref.ref[Reader]] = []
         self._writers: list[tuple[str, weakref.ref[Writer]]] = []
         self.messages = Counter(
@@ -86,22 +88,36 @@ class Metrics:
             registry=registry,
         )
         registry.register(self)
+        _made[id(registry)] = self
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry | None = None) -> Metrics:
+        """The one of that registry, made now if there is none; None: prometheus_client's own."""
+        return _made.get(id(REGISTRY if registry is None else registry)) or cls(registry)
+
+    def counts(self, observers: Iterable[Observer]) -> bool:
+        """Whether one of them is of ``observer()``, so that another would count twice."""
+        return any(isinstance(one, _Counting) and one.metrics is self for one in observers)
 
     def observer(self, topic: str, channel: str) -> Observer:
         """For ``Reader(..., observer=)``, or ``observer=`` of a handler of Django or Flask.
 
-        One for each Reader. Handler times come from ``Observer.batch``, so a Reader in the pull
-        form has none.
+        Or as ``OBSERVER`` of Django's settings or ``NSQ_OBSERVER`` of Flask's, which is called for
+        each Reader. One for each Reader. Handler times come from ``Observer.batch``, so a Reader in
+        the pull form has none.
         """
         return _Counting(self, topic, channel)
 
     def watch(self, watched: Reader | Writer, name: str = "default") -> None:
         """Show its ``stats()`` from now on, as long as it lives; it is held weakly.
 
-        A Writer is called ``name``, and its publishes are timed.
+        A Writer is called ``name``, and its publishes are timed. What is watched already stays so.
         """
         if isinstance(watched, Reader):
-            self._readers.append(weakref.ref(watched))
+            if not any(reference() is watched for reference in self._readers):
+                self._readers.append(weakref.ref(watched))
+            return
+        if any(reference() is watched for _, reference in self._writers):
             return
         self._writers.append((name, weakref.ref(watched)))
         self._time_publishes(watched, name)
@@ -227,7 +243,7 @@ class _Counting(Observer):
     """Counts for one Reader; called by its threads."""
 
     def __init__(self, metrics: Metrics, topic: str, channel: str) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._labels = (topic, channel)
         self._finished, self._failed, self._gave_up = (
             metrics.messages.labels(topic, channel, outcome)
@@ -237,10 +253,10 @@ class _Counting(Observer):
         self._backoffs = metrics.backoffs.labels(topic, channel)
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        self._metrics.lost.labels(*self._labels, nsqd_address).inc()
+        self.metrics.lost.labels(*self._labels, nsqd_address).inc()
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
-        self._metrics.lookup_failures.labels(*self._labels, url).inc()
+        self.metrics.lookup_failures.labels(*self._labels, url).inc()
 
     def backoff(self, level: int, seconds: float) -> None:
         if level:
@@ -250,7 +266,7 @@ class _Counting(Observer):
         self._gave_up.inc()
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
-        self._metrics.answers_failed.labels(*self._labels, code).inc()
+        self.metrics.answers_failed.labels(*self._labels, code).inc()
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
         self._finished.inc(finished)

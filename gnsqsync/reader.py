@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -24,7 +24,7 @@ from gnsqsync.discovery import lookupd_client
 from gnsqsync.ensuring import ChannelMaker
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
-from gnsqsync.observer import Observer
+from gnsqsync.observer import Observer, as_one
 from gnsqsync.reader_options import ReaderOptions, ReaderSetup
 from gnsqsync.running_reader import RunningReader
 from gnsqsync.runtime import Runtime, choose
@@ -68,7 +68,7 @@ class Reader:
     ``auto_touch``: TOUCH messages in flight until nsqd's max_msg_timeout.
     ``on_giving_up(message)``: called before a message is given up; if it raises, REQ.
     ``dead_letter_topic``: where given up messages are published before they are finished.
-    ``observer``: an Observer. ``runtime``: None, "threads" or "gevent".
+    ``observer``: an Observer, or a list of them. ``runtime``: None, "threads" or "gevent".
     ``options``: ConnectionOptions, or give its fields as keywords.
 
     The constructor starts nothing and raises ConfigError for any value that is not allowed.
@@ -102,7 +102,7 @@ class Reader:
         auto_touch: bool = False,
         on_giving_up: Callable[[Message], object] | None = None,
         dead_letter_topic: str | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         runtime: str | Runtime | None = None,
         options: ConnectionOptions | None = None,
         **connection_options: Any,
@@ -150,7 +150,7 @@ class Reader:
             lookupds=lookupds,
             flow=flow,
             options=options,
-            observer=observer if observer is not None else Observer(),
+            observer=as_one(observer),
             runtime=runtime,
         )
         # What is wanted now: keys of dicts, since setting and popping one is atomic.
@@ -343,7 +343,10 @@ class Reader:
         """Lists of up to ``max_messages``, each collected for at most ``max_wait`` seconds.
 
         With ``max_idle`` a list that has messages ends, too, when no more came for so many
-        seconds. For a Reader without a handler; starts it if needed and ends after ``stop()``.
+        seconds. With several nsqds each may send its share of max_in_flight: while one only has
+        messages, a list longer than that is not full before other nsqds had their time to send,
+        ``max_idle`` or else ``max_wait``. Lists of at most max_in_flight divided by the nsqds do
+        not wait. For a Reader without a handler; starts it if needed and ends after ``stop()``.
         A list may be empty. Each message has to be answered; until then it counts as in flight, so
         ``max_messages`` must not be above ``max_in_flight`` (ConfigError).
         """

@@ -6,15 +6,25 @@ Knows the signatures of Reader, Writer and ConnectionOptions; knows no framework
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from gnsqsync.config import ConnectionOptions
+from gnsqsync.errors import ConfigError
+from gnsqsync.observer import Observer
 from gnsqsync.reader import Reader
 from gnsqsync.writer import Writer
 
-__all__ = ["did_you_mean", "known_options", "options_for_reader", "options_for_writer"]
+__all__ = [
+    "did_you_mean",
+    "known_options",
+    "load_observer",
+    "make_observer",
+    "options_for_reader",
+    "options_for_writer",
+]
 
 # Arguments that settings name in another way, or a handler gives.
 _NO_OPTIONS = {
@@ -57,3 +67,37 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """The known word that looks most like it, if one does."""
     close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
     return close[0] if close else None
+
+
+ObserverFactory = Callable[[str, str], Observer]
+
+
+def load_observer(value: object, where: str) -> ObserverFactory:
+    """What makes the Observer of each Reader: a callable, or its path as "package.module.name".
+
+    ``where`` names the setting in the ConfigError of a value that is neither. Imports the module.
+    """
+    if isinstance(value, str):
+        module, _, name = value.replace(":", ".").rpartition(".")
+        try:
+            value = getattr(importlib.import_module(module or name), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{where} is {value!r}: {error}") from error
+    if not callable(value):
+        raise ConfigError(
+            f"{where} is {value!r}; it must be a function, or the path of one, that takes a topic"
+            " and a channel and returns an Observer"
+        )
+    return cast("ObserverFactory", value)
+
+
+def make_observer(value: object, where: str, topic: str, channel: str) -> Observer | None:
+    """The Observer for one Reader, by the value of a setting; None for None."""
+    if value is None:
+        return None
+    observer: object = load_observer(value, where)(topic, channel)
+    if not isinstance(observer, Observer):
+        raise ConfigError(
+            f"{where} returned {observer!r} for {topic}/{channel}; it must be a gnsqsync.Observer"
+        )
+    return observer

@@ -17,7 +17,9 @@ from gnsqsync.cli.common import (
     nsqd_option,
     reader_addresses,
 )
+from gnsqsync.exposing import Exposed
 from gnsqsync.programs import run_consumers
+from gnsqsync.settings import make_observer
 
 
 def load_handler(
@@ -49,6 +51,7 @@ def load_handler(
 Example: gnsqsync consume orders invoices shop.jobs:make_invoice
          gnsqsync consume orders invoices shop.jobs:make_invoice -l 127.0.0.1:4161 --processes 4
          gnsqsync consume orders invoices shop.jobs:make_invoice --reload --verbose
+         gnsqsync consume orders invoices shop.jobs:make_invoice --metrics-address 9150
 
 Exit codes: 0 stopped by a signal, and every message was answered; 1 anything else; 2 wrong usage.
 """,
@@ -112,6 +115,17 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="SECONDS",
     help="How long running handlers may go on after the first signal.",
 )
+@click.option(
+    "--observer",
+    metavar="MODULE:FUNCTION",
+    help="Called with topic and channel, returns the gnsqsync.Observer to tell.",
+)
+@click.option(
+    "--metrics-address",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on this"
+    " port and those behind it.",
+)
 @connection_options
 def consume(
     topic: str,
@@ -122,6 +136,8 @@ def consume(
     processes: int,
     reload: bool,
     stop_timeout: float,
+    observer: str | None,
+    metrics_address: str | None,
     **options: Any,
 ) -> int:
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
@@ -131,11 +147,15 @@ def consume(
     forces, the third ends at once.
     """
     connection = connection_keywords(options)
+    exposed = Exposed(metrics_address)
     reader = Reader(
         topic,
         channel,
         handler,
         **reader_addresses(nsqd_tcp_addresses, lookupd_http_addresses),
+        observer=exposed.observers(
+            topic, channel, make_observer(observer, "--observer", topic, channel)
+        ),
         **connection,
         **options,
     )
@@ -146,6 +166,7 @@ def consume(
         processes=processes,
         reload=reload,
         stop_timeout=stop_timeout,
+        around=lambda number: exposed.serve([reader], number, _say),
     )
 
 

@@ -12,15 +12,22 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from gnsqsync import Reader, Writer
+from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.settings import did_you_mean, known_options, options_for_reader, options_for_writer
+from gnsqsync.settings import (
+    did_you_mean,
+    known_options,
+    load_observer,
+    make_observer,
+    options_for_reader,
+    options_for_writer,
+)
 
 __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems"]
 
 DEFAULT = "default"
 # What an entry may hold.
-KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "BACKEND")
+KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "OBSERVER", "BACKEND")
 BACKENDS = ("nsq", "memory")
 EXAMPLE = 'GNSQSYNC = {"default": {"NSQD": ["127.0.0.1:4150"]}}'
 
@@ -56,6 +63,7 @@ class Alias:
     lookupd: tuple[str, ...]
     nsqd_http: tuple[str, ...]
     options: Mapping[str, Any]
+    observer: object
     is_memory: bool
 
     def writer_keywords(self) -> dict[str, Any]:
@@ -71,6 +79,10 @@ class Alias:
         if self.lookupd:
             return {**keywords, "lookupd_http_addresses": self.lookupd}
         return {**keywords, "nsqd_tcp_addresses": self.nsqd}
+
+    def make_observer(self, topic: str, channel: str) -> Observer | None:
+        """What OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""
+        return make_observer(self.observer, f"GNSQSYNC[{self.name!r}]['OBSERVER']", topic, channel)
 
 
 def aliases() -> list[str]:
@@ -95,6 +107,7 @@ def get_alias(name: str) -> Alias:
         lookupd=_addresses(entry.get("LOOKUPD")),
         nsqd_http=_addresses(entry.get("NSQD_HTTP")),
         options=dict(entry.get("OPTIONS") or {}),
+        observer=entry.get("OBSERVER"),
         is_memory=entry.get("BACKEND") == "memory",
     )
 
@@ -215,6 +228,11 @@ def _problems_of_values(alias: Alias) -> Iterator[Problem]:
         addressed.append((Writer, (), alias.writer_keywords()))
         addressed.append((Reader, ("topic", "channel"), alias.reader_keywords()))
     texts = set()
+    if alias.observer is not None:
+        try:
+            load_observer(alias.observer, "'OBSERVER'")
+        except ConfigError as error:
+            texts.add(str(error))
     for owner, names, keywords in addressed:
         try:
             # The constructors check, and start nothing.

@@ -18,6 +18,7 @@ from django.utils.module_loading import autodiscover_modules
 from gnsqsync import Message, Reader
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
+from gnsqsync.exposing import Exposed
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
@@ -144,8 +145,11 @@ class Handler:
         """The module and the name of the function."""
         return ".".join(_place_of(self.function))
 
-    def reader(self, **overrides: Any) -> Reader:
-        """A Reader for it, not started; ``overrides``: options that are not None win."""
+    def reader(self, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
+        """A Reader for it, not started; ``overrides``: options that are not None win.
+
+        With ``exposed``, as of a command, it gets the Observer that OBSERVER in the settings makes.
+        """
         alias = get_alias(self.alias)
         if alias.is_memory:
             raise ConfigError(
@@ -153,6 +157,11 @@ class Handler:
             )
         given = {name: value for name, value in overrides.items() if value is not None}
         keywords = {**alias.reader_keywords(), **self.options, **given}
+        if exposed is not None:
+            of_settings = alias.make_observer(self.topic, self.channel)
+            keywords["observer"] = exposed.observers(
+                self.topic, self.channel, keywords.get("observer"), of_settings
+            )
         return Reader(self.topic, self.channel, self, **keywords)
 
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from django.db import transaction
 
 from gnsqsync import Writer
-from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.django.config import DEFAULT, aliases, get_alias
 from gnsqsync.memory import MemoryWriter
 
 __all__ = [
+    "all_writers",
     "close_writers",
     "forget_writers",
     "get_writer",
@@ -41,6 +42,11 @@ def get_writer(alias: str = DEFAULT) -> Writer:
         made = memory_writer(alias) if entry.is_memory else Writer(**entry.writer_keywords())
         writer = _writers.setdefault(alias, made)
     return writer
+
+
+def all_writers() -> dict[str, Writer]:
+    """Those of all entries, by their names; made where they are not there, and not connected."""
+    return {alias: get_writer(alias) for alias in aliases()}
 
 
 def memory_writer(alias: str) -> MemoryWriter:

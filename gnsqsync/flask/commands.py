@@ -11,6 +11,7 @@ from flask import Flask, current_app
 from flask.cli import AppGroup
 
 from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
 from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
 
@@ -59,6 +60,12 @@ def commands_of(nsq: NSQ) -> AppGroup:
         metavar="SECONDS",
         help="How long handlers may go on after the first signal. Default: 30.",
     )
+    @click.option(
+        "--metrics-address",
+        metavar="[HOST:]PORT",
+        help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on"
+        " this port and those behind it.",
+    )
     @click.option("--list", "show_list", is_flag=True, help="Show the handlers and end.")
     def consume(
         names: tuple[str, ...],
@@ -69,6 +76,7 @@ def commands_of(nsq: NSQ) -> AppGroup:
         processes: int,
         reload: bool,
         shutdown_timeout: float,
+        metrics_address: str | None,
         show_list: bool,
     ) -> None:
         """Call the functions marked with @nsq.handler with the messages of their channels.
@@ -83,13 +91,18 @@ def commands_of(nsq: NSQ) -> AppGroup:
             return
         limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
         try:
+            exposed = Exposed(metrics_address)
+            named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
             code = run_consumers(
-                [(handler.name, handler.reader(_app(), **limits)) for handler in handlers],
+                named,
                 say=_say,
                 complain=_complain,
                 processes=processes,
                 reload=reload,
                 stop_timeout=shutdown_timeout,
+                around=lambda number: exposed.serve(
+                    [reader for _, reader in named], number, _say, lambda: {"default": nsq.writer}
+                ),
             )
         except NSQError as error:
             raise click.ClickException(str(error)) from error

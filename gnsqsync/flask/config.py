@@ -11,9 +11,15 @@ from typing import Any
 
 from flask import Flask
 
-from gnsqsync import Reader, Writer
+from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.settings import did_you_mean, known_options, options_for_reader, options_for_writer
+from gnsqsync.settings import (
+    did_you_mean,
+    known_options,
+    make_observer,
+    options_for_reader,
+    options_for_writer,
+)
 
 __all__ = ["KEYS", "Settings", "is_memory", "read_settings"]
 
@@ -25,6 +31,7 @@ KEYS: dict[str, Any] = {
     "NSQ_NSQD_HTTP_ADDRESSES": None,
     "NSQ_PUBLISH_TIMEOUT": None,
     "NSQ_OPTIONS": None,
+    "NSQ_OBSERVER": None,
     "NSQ_BACKEND": None,
 }
 BACKENDS = ("nsq", "memory")
@@ -48,6 +55,7 @@ class Settings:
     lookupd: tuple[str, ...]
     nsqd_http: tuple[str, ...]
     options: Mapping[str, Any]
+    observer: object
 
     def writer_keywords(self) -> dict[str, Any]:
         """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
@@ -62,6 +70,10 @@ class Settings:
         if self.lookupd:
             return {**keywords, "lookupd_http_addresses": self.lookupd}
         return {**keywords, "nsqd_tcp_addresses": self.nsqd or "127.0.0.1:4150"}
+
+    def make_observer(self, topic: str, channel: str) -> Observer | None:
+        """What NSQ_OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""
+        return make_observer(self.observer, "NSQ_OBSERVER", topic, channel)
 
 
 def is_memory(app: Flask) -> bool:
@@ -95,12 +107,19 @@ def read_settings(app: Flask) -> Settings:
             raise ConfigError(
                 f"NSQ_OPTIONS has the unknown option {option!r}; {_what_option(str(option), known)}"
             )
+    observer = config.get("NSQ_OBSERVER")
+    if observer is not None and not isinstance(observer, str) and not callable(observer):
+        raise ConfigError(
+            f"NSQ_OBSERVER is {observer!r}; it must be a function of a topic and a channel, or the"
+            " path of one, such as 'shop.metrics.observer'"
+        )
     timeout = config.get("NSQ_PUBLISH_TIMEOUT")
     settings = Settings(
         nsqd=_addresses(config, "NSQ_NSQD_ADDRESSES"),
         lookupd=_addresses(config, "NSQ_LOOKUPD_ADDRESSES"),
         nsqd_http=_addresses(config, "NSQ_NSQD_HTTP_ADDRESSES"),
         options={**options, **({} if timeout is None else {"publish_timeout": timeout})},
+        observer=config.get("NSQ_OBSERVER"),
     )
     # Their constructors check values, and start nothing.
     Writer(**settings.writer_keywords())

@@ -16,6 +16,7 @@ from flask import Flask, current_app
 
 from gnsqsync import Message, Reader, Writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.exposing import Exposed
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, is_memory, read_settings
 from gnsqsync.memory import CapturedMessage, MemoryWriter
@@ -42,10 +43,19 @@ class Handler:
         """The module and the name of the function."""
         return f"{self.function.__module__}.{_name_of(self.function, '__qualname__')}"
 
-    def reader(self, app: Flask, **overrides: Any) -> Reader:
-        """A Reader for it, not started; ``overrides``: options that are not None win."""
+    def reader(self, app: Flask, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
+        """A Reader for it, not started; ``overrides``: options that are not None win.
+
+        With ``exposed``, as of a command, it gets the Observer that NSQ_OBSERVER makes.
+        """
         given = {name: value for name, value in overrides.items() if value is not None}
-        keywords = {**read_settings(app).reader_keywords(), **self.options, **given}
+        settings = read_settings(app)
+        keywords = {**settings.reader_keywords(), **self.options, **given}
+        if exposed is not None:
+            of_config = settings.make_observer(self.topic, self.channel)
+            keywords["observer"] = exposed.observers(
+                self.topic, self.channel, keywords.get("observer"), of_config
+            )
         return Reader(self.topic, self.channel, _InContext(app, self.function), **keywords)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, Observer
+from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import choose
 from tests.component.conftest import Client, address
 from tests.support import scripted
@@ -129,6 +130,19 @@ def test_an_observer_that_raises_changes_nothing(
         "answer_failed",
         "batch",
     }
+
+
+def test_several_are_told_each_whatever_another_one_raises(client: Client, world: World) -> None:
+    first, second = Recorder(fails=True), Recorder()
+    with ScriptedNsqd([automatic(until="RDY"), scripted.message(b"x"), automatic()]) as nsqd:
+        reader = client.consume(lambda m: None, nsqd, observer=[first, (second,)])
+        world.eventually(lambda: second.of("batch"))
+        reader.stop()
+        reader.join(20)
+    assert first.calls == second.calls
+    assert [call[0] for call in second.calls[:2]] == ["connected", "batch"]
+    with pytest.raises(ConfigError, match=r"must be a gnsqsync\.Observer, or a list"):
+        client.reader(print, nsqd, observer=[first, print])
 
 
 def test_batches_are_told_by_chunk(client: Client, world: World) -> None:

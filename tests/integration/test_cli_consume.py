@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 
 from gnsqsync import NsqdHTTP
 from tests.integration.test_cli import command, environment, http, run, started, tcp
@@ -81,6 +82,38 @@ def test_reload(site: Site, nsqd: Server, tmp_path: Path) -> None:
             site.eventually(lambda: seen(tmp_path, "version 2"), 30)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
+
+
+WATCHING = """
+from gnsqsync import Observer
+
+class Noting(Observer):
+    def __init__(self, topic, channel):
+        self.channel = channel
+
+    def connected(self, nsqd_address):
+        with open("seen", "a") as file:
+            file.write(f"connected {self.channel}\\n")
+"""
+
+
+def test_metrics_and_an_observer(site: Site, nsqd: Server, tmp_path: Path) -> None:
+    topic = unique()
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    (tmp_path / "watching.py").write_text(WATCHING)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.mpub(topic, [b"x"] * 3)
+    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--metrics-address", "0"]
+    arguments += ["--observer", "watching:Noting"]
+    with started(arguments, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        page = process.stderr.readline().decode().split(" at ")[1].strip()
+        labels = f'channel="c",outcome="finished",topic="{topic}"'
+        line = f"gnsqsync_messages_total{{{labels}}} 3.0"
+        site.eventually(lambda: line in requests.get(page, timeout=60).text, 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert seen(tmp_path, "connected") == ["connected c"]
 
 
 def test_a_reader_that_ends_by_itself(nsqd: Server) -> None:

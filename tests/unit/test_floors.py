@@ -26,6 +26,7 @@ PACKAGES = {
     "flask": 4,
     "spark": 4,
     "prometheus": 4,
+    "exposing": 4,
 }
 # Floor 4 sees what users see.
 PUBLIC = {"gnsqsync", "gnsqsync.errors"}
@@ -45,12 +46,14 @@ EXCEPTIONS = {
     "gnsqsync": {"*"},
     # They start the embedded servers, for development; the command line starts Spark's jobs, and
     # checks a topic before there is a message for it.
-    "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark"} | PROGRAMS,
+    "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark", "gnsqsync.exposing"} | PROGRAMS,
     "gnsqsync.cli.pub": {"gnsqsync.config"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
-    "gnsqsync.django": {"gnsqsync.embedded"} | PROGRAMS,
-    "gnsqsync.flask": {"gnsqsync.embedded"} | PROGRAMS,
+    "gnsqsync.django": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
+    "gnsqsync.flask": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
+    # What the commands that consume share, above them only.
+    "gnsqsync.exposing": {"gnsqsync.prometheus", "gnsqsync.observer"},
 }
 
 # Who may name a module that makes threads, greenlets, queues or sockets.

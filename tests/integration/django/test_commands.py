@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.integration.django.conftest import Project
 from tests.support.servers import Server, Site
@@ -152,6 +154,65 @@ def test_a_reader_that_ends_by_itself(project: Project) -> None:
 def test_wrong_settings_are_named_before_anything_starts(project: Project) -> None:
     output = project.manage("nsq_consume", SHOP_OPTIONS='{"publish_timout": 1}').end(1)
     assert "'publish_timout'" in output and "Did you mean 'publish_timeout'?" in output
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def test_metrics_of_each_process_and_an_observer_of_the_settings(project: Project) -> None:
+    project.make_channel("process")
+    project.publish(*map(str, range(20)))
+    command = project.manage(
+        *("nsq_consume", "shop.process", "--processes", "2", "--metrics-address", "0"),
+        SHOP_OBSERVER="shop.observers.Noting",
+    )
+
+    def pages() -> list[str]:
+        return re.findall(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", command.output)
+
+    command.eventually(lambda: len(pages()) == 2)
+    its = f'channel="process",topic="{project.topic}"'
+    finished = (
+        f'gnsqsync_messages_total{{channel="process",outcome="finished",topic="{project.topic}"}}'
+    )
+
+    def value(page: str, name: str) -> float:
+        text = requests.get(page, timeout=60).text
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    command.eventually(lambda: sum(value(page, finished) for page in pages()) == 20)
+    for page in pages():
+        assert value(page, f"gnsqsync_connections{{{its}}}") == 1
+        assert value(page, f"gnsqsync_max_in_flight{{{its}}}") == 1
+        assert value(page, 'gnsqsync_writer_connections{writer="default"}') == 0
+    assert project.notes("connected") == ["connected process"] * 2
+    command.signal(TERM)
+    output = command.end()
+    assert "the observer's batch failed" in output
+    assert output.count("it concerns nobody else") == output.count("ValueError")
+
+
+def test_metrics_that_cannot_be_served(project: Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        commands = {
+            f"metrics at 127.0.0.1:{port}: Address already in use": project.manage(
+                "nsq_consume", "slowly", "--metrics-address", str(port)
+            ),
+            "'here'; it must be PORT or HOST:PORT": project.manage(
+                "nsq_consume", "slowly", "--metrics-address", "here"
+            ),
+            "['OBSERVER'] returned None": project.manage(
+                "nsq_consume", "slowly", SHOP_OBSERVER="shop.observers:nobody"
+            ),
+            "No module named 'shop.wrong'": project.manage(
+                "nsq_consume", "slowly", SHOP_OBSERVER="shop.wrong.nobody"
+            ),
+        }
+        for text, command in commands.items():
+            output = command.end(1)
+            assert text in output and "Traceback" not in output
 
 
 # -- the database --------------------------------------------------------------------------------

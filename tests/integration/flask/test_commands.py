@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from gnsqsync import NsqdHTTP
 from tests.integration.conftest import address, url
@@ -147,6 +148,28 @@ def test_reload(shop: Shop) -> None:
     command.end()
 
 
+def test_metrics_and_an_observer(shop: Shop) -> None:
+    (shop.folder / "watching.py").write_text(
+        "from gnsqsync import Observer\n"
+        "from shop import note\n"
+        "class Noting(Observer):\n"
+        "    def __init__(self, topic, channel): self.channel = channel\n"
+        "    def connected(self, nsqd_address): note(f'connected {self.channel}')\n"
+    )
+    shop.fill(3)
+    command = shop(
+        "consume", "work", "--metrics-address", "0", FLASK_NSQ_OBSERVER="watching.Noting"
+    )
+    page = command.wait_for(r"metrics at (http://127\.0\.0\.1:\d+/metrics)")[1]
+    labels = f'channel="work",outcome="finished",topic="{shop.topic}"'
+    line = f"gnsqsync_messages_total{{{labels}}} 3.0"
+    command.eventually(lambda: line in requests.get(page, timeout=60).text)
+    assert shop.notes("connected") == ["connected work"]
+    assert 'gnsqsync_writer_connections{writer="default"}' in requests.get(page, timeout=60).text
+    command.signal(TERM)
+    command.end()
+
+
 def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
     commands = {
         "no handler is called 'wrok'; there are work, other": shop("consume", "wrok"),
@@ -156,6 +179,8 @@ def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
         "0 published to t, then: ": shop(
             "publish", "t", "x", "--timeout", "0.1", FLASK_NSQ_NSQD_ADDRESSES="127.0.0.1:1"
         ),
+        "NSQ_OBSERVER is 'shop.nothing'": shop("consume", FLASK_NSQ_OBSERVER="shop.nothing"),
+        "must be PORT or HOST:PORT": shop("consume", "--metrics-address", "x:y"),
         "127.0.0.1:1": shop("stat", FLASK_NSQ_NSQD_HTTP_ADDRESSES="127.0.0.1:1"),
     }
     listed = shop("consume", "--list")

@@ -36,6 +36,7 @@ def application(name: str = "shop", **config: Any) -> Flask:
         ({"NSQ_PUBLISH_TIMEOUT": -1}, "publish_timeout"),
         ({"NSQ_OPTIONS": ["tls"]}, "NSQ_OPTIONS is ['tls']"),
         ({"NSQ_OPTIONS": {"max_atempts": 1}}, "did you mean 'max_attempts'"),
+        ({"NSQ_OBSERVER": 3}, "NSQ_OBSERVER is 3; it must be a function"),
         ({"NSQ_OPTIONS": {"topic": "t"}}, "its place is @nsq.handler"),
         ({"NSQ_OPTIONS": {"max_attempts": -1}}, "max_attempts"),
     ],

@@ -10,8 +10,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from gnsqsync.django.handlers import Handler, select
-from gnsqsync.django.writers import close_writers
+from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
+from gnsqsync.exposing import Exposed
 from gnsqsync.programs import run_consumers
 
 __all__ = ["Command"]
@@ -78,6 +79,12 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="How long handlers may go on after the first signal. Default: 30.",
         )
+        parser.add_argument(
+            "--metrics-address",
+            metavar="[HOST:]PORT",
+            help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with"
+            " --processes on this port and those behind it.",
+        )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
     def handle(self, **options: Any) -> None:
@@ -90,8 +97,9 @@ class Command(BaseCommand):
                 self._list(handlers)
                 return
             limits = {name: options[name] for name in ("concurrency", "max_in_flight")}
+            exposed = Exposed(options["metrics_address"])
             # Checked before anything is forked.
-            named = [(handler.name, handler.reader(**limits)) for handler in handlers]
+            named = [(h.name, h.reader(exposed=exposed, **limits)) for h in handlers]
         except (ConfigError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
         code = run_consumers(
@@ -103,6 +111,9 @@ class Command(BaseCommand):
             stop_timeout=timeout,
             before_fork=_before_fork,
             at_end=close_writers,
+            around=lambda number: exposed.serve(
+                [reader for _, reader in named], number, self._say, all_writers
+            ),
         )
         if code:
             raise CommandError("not stopped cleanly", returncode=code)

@@ -76,6 +76,7 @@ GNSQSYNC = {
         "NSQD": [os.environ.get("SHOP_NSQD", "127.0.0.1:1")],
         "NSQD_HTTP": [os.environ.get("SHOP_NSQD_HTTP", "127.0.0.1:1")],
         "OPTIONS": json.loads(os.environ.get("SHOP_OPTIONS", "{}")),
+        "OBSERVER": os.environ.get("SHOP_OBSERVER"),
     },
     "other": {"BACKEND": "memory"},
 }

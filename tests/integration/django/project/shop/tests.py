@@ -496,6 +496,12 @@ class Checks(SimpleTestCase):
                 ):
                     get_writer()
 
+    def test_an_observer_that_is_none(self):
+        for observer, text in ((1, "must be a function"), ("shop.x", "has no attribute 'x'")):
+            (found,) = problems(default={"NSQD": "a", "OBSERVER": observer})
+            self.assertIn("gnsqsync.E003 GNSQSYNC['default']: 'OBSERVER' is", found)
+            self.assertIn(text, found)
+
     def test_a_handler_of_an_unknown_alias(self):
         (found,) = problems(**GOOD)
         self.assertIn("E004 mail.nsq_handlers.send: GNSQSYNC has no entry 'other'", found)
