@@ -108,7 +108,9 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 )
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Publish there what is given up.")
 @click.option(
-    "--stop-timeout",
+    # As Django's and Flask's commands call it.
+    "--shutdown-timeout",
+    "stop_timeout",
     default=30.0,
     show_default=True,
     type=click.FloatRange(0),

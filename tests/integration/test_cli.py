@@ -371,25 +371,10 @@ def test_consume_says_so_when_a_handler_does_not_end(site: Site, tmp_path: Path)
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with NsqdHTTP(nsqd.http_address) as client:
         client.pub(topic, b"stuck")
-    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--stop-timeout", "0.2"]
+    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--shutdown-timeout", "0.2"]
     with started(arguments, cwd=tmp_path) as process:
         site.eventually(lambda: (tmp_path / "seen").exists(), 30)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT) == 1
-
-
-def test_the_second_signal_ends_a_stuck_handler(site: Site, tmp_path: Path) -> None:
-    nsqd, topic = site.nsqd(), unique()
-    (tmp_path / "jobs.py").write_text(HANDLERS)
-    with NsqdHTTP(nsqd.http_address) as client:
-        client.pub(topic, b"stuck")
-    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd)]
-    with started(arguments, cwd=tmp_path) as process:
-        site.eventually(lambda: (tmp_path / "seen").exists(), 30)
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT) == 1
 
 

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -96,40 +95,6 @@ def test_stat_without_an_answer_fails(project: Project) -> None:
 
 
 # -- the stop ------------------------------------------------------------------------------------
-
-
-def test_a_signal_under_load(project: Project) -> None:
-    """Handlers finish, what none had begun is back at nsqd at once, nothing is handled twice."""
-    project.make_channel("slow")
-    project.publish(*map(str, range(60)))
-    command = project.manage("nsq_consume", "shop.slowly", SHOP_SECONDS="0.7")
-    command.eventually(lambda: project.notes("done"))
-    command.signal(TERM)
-    output = command.end()
-    assert "stopped" in output and "Traceback" not in output
-    begun, done = project.notes("begun"), project.notes("done")
-    assert len(begun) == len(set(begun)) == len(done)
-    channel = project.channel("slow")
-    assert (channel.depth, channel.in_flight_count, channel.timeout_count) == (60 - len(done), 0, 0)
-    again = project.manage("nsq_consume", "shop.slowly", "--concurrency", "30", SHOP_SECONDS="0.01")
-    again.eventually(lambda: len(project.notes("done")) == 60)
-    again.signal(TERM)
-    again.end()
-    assert Counter(project.notes("begun")).most_common(1)[0][1] == 1
-
-
-def test_a_second_signal_forces(project: Project) -> None:
-    project.make_channel("slow")
-    project.publish(*map(str, range(10)))
-    command = project.manage("nsq_consume", "shop.slowly", SHOP_SECONDS="60")
-    command.eventually(lambda: len(project.notes("begun")) == 2)
-    command.signal(TERM)
-    # What nobody has begun is given back; the two handlers are waited for.
-    command.eventually(lambda: project.channel("slow").depth == 8)
-    command.signal(TERM)
-    output = command.end(1)
-    assert "stopped with 2 messages unanswered and 2 handlers at work" in output
-    assert "not stopped cleanly" in output
 
 
 def test_the_shutdown_timeout(project: Project) -> None:
@@ -323,20 +288,6 @@ def test_a_child_that_ends_by_itself_ends_all(project: Project) -> None:
     )
     output = command.end(1)
     assert "ended by itself with exit code 1; stopping" in output
-
-
-def test_a_second_signal_forces_all_processes(project: Project) -> None:
-    project.make_channel("slow")
-    project.publish(*map(str, range(4)))
-    command = project.manage(
-        "nsq_consume", "slowly", "--processes", "2", "--max-in-flight", "2", SHOP_SECONDS="60"
-    )
-    command.eventually(lambda: len(project.notes("begun")) == 4)
-    command.signal(TERM)
-    with pytest.raises(AssertionError, match="goes on"):
-        command.wait_for("stopped with", 0.5)
-    command.signal(TERM)
-    assert command.end(1).count("and 2 handlers at work") == 2
 
 
 def test_reload(project: Project) -> None:

@@ -109,19 +109,6 @@ def test_published_consumed_and_shown(shop: Shop) -> None:
     }
 
 
-def test_a_signal_under_load_and_a_second_one(shop: Shop) -> None:
-    shop.fill(10)
-    command = shop("consume", "--topic", shop.topic, FLASK_SECONDS="60")
-    command.eventually(lambda: len(shop.notes("begun")) == 2)
-    command.signal(TERM)
-    # What nobody has begun is given back; the two handlers are waited for.
-    command.eventually(lambda: shop.channel().depth == 8)
-    command.signal(TERM)
-    output = command.end(1)
-    assert "stopped with 2 messages unanswered and 2 handlers at work" in output
-    assert "not stopped cleanly" in output
-
-
 def test_several_processes(shop: Shop) -> None:
     shop.fill(40)
     command = shop(
@@ -138,7 +125,7 @@ def test_several_processes(shop: Shop) -> None:
 
 def test_reload(shop: Shop) -> None:
     shop.fill(1)
-    command = shop("consume", "work", "--reload")
+    command = shop("consume", "--topic", shop.topic, "--reload")
     command.eventually(lambda: shop.notes("done version 1"))
     (shop.folder / "shop.py").write_text(SHOP.replace("version 1", "version 2"))
     command.wait_for(r"shop\.py changed; starting again(.|\n)*work consumes")
