@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import clients as client_list
-from tests.bench import machine, report
+from tests.bench import environments, machine, report
 from tests.bench import progress as progress_kinds
 from tests.bench import rows as row_list
-from tests.bench.cells import Bench, Plan
+from tests.bench.cells import Bench, Layout, Plan
+from tests.bench.progress import Progress
 from tests.bench.server import Server, find
 
-QUICK = {"rounds": 3, "seconds": 0.25}
-FULL = {"rounds": 7, "seconds": 1.5}
+QUICK = {"rounds": 2, "seconds": 0.15}
+FULL = {"rounds": 5, "seconds": 0.3}
 
 
 def names(text: str) -> list[str]:
@@ -28,7 +30,18 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m tests.bench",
         description="Measure gnsqsync beside its peers and a raw-socket floor on a real nsqd.",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer, shorter rounds: under 2 min")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--quick", action="store_true", help="less of the table: under 2 min")
+    what.add_argument("--ramp", action="store_true", help="latency and cost at rates in between")
+    what.add_argument(
+        "--scale", action="store_true", help="connections, topics, processes, sizes, handler times"
+    )
+    what.add_argument(
+        "--instructions", action="store_true", help="instructions a message, by valgrind"
+    )
+    what.add_argument(
+        "--docs", action="store_true", help="all of it, and the tables and pictures of the docs"
+    )
     parser.add_argument("--rounds", type=int, help="how often each cell is measured")
     parser.add_argument("--seconds", type=float, help="about how long each cell is measured")
     parser.add_argument("--messages", type=int, help="messages a cell, instead of --seconds")
@@ -36,17 +49,23 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--only", type=names, default=[], help="rows or beginnings of rows: consume,publish-1"
     )
     parser.add_argument(
-        "--clients", type=names, default=[], help="ours,floor,floor-real,gnsq,pynsq"
+        "--clients", type=names, default=[], help="by name: ours,ours-gevent,floor,go-nsq"
     )
-    parser.add_argument("--runtime", choices=("threads", "gevent"), default="threads")
     parser.add_argument(
         "--pin",
         action=argparse.BooleanOptionalAction,
-        default=bool(machine.usable_cpus()),
-        help="client and nsqd on one CPU: right for ratios; without it throughput is natural",
+        help="client and nsqd on one CPU: right for ratios; without it throughput is natural;"
+        " both when neither is said, but for --quick, which pins",
     )
-    parser.add_argument("--cpu", type=int, help="which CPU --pin means; the last one by default")
+    parser.add_argument("--cpu", type=int, help="which CPU pinned means; the last one by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw PNG files there")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=client_list.REPOSITORY / "docs" / "guides" / "performance",
+        help="where --docs writes; that of the docs by default",
+    )
     parser.add_argument("--nsqd", metavar="PROGRAM", help="instead of the one tests/support finds")
     parser.add_argument("--cell-timeout", type=float, default=60.0, help="seconds; default 60")
     chosen = parser.parse_args(argv)
@@ -60,67 +79,78 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--pin needs a system with CPU affinity")
     if chosen.cpu is not None and chosen.cpu not in cpus:
         parser.error(f"--cpu {chosen.cpu} is not among the usable CPUs {cpus}")
+    chosen.layouts = []
+    if cpus and chosen.pin is not False:
+        chosen.layouts.append(Layout("pinned", cpus[-1] if chosen.cpu is None else chosen.cpu))
+    if not cpus or chosen.pin is False or (chosen.pin is None and not chosen.quick):
+        chosen.layouts.append(Layout("free", None))
     try:
-        chosen.only = row_list.select(chosen.only)
-        chosen.clients = client_list.select(chosen.clients)
+        chosen.only = row_list.select(chosen.only, chosen.quick)
+        chosen.clients = client_list.select(chosen.clients, chosen.quick)
     except ValueError as error:
         parser.error(str(error))
     return chosen
 
 
+def commands(chosen: argparse.Namespace, progress: Progress) -> dict[str, list[str]]:
+    """How each client is started, by name; those that cannot be made ready are told."""
+    ready: dict[str, list[str]] = {}
+    for client in chosen.clients:
+        try:
+            ready[client.name] = environments.command_of(client, progress.say)
+        except environments.Unavailable as error:
+            progress.say(str(error))
+    return ready
+
+
+def measure_table(chosen: argparse.Namespace, program: Path, progress: Progress) -> Bench:
+    plan = Plan(chosen.rounds, chosen.seconds, chosen.messages, chosen.cell_timeout)
+    ready = commands(chosen, progress)
+    with contextlib.ExitStack() as stack:
+        servers = {
+            layout.name: stack.enter_context(Server(program, layout.cpu))
+            for layout in chosen.layouts
+        }
+        bench = Bench(servers, chosen.layouts, plan, ready, progress)
+        bench.run(chosen.only, [c for c in chosen.clients if c.name in ready])
+    return bench
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 when a cell or a client failed, 2 when nothing could be measured."""
+    """The exit status: 0, 1 when a cell or a client failed, 2 when nothing could be measured.
+
+    That a peer hangs is a finding, and no failure.
+    """
     chosen = arguments(argv)
-    plan = Plan(
-        rounds=chosen.rounds,
-        seconds=chosen.seconds,
-        messages=chosen.messages,
-        cpu=(chosen.cpu if chosen.cpu is not None else machine.usable_cpus()[-1])
-        if chosen.pin
-        else None,
-        cell_timeout=chosen.cell_timeout,
-        runtime=chosen.runtime,
-    )
     with progress_kinds.choose() as progress:
-        pythons: dict[str, str] = {}
-        for client in chosen.clients:
-            try:
-                pythons[client.name] = client_list.python_of(client, progress.say)
-            except client_list.Unavailable as error:
-                progress.say(str(error))
-        ready = [client for client in chosen.clients if client.name in pythons]
         try:
             program = find(chosen.nsqd)
         except FileNotFoundError as error:
             progress.say(f"no real nsqd: {error}")
             return 2
         before = machine.describe()
-        with Server(program, plan.cpu) as server:
-            before["nsqd"] = server.version
-            bench = Bench(server, plan, pythons, progress)
-            bench.run(chosen.only, ready)
+        before["nsqd"] = Server(program, None).version
+        bench = measure_table(chosen, program, progress)
         before["load_average_after"] = machine.describe()["load_average"]
 
-    layout = "any CPU" if plan.cpu is None else f"client and nsqd on CPU {plan.cpu}"
-    print(f"{before['cpu']}, {before['cores']} cores, {before['kernel']}, {before['python']}")
-    print(f"{before['nsqd']}; {layout}; {plan.rounds} rounds; median (min..max)")
+    print(machine.title(before))
+    print(f"{chosen.rounds} rounds; median (min..max)")
     print("load average {:.1f} before, {:.1f} after\n".format(
         before["load_average"][0], before["load_average_after"][0]))  # fmt: skip
     print(report.table(bench, chosen.only, chosen.clients))
+    options = {
+        "rounds": chosen.rounds,
+        "seconds": None if chosen.messages else chosen.seconds,
+        "messages": chosen.messages,
+        "packages": {c.name: list(c.packages) for c in chosen.clients if c.packages},
+    }
+    whole = report.document(bench, chosen.only, before, options)
     if chosen.json is not None:
-        options = {
-            "rounds": plan.rounds,
-            "seconds": None if plan.messages else plan.seconds,
-            "messages": plan.messages,
-            "pinned_cpu": plan.cpu,
-            "runtime": plan.runtime,
-            "packages": {c.name: list(c.packages) for c in chosen.clients if c.packages},
-        }
-        whole = report.document(bench, chosen.only, before, options)
         chosen.json.write_text(json.dumps(whole, indent=1) + "\n")
     if not bench.samples:
         return 2
-    return 1 if bench.failures or len(ready) < len(chosen.clients) else 0
+    unexpected = [failure for failure in whole["failures"] if failure["state"] != "hangs"]
+    return 1 if unexpected or len(bench.versions) < len(chosen.clients) else 0
 
 
 if __name__ == "__main__":

@@ -6,21 +6,40 @@ machine does hits all of them alike.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.bench.clients import Client
+from tests.bench.clients import HERE, Client
 from tests.bench.progress import Progress
-from tests.bench.rows import Row
+from tests.bench.rows import LATENCY_SECONDS, Row
 from tests.bench.runners.measure import Order
-from tests.bench.server import Server
+from tests.bench.server import Server, pinned
+
+PACER = HERE / "runners" / "pacer.py"
+
+# A first, short run that takes longer has come to a standstill.
+PROBE_TIMEOUT = 10.0
 
 
 class Failed(Exception):
     """A cell that gave no figure. The text is what the child said, its last line the shortest."""
+
+
+class Hung(Failed):
+    """A cell that did not end in time and was killed."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where client and nsqd run: both on one CPU (``pinned``), or wherever the kernel likes."""
+
+    name: str
+    cpu: int | None
 
 
 @dataclass(frozen=True)
@@ -30,15 +49,18 @@ class Plan:
     rounds: int
     seconds: float
     messages: int | None
-    cpu: int | None
     cell_timeout: float
-    runtime: str
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured cell: seconds of the client's wall and CPU time, and nsqd's CPU time."""
+    """One measured cell: seconds of the client's wall and CPU time, and nsqd's CPU time.
 
+    ``server_reads`` and ``server_writes``: system calls of nsqd. Memory in KiB: after the imports,
+    when the meter started and when it stopped. ``latencies``: microseconds.
+    """
+
+    layout: str
     row: str
     client: str
     round: int
@@ -46,8 +68,13 @@ class Sample:
     wall: float
     user: float
     system: float
-    server: float | None
-    max_rss_kib: int
+    server: float | None = None
+    server_reads: int | None = None
+    server_writes: int | None = None
+    imports_kib: int | None = None
+    start_kib: int | None = None
+    stop_kib: int | None = None
+    latencies: tuple[int, ...] = ()
 
     @property
     def micros(self) -> float:
@@ -63,110 +90,218 @@ class Sample:
     def server_micros(self) -> float | None:
         return None if self.server is None else self.server / self.messages * 1e6
 
+    @property
+    def memory_mib(self) -> float | None:
+        """Memory above the imports, at the end of the measurement."""
+        if self.stop_kib is None or self.imports_kib is None:
+            return None
+        return (self.stop_kib - self.imports_kib) / 1024
+
+    @property
+    def growth(self) -> float | None:
+        """Bytes of memory that each measured message has left behind."""
+        if self.stop_kib is None or self.start_kib is None:
+            return None
+        return (self.stop_kib - self.start_kib) * 1024 / self.messages
+
 
 class Bench:
-    """The state of one run of the command."""
+    """The state of one run of the command; ``servers`` by the name of their layout."""
 
     def __init__(
-        self, server: Server, plan: Plan, pythons: dict[str, str], progress: Progress
+        self,
+        servers: Mapping[str, Server],
+        layouts: Sequence[Layout],
+        plan: Plan,
+        commands: Mapping[str, list[str]],
+        progress: Progress,
     ) -> None:
         self.samples: list[Sample] = []
-        self.failures: dict[tuple[str, str], str] = {}
+        self.failures: dict[tuple[str, str, str], Failed] = {}
         self.versions: dict[str, dict[str, str]] = {}
-        self._server = server
+        self.layouts = layouts
+        self._servers = servers
         self._plan = plan
-        self._pythons = pythons
+        self._commands = commands
         self._progress = progress
         self._topics = 0
 
     def run(self, rows: Sequence[Row], clients: Sequence[Client]) -> None:
         """All cells of all rounds. A cell that fails is noted and not tried again."""
         plan = self._plan
-        cells = [(row, c) for row in rows for c in clients if row.kind in c.kinds]
-        probes = plan.messages is None
-        self._progress.total(len(cells) * (plan.rounds + probes))
-        counts: dict[tuple[str, str], int] = {}
-        for number in range(0 if probes else 1, plan.rounds + 1):
-            for row in rows:
-                doing = [c for c in clients if row.kind in c.kinds]
+        cells = [
+            (layout, row)
+            for layout in self.layouts
+            for row in rows
+            if layout.name in row.layouts or len(self.layouts) == 1
+        ]
+        doing = {row.name: [c for c in clients if c.can(row)] for row in rows}
+        first = 0 if plan.messages is None else 1
+        self._progress.total(
+            sum(
+                len(doing[row.name]) * (row.rounds(plan.rounds) + (first == 0 and row.has_probe))
+                for _, row in cells
+            )
+        )
+        counts: dict[tuple[str, str, str], int] = {}
+        for number in range(first, plan.rounds + 1):
+            for layout, row in cells:
+                if number > row.rounds(plan.rounds) or (number == 0 and not row.has_probe):
+                    continue
                 # Nobody always follows the same neighbour.
-                turn = number % len(doing) if doing else 0
-                for client in doing[turn:] + doing[:turn]:
-                    key = row.name, client.name
-                    if key in self.failures:
-                        self._progress.skip()
-                        continue
-                    probing = number == 0
-                    self._progress.begin(
-                        f"{'probe' if probing else f'round {number}'}: {row.name} {client.name}"
-                    )
-                    messages = row.probe if probing else counts.get(key, plan.messages or 0)
-                    try:
-                        sample = self._cell(row, client, number, row.whole(messages))
-                    except Failed as error:
-                        self.failures[key] = str(error)
-                        short = str(error).splitlines()[-1]
-                        self._progress.say(f"{row.name} {client.name} failed: {short}")
-                        continue
-                    if probing:
-                        counts[key] = row.whole(sample.rate * plan.seconds)
-                    else:
-                        self.samples.append(sample)
+                able = doing[row.name]
+                turn = number % len(able) if able else 0
+                for client in able[turn:] + able[:turn]:
+                    self._next(layout, row, client, number, counts)
 
-    def _cell(self, row: Row, client: Client, number: int, messages: int) -> Sample:
+    def _next(
+        self,
+        layout: Layout,
+        row: Row,
+        client: Client,
+        number: int,
+        counts: dict[tuple[str, str, str], int],
+    ) -> None:
+        plan, key = self._plan, (layout.name, row.name, client.name)
+        if key in self.failures:
+            self._progress.skip()
+            return
+        what = f"round {number}" if number else "probe"
+        self._progress.begin(f"{what}, {layout.name}: {row.name} {client.name}")
+        if row.kind == "latency":
+            messages = plan.messages or round(row.rate * LATENCY_SECONDS)
+        else:
+            messages = counts.get(key, plan.messages or row.probe)
+        try:
+            sample = self.cell(layout, row, client, number, row.whole(messages))
+        except Failed as error:
+            self.failures[key] = error
+            short = str(error).splitlines()[-1]
+            self._progress.say(f"{layout.name}: {row.name} {client.name} failed: {short}")
+            return
+        if number:
+            self.samples.append(sample)
+        else:
+            counts[key] = row.whole(sample.rate * plan.seconds)
+
+    def cell(self, layout: Layout, row: Row, client: Client, number: int, messages: int) -> Sample:
+        """Measure one cell. Raises Failed, or Hung when its child had to be killed."""
+        result = self.measure(layout, row, client, messages, PROBE_TIMEOUT if number == 0 else None)
+        known = {name: result[name] for name in Sample.__dataclass_fields__ if name in result}
+        known["latencies"] = tuple(result.get("latencies", ()))
+        return Sample(layout=layout.name, row=row.name, client=client.name, round=number, **known)
+
+    def measure(
+        self,
+        layout: Layout,
+        row: Row,
+        client: Client,
+        messages: int,
+        timeout: float | None = None,
+        steps: Sequence[tuple[float, int]] = (),
+        flavour: str = "",
+    ) -> dict[str, Any]:
+        """What the runner printed. ``steps``: rates and messages, instead of the row's rate."""
         self._topics += 1
+        server = self._servers[layout.name]
         topic, channel = f"bench-{self._topics}", "bench" if row.consumes else ""
-        self._server.create(topic, channel)
+        server.create(topic, channel)
+        order = Order(
+            kind=row.kind,
+            address=server.tcp_address,
+            topic=topic,
+            channel=channel,
+            messages=messages,
+            warmup=row.warmup,
+            body_size=row.body_size,
+            callers=row.callers,
+            batch=row.batch,
+            max_in_flight=row.max_in_flight,
+            workers=row.workers,
+            transport=row.transport,
+            ca_file=server.ca_file,
+            collect=row.collect,
+            seconds=self._plan.seconds,
+            flavour=flavour or client.flavour,
+            cpu=layout.cpu,
+            server_pid=server.pid,
+        )
         try:
-            order = Order(
-                kind=row.kind,
-                address=self._server.tcp_address,
-                topic=topic,
-                channel=channel,
-                messages=messages,
-                warmup=row.warmup,
-                body_size=row.body_size,
-                callers=row.callers,
-                batch=row.batch,
-                max_in_flight=row.max_in_flight,
-                flavour=self._plan.runtime if client.name == "ours" else client.flavour,
-                cpu=self._plan.cpu,
-                server_pid=self._server.pid,
-            )
-            if row.consumes:
-                fed = row.warmup + messages + row.surplus
-                self._server.feed(topic, channel, fed, order.body)
-            result = self._child(client, order)
+            if row.fed:
+                server.feed(topic, channel, row.warmup + messages + row.surplus, order.body)
+            pacer = None
+            if row.kind == "latency":
+                pacer = {
+                    "address": order.address,
+                    "topic": topic,
+                    "body_size": order.body_size,
+                    "cpu": order.cpu,
+                    "steps": steps or [(row.rate, row.warmup + messages)],
+                }
+            result = self._child(client, order, pacer, timeout or self._plan.cell_timeout, server)
             if not row.consumes:
-                received = self._server.published(topic)
-                if received != row.warmup + messages:
-                    raise Failed(
-                        f"{row.warmup + messages} messages published, nsqd received {received}"
-                    )
+                said = result["messages"] + (row.warmup if client.name != "nsq-bench" else 0)
+                received = server.published(topic)
+                if received != said:
+                    raise Failed(f"{said} messages published, nsqd received {received}")
         finally:
-            self._server.delete(topic)
+            server.delete(topic)
         versions = result.pop("versions")
-        versions["python"] = result.pop("python")
+        if "python" in result:
+            versions["python"] = result.pop("python")
         self.versions[client.name] = versions
-        return Sample(row=row.name, client=client.name, round=number, **result)
+        return result
 
-    def _child(self, client: Client, order: Order) -> dict[str, Any]:
-        command = [self._pythons[client.name], str(client.script), json.dumps(asdict(order))]
-        try:
-            child = subprocess.run(
-                command,
-                env=client.environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=self._plan.cell_timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise Failed(f"no end within {self._plan.cell_timeout:g} s") from None
-        lines = child.stdout.splitlines()
+    def _child(
+        self,
+        client: Client,
+        order: Order,
+        pacer: dict[str, Any] | None,
+        timeout: float,
+        server: Server,
+    ) -> dict[str, Any]:
+        command = [*self._commands[client.name], json.dumps(asdict(order))]
+        if order.cpu is not None and client.runner in client.go:
+            # Before Go counts its CPUs, which it does once, at start.
+            command = pinned(order.cpu, command)
+        child = start(command, client.environment())
+        with contextlib.ExitStack() as stack:
+            stack.callback(_end, child)
+            if pacer is not None:
+                try:
+                    server.wait_for_consumer(order.topic, child)
+                except RuntimeError as error:
+                    raise Failed(f"{child.communicate()[1].strip()}\n{error}") from None
+                publisher = start([sys.executable, str(PACER), json.dumps(pacer)], None)
+                stack.callback(_end, publisher)
+            try:
+                output, said = child.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                raise Hung(f"no end within {timeout:g} s") from None
+            if pacer is not None and publisher.wait(timeout):
+                raise Failed(f"the publisher ended: {publisher.communicate()[1][-2000:]}")
+        lines = output.splitlines()
         if child.returncode != 0 or not lines:
-            said = child.stderr.strip()[-4000:] or "it said nothing"
-            raise Failed(f"exit status {child.returncode}:\n{said}")
+            raise Failed(
+                f"exit status {child.returncode}:\n{said.strip()[-4000:] or 'it said nothing'}"
+            )
         result: dict[str, Any] = json.loads(lines[-1])
         return result
+
+
+def start(command: Sequence[str], environment: dict[str, str] | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Kill a child that still runs, and let go of its pipes."""
+    if child.poll() is None:
+        child.kill()
+    child.communicate()

@@ -35,3 +35,11 @@ def describe() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "load_average": list(os.getloadavg()),
     }
+
+
+def title(described: dict[str, Any]) -> str:
+    """The machine in one line."""
+    return (
+        f"{described['cpu']}, {described['cores']} cores, {described['kernel']},"
+        f" {described['python']}, {described['nsqd']}"
+    )

@@ -16,9 +16,12 @@ import time
 import urllib.parse
 import urllib.request
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import trustme
 
 from tests.bench.runners import rawnsq
 
@@ -27,7 +30,15 @@ SETTLE_TIMEOUT = 60.0
 FEED_BATCH = 500
 
 # execv after setting the affinity: the Go runtime counts its CPUs once, at start.
-_PINNED = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"  # noqa: E501
+_PINNED = (
+    "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])});"
+    " os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def pinned(cpu: int, command: Sequence[str]) -> list[str]:
+    """``command`` on one CPU only."""
+    return [sys.executable, "-c", _PINNED, str(cpu), *command]
 
 
 class Server:
@@ -41,18 +52,28 @@ class Server:
         self._log: deque[str] = deque(maxlen=50)
         self._listening = threading.Event()
         self._data = tempfile.TemporaryDirectory(prefix="nsqd-bench-")
+        folder = Path(self._data.name)
+        self.ca_file = str(folder / "ca.pem")
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        authority.cert_pem.write_to_path(self.ca_file)
+        certificate.private_key_pem.write_to_path(str(folder / "key.pem"))
+        certificate.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
 
     def __enter__(self) -> Server:
         command = [
             str(self.program),
             "--tcp-address=127.0.0.1:0",
             "--http-address=127.0.0.1:0",
+            "--https-address=127.0.0.1:0",
             f"--data-path={self._data.name}",
             "--mem-queue-size=1000000",
             "--max-rdy-count=2500",
+            f"--tls-cert={self._data.name}/cert.pem",
+            f"--tls-key={self._data.name}/key.pem",
         ]
         if self._cpu is not None:
-            command = [sys.executable, "-c", _PINNED, str(self._cpu), *command]
+            command = pinned(self._cpu, command)
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -93,18 +114,31 @@ class Server:
     def feed(self, topic: str, channel: str, messages: int, body: bytes) -> None:
         """Put ``messages`` into the channel by MPUB and wait until all have got there."""
         with rawnsq.connect(_host_port(self.tcp_address)) as sock:
-            command = rawnsq.mpub(topic, [body] * FEED_BATCH)
-            for _ in range(messages // FEED_BATCH):
+            # nsqd takes 5 MiB in an MPUB.
+            batch = max(1, min(FEED_BATCH, 4_000_000 // len(body)))
+            command = rawnsq.mpub(topic, [body] * batch)
+            for _ in range(messages // batch):
                 sock.sendall(command)
                 rawnsq.read_ok(sock)
-            if messages % FEED_BATCH:
-                sock.sendall(rawnsq.mpub(topic, [body] * (messages % FEED_BATCH)))
+            if messages % batch:
+                sock.sendall(rawnsq.mpub(topic, [body] * (messages % batch)))
                 rawnsq.read_ok(sock)
         give_up = time.monotonic() + SETTLE_TIMEOUT
         # nsqd has no event for this: its topic hands over to the channel in a loop of its own.
         while self._topic(topic)["channels"][0]["depth"] < messages:
             if time.monotonic() > give_up:
                 raise RuntimeError(f"nsqd did not move {messages} messages to {topic}/{channel}")
+            time.sleep(0.02)
+
+    def wait_for_consumer(self, topic: str, child: subprocess.Popen[str]) -> None:
+        """Until the channel has one; RuntimeError when the consumer has ended before."""
+        give_up = time.monotonic() + SETTLE_TIMEOUT
+        # nsqd has no event for this either.
+        while not self._topic(topic)["channels"][0]["client_count"]:
+            if child.poll() is not None:
+                raise RuntimeError("the consumer ended before it subscribed")
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"nobody subscribed to {topic}")
             time.sleep(0.02)
 
     def published(self, topic: str) -> int:

@@ -5,7 +5,6 @@ No figure is judged here; how fast anything is depends on the machine.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import socket
 import subprocess
@@ -27,12 +26,10 @@ HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
 REAL = pytest.mark.parametrize("server_kind", ["real"])
 
 
-def have_ours() -> bool:
-    return all(importlib.util.find_spec(f"gnsqsync.{name}") for name in ("reader", "writer"))
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.bench", "--no-pin", "--rounds=1", *arguments]
+def bench(
+    *arguments: str, layout: tuple[str, ...] = ("--no-pin",)
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.bench", *layout, "--rounds=1", *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
     )
@@ -40,21 +37,45 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @REAL
 def test_every_row_of_floor_and_ours(server_kind: str, tmp_path: Path) -> None:
-    names = ["ours", "floor"] if have_ours() else ["floor"]
+    names = ["ours", "floor"]
     out = tmp_path / "out.json"
     ran = bench("--messages=160", f"--clients={','.join(names)}", f"--json={out}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
     found: dict[str, Any] = json.loads(out.read_text())
     measured = {(s["row"], s["client"]): s for s in found["samples"]}
-    assert set(measured) == {(row.name, name) for row in rows.ROWS for name in names}
+    chosen = clients.select(names)
+    assert set(measured) == {(r.name, c.name) for r in rows.ROWS for c in chosen if c.can(r)}
     for (row_name, _), sample in measured.items():
         assert sample["messages"] == (200 if row_name == "publish-many" else 160)
         assert sample["wall"] > 0 and sample["user"] + sample["system"] >= 0
+        assert sample["server_reads"] >= 0 and sample["stop_kib"] >= sample["imports_kib"] > 0
+        assert len(sample["latencies"]) == (160 if row_name.startswith("latency") else 0)
     assert found["failures"] == []
     assert found["machine"]["nsqd"].startswith("nsqd v")
     for row in rows.ROWS:
         assert f"{row.name}: {row.title}" in ran.stdout
+
+
+@REAL
+def test_gevent_and_both_layouts(server_kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ran = bench(
+        "--messages=160",
+        "--only=publish-1,consume-2500",
+        "--clients=ours-gevent,floor-gevent",
+        f"--json={out}",
+        layout=(),
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(out.read_text())
+    cells = {(s["layout"], s["row"], s["client"]) for s in found["samples"]}
+    assert cells == {
+        (layout["name"], row, name)
+        for layout in found["layouts"]
+        for row in ("publish-1", "publish-16", "consume-2500-workers", "consume-2500")
+        for name in ("ours-gevent", "floor-gevent")
+    }
 
 
 @REAL
@@ -69,9 +90,9 @@ def test_a_cell_without_a_figure_is_told(server_kind: str, tmp_path: Path) -> No
     )
     assert ran.returncode == 2
     assert "publish-16 floor failed: no end within 0.001 s" in ran.stderr
-    assert "failed" in ran.stdout
-    failed = [failure["row"] for failure in json.loads(out.read_text())["failures"]]
-    assert failed == ["publish-1", "publish-16"]
+    assert "hangs" in ran.stdout
+    failed = [(f["row"], f["state"]) for f in json.loads(out.read_text())["failures"]]
+    assert failed == [("publish-1", "hangs"), ("publish-16", "hangs")]
 
 
 @pytest.mark.parametrize("argument", ["--only=nothing", "--clients=nobody", "--rounds=0"])
@@ -80,26 +101,44 @@ def test_a_wrong_option_is_refused(argument: str) -> None:
 
 
 def sample(client: str, number: int, wall: float, user: float) -> Sample:
-    return Sample("consume-1", client, number, 1000, wall, user, 0.001, 0.002, 0)
+    return Sample("free", "consume-200", client, number, 1000, wall, user, 0.001, 0.002)
 
 
 def test_medians_spread_and_ratios() -> None:
     samples = [sample("floor", n, 0.5, user) for n, user in enumerate([0.001, 0.003, 0.009])]
     samples += [sample("gnsq", n, 1.0, user) for n, user in enumerate([0.029, 0.039, 0.019])]
-    floor, gnsq = report.summary(samples, rows.select(["consume-1"]))
+    floor, gnsq = report.summary(samples, rows.select(["consume-200"]))
     assert floor["micros"] == pytest.approx({"median": 4.0, "min": 2.0, "max": 10.0})
     assert gnsq["rate"] == pytest.approx({"median": 1000.0, "min": 1000.0, "max": 1000.0})
     assert gnsq["server_micros"]["median"] == pytest.approx(2.0)
     assert gnsq["cpu_ratio"] == pytest.approx({"floor": 7.5, "gnsq": 1.0})
     assert floor["rate_ratio"] == pytest.approx({"floor": 1.0, "gnsq": 2.0})
+    assert floor["goal"] is gnsq["goal"] is None
+
+
+@pytest.mark.parametrize(("times", "reached"), [(1.0, True), (2.25, True), (2.4, False)])
+def test_a_goal_is_a_multiple_of_the_floor(times: float, reached: bool) -> None:
+    (row,) = rows.select(["consume-200"])
+    assert row.goal is not None and 2.25 / 1.1 < row.goal < 2.4 / 1.1
+    samples = [sample("floor", 1, 1.0, 0.009), sample("ours", 1, 1.0, 0.010 * times - 0.001)]
+    _, ours = report.summary(samples, [row])
+    assert ours["reached"] is reached
+
+
+def test_percentiles() -> None:
+    values = list(range(1, 101))
+    found = [report.percentile(values, part) for part in (0.0, 0.5, 0.99, 1.0)]
+    assert found == [1, 50, 99, 100]
+    assert report.percentile([7], 0.99) == 7
 
 
 def test_rows_and_clients_are_chosen_by_name() -> None:
     assert [r.name for r in rows.select(["consume-2", "publish-1"])] == [
         "publish-1",
         "publish-16",
-        "consume-200",
+        "consume-2500-workers",
         "consume-2500",
+        "consume-200",
     ]
     assert [c.name for c in clients.select(["gnsq", "floor"])] == ["floor", "gnsq"]
     assert "floor-real" not in [c.name for c in clients.select([])]
@@ -112,7 +151,7 @@ def test_message_counts_fit_the_callers_and_the_queue() -> None:
     assert shared.whole(100) == 96
     for row in rows.ROWS:
         most = row.whole(10**9)
-        assert most + row.warmup + row.surplus <= 1_000_000
+        assert most + row.warmup + row.surplus <= 1_000_000 or row.kind == "latency"
         assert most % (row.callers * row.batch) == 0
 
 

@@ -11,6 +11,7 @@ import _thread
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from struct import Struct
 
 import measure
@@ -115,16 +116,16 @@ class Consumer:
     def __init__(self, order: Order, meter: Meter) -> None:
         self._order = order
         self._meter = meter
-        self._sock = rawnsq.connect(order.host_port)
-        self._sock.sendall(f"SUB {order.topic} {order.channel}\n".encode())
-        if rawnsq.read_answer(self._sock) != b"OK":
+        connection = rawnsq.connect(order.host_port, order.transport, order.ca_file)
+        self.send, self._receive = connection.sendall, connection.recv
+        connection.sendall(f"SUB {order.topic} {order.channel}\n".encode())
+        if rawnsq.read_answer(connection) != b"OK":
             raise rawnsq.Refused("SUB was not answered by OK")
-        self._sock.sendall(b"RDY %d\n" % order.max_in_flight)
-        self.send = self._sock.sendall
+        connection.sendall(b"RDY %d\n" % order.max_in_flight)
 
     def run(self) -> None:
         meter, unpack, make = self._meter, FRAME.unpack_from, Message
-        receive, handler, finished = self._sock.recv, self._handler(), FINISHED
+        receive, handler, finished = self._receive, self._handler(), FINISHED
         in_flight, rest = 0, b""
         while not meter.stopped:
             data = receive(rawnsq.CHUNK)
@@ -162,15 +163,7 @@ class Consumer:
                 in_flight -= len(done)
 
     def _handler(self) -> Callable[[Message], None]:
-        count, mark, reached = 0, self._order.warmup, self._meter.reached
-
-        def handler(message: Message) -> None:
-            nonlocal count, mark
-            count += 1
-            if count == mark:
-                mark = reached(count)
-
-        return handler
+        return measure.counting_handler(self._order, self._meter, attrgetter("body"), lambda: None)
 
     def _short_frames(self, rest: bytes) -> bytes:
         """Takes whole frames shorter than a message's head, such as heartbeats, off the rest."""
@@ -229,7 +222,7 @@ class FullConsumer(Consumer):
 
     def run(self) -> None:
         meter, unpack, clock, lock = self._meter, FRAME.unpack_from, time.monotonic, self.lock
-        receive, handler = self._sock.recv, self._handler()
+        receive, handler = self._receive, self._handler()
         rest = b""
         while not meter.stopped:
             data = receive(rawnsq.CHUNK)
@@ -278,4 +271,11 @@ def consume(order: Order, meter: Meter) -> None:
 
 
 if __name__ == "__main__":
-    measure.main({"publish": publish, "publish_many": publish_many, "consume": consume})
+    measure.main(
+        {
+            "publish": publish,
+            "publish_many": publish_many,
+            "consume": consume,
+            "latency": consume,
+        }
+    )

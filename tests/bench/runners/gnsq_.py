@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import gevent
+from operator import attrgetter
+from typing import Any
+
 import gnsq
 import measure
 from gevent.event import Event
@@ -21,20 +23,7 @@ def publish(order: Order, meter: Meter) -> None:
         measure.one_by_one(order, meter, lambda: client.publish(topic, body))
         return
 
-    def caller(count: int) -> None:
-        for _ in range(count):
-            client.publish(topic, body)
-
-    def all_callers(count: int) -> None:
-        share = count // order.callers
-        gevent.joinall(
-            [gevent.spawn(caller, share) for _ in range(order.callers)], raise_error=True
-        )
-
-    all_callers(order.warmup)
-    meter.start()
-    all_callers(order.messages)
-    meter.stop()
+    measure.in_greenlets(order, meter, lambda: client.publish(topic, body))
 
 
 def publish_many(order: Order, meter: Meter) -> None:
@@ -42,16 +31,18 @@ def publish_many(order: Order, meter: Meter) -> None:
     measure.one_by_one(order, meter, lambda: client.multipublish(topic, bodies))
 
 
+def options(order: Order) -> dict[str, Any]:
+    if order.transport == "tls":
+        return {"tls_v1": True, "tls_options": {"ca_certs": order.ca_file}}
+    return {order.transport: True} if order.transport else {}
+
+
 def consume(order: Order, meter: Meter) -> None:
-    count, mark, reached, done = 0, order.warmup, meter.reached, Event()
+    done = Event()
+    counting = measure.counting_handler(order, meter, attrgetter("body"), done.set)
 
     def handler(consumer: gnsq.Consumer, message: gnsq.Message) -> None:
-        nonlocal count, mark
-        count += 1
-        if count == mark:
-            mark = reached(count)
-            if mark < 0:
-                done.set()
+        counting(message)
 
     consumer = gnsq.Consumer(
         order.topic,
@@ -59,6 +50,7 @@ def consume(order: Order, meter: Meter) -> None:
         order.address,
         message_handler=handler,
         max_in_flight=order.max_in_flight,
+        **options(order),
     )
     consumer.start(block=False)
     done.wait()
@@ -66,6 +58,11 @@ def consume(order: Order, meter: Meter) -> None:
 
 if __name__ == "__main__":
     measure.main(
-        {"publish": publish, "publish_many": publish_many, "consume": consume},
+        {
+            "publish": publish,
+            "publish_many": publish_many,
+            "consume": consume,
+            "latency": consume,
+        },
         ("gnsq", "gevent", "greenlet", "blinker"),
     )

@@ -5,6 +5,7 @@ Standard library only: runners are started as scripts, most of them in a peer's 
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import os
@@ -23,7 +24,8 @@ from typing import Any
 class Order:
     """One cell: what to do, how often, on which nsqd. ``warmup`` messages come first, unmeasured.
 
-    ``flavour`` is the runner's own matter (the runtime of ours, the kind of floor).
+    ``flavour`` is the runner's own matter (the runtime of ours, the kind of floor). ``seconds`` is
+    about how long it should take.
     """
 
     kind: str
@@ -36,6 +38,11 @@ class Order:
     callers: int
     batch: int
     max_in_flight: int
+    workers: int
+    transport: str
+    ca_file: str
+    collect: bool
+    seconds: float
     flavour: str
     cpu: int | None
     server_pid: int
@@ -61,59 +68,129 @@ def server_seconds(pid: int) -> float | None:
     return total / 1e9
 
 
+def server_calls(pid: int) -> tuple[int, int] | None:
+    """How often a process has called read and write, or None where the kernel hides it."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        counters = {name: int(value) for name, value in (line.split(": ") for line in lines)}
+        return counters["syscr"], counters["syscw"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def resident_kib() -> int | None:
+    """Memory of this process in RAM now, or None where the kernel hides it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * resource.getpagesize() // 1024
+
+
 class Meter:
     """Wall time and CPU of this process (and of nsqd) between ``start`` and ``stop``.
 
     nsqd is read outside of the client's marks, so that reading it costs the client nothing.
+    ``latencies``: microseconds from publish to handler, of all messages in order.
     """
 
     def __init__(self, order: Order) -> None:
+        self.latencies: list[int] = []
+        # What a runner adds to the result.
+        self.extra: dict[str, Any] = {}
         self._order = order
+        # The first message is still being marked while other workers go on.
+        self._lock = threading.Lock()
         self._started: tuple[float, float, float] | None = None
         self._stopped: tuple[float, float, float] | None = None
         self._server: list[float | None] = []
+        self._calls: list[tuple[int, int] | None] = []
+        self._memory: list[int | None] = [resident_kib()]
 
     def start(self) -> None:
-        self._server.append(server_seconds(self._order.server_pid))
+        self._memory.append(resident_kib())
+        self._look_at_server()
         self._started = self._now()
 
     def stop(self) -> None:
         self._stopped = self._now()
+        self._look_at_server()
+        self._memory.append(resident_kib())
+
+    def _look_at_server(self) -> None:
         self._server.append(server_seconds(self._order.server_pid))
+        self._calls.append(server_calls(self._order.server_pid))
 
     @property
     def stopped(self) -> bool:
         return self._stopped is not None
 
-    def reached(self, count: int) -> int:
-        """For consumers: call it at message number ``order.warmup`` and at the one it returns.
-
-        The first call starts the meter, the second one stops it and returns -1, which no count
-        of messages ever equals.
-        """
-        if self._started is None:
-            self.start()
-            return count + self._order.messages
-        self.stop()
-        return -1
+    def mark(self) -> bool:
+        """For consumers, at the first and the last measured message: whether it was the last."""
+        with self._lock:
+            if self._started is None:
+                self.start()
+                return False
+            self.stop()
+            return True
 
     def result(self) -> dict[str, Any]:
         if self._started is None or self._stopped is None:
             raise RuntimeError("the runner ended without measuring")
         wall, user, system = (b - a for a, b in zip(self._started, self._stopped, strict=True))
         before, after = self._server
-        return {
+        imports, at_start, at_stop = self._memory
+        result = {
             "messages": self._order.messages,
             "wall": wall,
             "user": user,
             "system": system,
             "server": None if before is None or after is None else after - before,
+            "imports_kib": imports,
+            "start_kib": at_start,
+            "stop_kib": at_stop,
+            **self.extra,
         }
+        calls, calls_after = self._calls
+        if calls is not None and calls_after is not None:
+            result["server_reads"] = calls_after[0] - calls[0]
+            result["server_writes"] = calls_after[1] - calls[1]
+        if self.latencies:
+            first = self._order.warmup
+            last = first + self._order.messages
+            result["latencies"] = self.latencies[first:last]
+        return result
+
+    def arrived(self, body: bytes) -> None:
+        """For handlers of the rows of latency: ``body`` begins with the time of its publish."""
+        sent = int.from_bytes(body[:8], "big")
+        self.latencies.append((time.time_ns() - sent) // 1000)
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return time.perf_counter(), usage.ru_utime, usage.ru_stime
+
+
+def counting_handler(
+    order: Order, meter: Meter, body_of: Callable[[Any], bytes], on_end: Callable[[], object]
+) -> Callable[[Any], None]:
+    """A handler of one message that only counts, and in a row of latency takes the time.
+
+    It counts right on several threads, because next() of an iterator in C is atomic.
+    """
+    marks = order.warmup, order.warmup + order.messages
+    following, arrived = iter(range(1, sys.maxsize)).__next__, meter.arrived
+
+    def handler(message: Any) -> None:
+        if following() in marks and meter.mark():
+            on_end()
+
+    def timing(message: Any) -> None:
+        arrived(body_of(message))
+        handler(message)
+
+    return timing if order.kind == "latency" else handler
 
 
 def one_by_one(order: Order, meter: Meter, publish: Callable[[], object]) -> None:
@@ -154,6 +231,26 @@ def in_threads(order: Order, meter: Meter, publish: Callable[[], object]) -> Non
         raise errors[0]
 
 
+def in_greenlets(order: Order, meter: Meter, publish: Callable[[], object]) -> None:
+    """``publish`` from ``order.callers`` greenlets."""
+    import gevent
+
+    def caller(count: int) -> None:
+        for _ in range(count):
+            publish()
+
+    def all_callers(count: int) -> None:
+        share = count // order.callers
+        gevent.joinall(
+            [gevent.spawn(caller, share) for _ in range(order.callers)], raise_error=True
+        )
+
+    all_callers(order.warmup)
+    meter.start()
+    all_callers(order.messages)
+    meter.stop()
+
+
 def main(
     kinds: Mapping[str, Callable[[Order, Meter], object]], distributions: Sequence[str] = ()
 ) -> None:
@@ -162,9 +259,10 @@ def main(
     if order.cpu is not None:
         os.sched_setaffinity(0, {order.cpu})
     meter = Meter(order)
+    if not order.collect:
+        gc.disable()
     kinds[order.kind](order, meter)
     result = meter.result()
-    result["max_rss_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result["python"] = platform.python_version()
     result["versions"] = {name: importlib.metadata.version(name) for name in distributions}
     print(json.dumps(result), flush=True)

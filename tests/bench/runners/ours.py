@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
 import measure
 from measure import Meter, Order
 
-from gnsqsync import Message, Reader, Writer
-
-
-def in_greenlets(order: Order, meter: Meter, publish: Callable[[], object]) -> None:
-    import gevent
-
-    def caller(count: int) -> None:
-        for _ in range(count):
-            publish()
-
-    def all_callers(count: int) -> None:
-        share = count // order.callers
-        gevent.joinall(
-            [gevent.spawn(caller, share) for _ in range(order.callers)], raise_error=True
-        )
-
-    all_callers(order.warmup)
-    meter.start()
-    all_callers(order.messages)
-    meter.stop()
+from gnsqsync import Reader, Writer
 
 
 def publish(order: Order, meter: Meter) -> None:
@@ -35,7 +17,7 @@ def publish(order: Order, meter: Meter) -> None:
     if order.callers == 1:
         run = measure.one_by_one
     elif order.flavour == "gevent":
-        run = in_greenlets
+        run = measure.in_greenlets
     else:
         run = measure.in_threads
     with Writer(order.address, runtime=order.flavour) as writer:
@@ -48,38 +30,45 @@ def publish_many(order: Order, meter: Meter) -> None:
         measure.one_by_one(order, meter, lambda: writer.publish_many(topic, bodies))
 
 
+def options(order: Order) -> dict[str, Any]:
+    """The keywords of Reader and Writer that a row asks for."""
+    chosen: dict[str, Any] = {"nsqd_tcp_addresses": order.address, "runtime": order.flavour}
+    if order.transport == "tls":
+        chosen["tls_ca_file"] = order.ca_file
+    elif order.transport:
+        chosen[order.transport] = True
+    return chosen
+
+
 def consume(order: Order, meter: Meter) -> None:
-    count, mark, reached = 0, order.warmup, meter.reached
     if order.flavour == "gevent":
         from gevent.event import Event
 
         done = Event()
     else:
         done = threading.Event()
-
-    def handler(message: Message) -> None:
-        nonlocal count, mark
-        count += 1
-        if count == mark:
-            mark = reached(count)
-            if mark < 0:
-                done.set()
-
+    handler = measure.counting_handler(order, meter, attrgetter("body"), done.set)
     reader = Reader(
         order.topic,
         order.channel,
         handler,
-        nsqd_tcp_addresses=order.address,
         max_in_flight=order.max_in_flight,
-        runtime=order.flavour,
+        concurrency=order.workers,
+        **options(order),
     )
     reader.start(block=False)
     done.wait()
     reader.stop(timeout=5.0)
-    reader.join(timeout=5.0)
+    reader.join()
 
 
 if __name__ == "__main__":
     measure.main(
-        {"publish": publish, "publish_many": publish_many, "consume": consume}, ("gnsqsync",)
+        {
+            "publish": publish,
+            "publish_many": publish_many,
+            "consume": consume,
+            "latency": consume,
+        },
+        ("gnsqsync",),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
+from typing import Any
 
 import measure
 import nsq
@@ -58,16 +60,18 @@ async def publish_many(order: Order, meter: Meter) -> None:
     await callers(order, meter, lambda: answer(client.mpub, topic, bodies))
 
 
+def options(order: Order) -> dict[str, Any]:
+    if order.transport == "tls":
+        return {"tls_v1": True, "tls_options": {"ca_certs": order.ca_file}}
+    return {order.transport: True} if order.transport else {}
+
+
 async def consume(order: Order, meter: Meter) -> None:
-    count, mark, reached, done = 0, order.warmup, meter.reached, asyncio.Event()
+    done = asyncio.Event()
+    counting = measure.counting_handler(order, meter, attrgetter("body"), done.set)
 
     def handler(message: nsq.Message) -> bool:
-        nonlocal count, mark
-        count += 1
-        if count == mark:
-            mark = reached(count)
-            if mark < 0:
-                done.set()
+        counting(message)
         return True
 
     nsq.Reader(
@@ -76,6 +80,7 @@ async def consume(order: Order, meter: Meter) -> None:
         message_handler=handler,
         nsqd_tcp_addresses=[order.address],
         max_in_flight=order.max_in_flight,
+        **options(order),
     )
     await done.wait()
 
@@ -95,6 +100,7 @@ if __name__ == "__main__":
             "publish": in_loop(publish),
             "publish_many": in_loop(publish_many),
             "consume": in_loop(consume),
+            "latency": in_loop(consume),
         },
         ("pynsq", "tornado"),
     )

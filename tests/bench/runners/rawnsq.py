@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Sequence
+import ssl
+import zlib
+from collections.abc import Callable, Sequence
 from itertools import chain
 from struct import Struct
+from typing import Protocol
 
 SIZE = Struct(">i")
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
@@ -21,20 +24,94 @@ class Refused(Exception):
     """nsqd answered with an error frame, closed the connection or sent what nobody asked for."""
 
 
-def connect(host_port: tuple[str, int]) -> socket.socket:
-    """A socket after magic and IDENTIFY; nsqd may buffer 64 KiB for it (nsq-reference 1.8)."""
+def connect(host_port: tuple[str, int], transport: str = "", ca_file: str = "") -> Stream:
+    """A connection after magic, IDENTIFY and upgrade; nsqd may buffer 64 KiB (nsq-reference 1.8).
+
+    ``transport``: "", "snappy", "deflate" or "tls", which trusts ``ca_file``.
+    """
     sock = socket.create_connection(host_port, timeout=10)
+    return greet(sock, host_port[0], transport, ca_file)
+
+
+def greet(sock: socket.socket, host: str, transport: str = "", ca_file: str = "") -> Stream:
+    """What ``connect`` does on a socket, which may be gevent's."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A timeout of the socket object would cost a poll before every call.
     sock.settimeout(None)
-    options = {"feature_negotiation": True, "output_buffer_size": CHUNK}
+    options: dict[str, object] = {"feature_negotiation": True, "output_buffer_size": CHUNK}
+    if transport:
+        options["tls_v1" if transport == "tls" else transport] = True
     body = json.dumps(options).encode()
     sock.sendall(b"  V2IDENTIFY\n" + SIZE.pack(len(body)) + body)
     read_answer(sock)
-    return sock
+    if not transport:
+        return sock
+    stream: Stream
+    if transport == "tls":
+        stream = ssl.create_default_context(cafile=ca_file).wrap_socket(sock, server_hostname=host)
+    elif transport == "deflate":
+        stream = deflated(sock)
+    else:
+        stream = snapped(sock)
+    if read_answer(stream) != b"OK":
+        raise Refused(f"nsqd did not upgrade to {transport}")
+    return stream
 
 
-def read_answer(sock: socket.socket) -> bytes:
+class Stream(Protocol):
+    """What a connection is to the floor: a socket, or a layer above one."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+class Layer:
+    """Compression above a socket: each send leaves at once, each recv gives all there is."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        encode: Callable[[bytes], bytes],
+        decode: Callable[[bytes], bytes],
+    ) -> None:
+        self._sock = sock
+        self._encode = encode
+        self._decode = decode
+        self._rest = b""
+
+    def sendall(self, data: bytes) -> None:
+        self._sock.sendall(self._encode(data))
+
+    def recv(self, size: int) -> bytes:
+        """At most ``size`` bytes when that is less than CHUNK, otherwise what one recv gave."""
+        data, self._rest = self._rest, b""
+        while not data:
+            raw = self._sock.recv(CHUNK)
+            if not raw:
+                return b""
+            data = self._decode(raw)
+        if size < CHUNK and size < len(data):
+            data, self._rest = data[:size], data[size:]
+        return data
+
+
+def deflated(sock: socket.socket) -> Layer:
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+
+    def encode(data: bytes) -> bytes:
+        return compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    return Layer(sock, encode, zlib.decompressobj(-zlib.MAX_WBITS).decompress)
+
+
+def snapped(sock: socket.socket) -> Layer:
+    import snappy
+
+    return Layer(sock, snappy.StreamCompressor().compress, snappy.StreamDecompressor().decompress)
+
+
+def read_answer(sock: Stream) -> bytes:
     """The data of the next response frame that is no heartbeat, read by exact sizes."""
     while True:
         (size,) = SIZE.unpack(_exactly(sock, 4))
@@ -47,14 +124,14 @@ def read_answer(sock: socket.socket) -> bytes:
         sock.sendall(b"NOP\n")
 
 
-def read_ok(sock: socket.socket) -> None:
+def read_ok(sock: Stream) -> None:
     """One OK: in nearly all cases a single recv and a comparison."""
     reply = sock.recv(CHUNK)
     if reply != OK:
         read_oks(sock, 1, reply)
 
 
-def read_oks(sock: socket.socket, count: int, reply: bytes = b"") -> None:
+def read_oks(sock: Stream, count: int, reply: bytes = b"") -> None:
     """``count`` answers, all of them OK; ``reply`` has been received already."""
     wanted = OK * count
     while reply != wanted:
@@ -69,7 +146,7 @@ def read_oks(sock: socket.socket, count: int, reply: bytes = b"") -> None:
         reply += more
 
 
-def _sort_out(sock: socket.socket, reply: bytes, count: int) -> tuple[bytes, int]:
+def _sort_out(sock: Stream, reply: bytes, count: int) -> tuple[bytes, int]:
     while len(reply) >= 4:
         end = 4 + SIZE.unpack_from(reply)[0]
         if len(reply) < end:
@@ -89,7 +166,7 @@ def _sort_out(sock: socket.socket, reply: bytes, count: int) -> tuple[bytes, int
     return reply, count
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def _exactly(sock: Stream, size: int) -> bytes:
     parts = []
     while size:
         part = sock.recv(size)
