@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import ssl
 from typing import Any
@@ -19,6 +20,13 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().__init__(sock, address, server)
+
+    def read_request(self, raw_requestline: str) -> Any:
+        """Refused headers are the client's affair: gevent prints a traceback unless ValueError."""
+        try:
+            return super().read_request(raw_requestline)
+        except http.client.HTTPException as error:
+            raise ValueError(str(error)) from error
 
     def log_request(self) -> None:
         """Nothing: App logs its requests itself."""

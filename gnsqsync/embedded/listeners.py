@@ -45,7 +45,9 @@ def listen(address: str, backlog: int = 1024, *, unix: bool = True) -> Any:
                 )
             return _listen_unix(address, backlog)
         host, port = _split(address)
-        found = socket.getaddrinfo(host or "0.0.0.0", port, 0, socket.SOCK_STREAM)
+        # What Go makes of ":4150"; the default has a host, and who leaves it out is warned.
+        host = host or "0.0.0.0"  # nosec B104
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
         family, _, _, _, where = found[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
         return _bind(sock, where, backlog)

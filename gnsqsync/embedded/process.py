@@ -225,7 +225,8 @@ class _Server:
             raise ServerFailed(f"{program} has no {label} address: not started, or switched off")
         host, colon, port = found.rpartition(":")
         # A server that listens everywhere is reached on loopback.
-        return f"127.0.0.1:{port}" if colon and host in ("", "0.0.0.0", "[::]") else found
+        everywhere = ("", "0.0.0.0", "[::]")  # nosec B104: compared, not bound
+        return f"127.0.0.1:{port}" if colon and host in everywhere else found
 
     @property
     def _log_path(self) -> str:

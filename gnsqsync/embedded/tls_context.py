@@ -29,7 +29,7 @@ def make_context(options: NsqdOptions, kind: type[_Context]) -> _Context | None:
     context = kind(ssl.PROTOCOL_TLS_SERVER)
     try:
         # An empty password, since OpenSSL would ask for one on the terminal.
-        context.load_cert_chain(options.tls_cert, options.tls_key, password="")
+        context.load_cert_chain(options.tls_cert, options.tls_key, password="")  # nosec B106
         if options.tls_root_ca_file:
             context.load_verify_locations(options.tls_root_ca_file)
     except (OSError, ssl.SSLError) as error:

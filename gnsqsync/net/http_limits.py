@@ -104,8 +104,12 @@ def watch_redirects(deadline: float, shown: str) -> Callable[..., None]:
         response.close()
         if time.monotonic() > deadline:
             raise TimeoutError("redirect after redirect")
-        there = urljoin(response.url, response.headers["Location"])
-        if urlsplit(response.url).scheme == "https" and urlsplit(there).scheme != "https":
+        try:
+            there = urlsplit(urljoin(response.url, response.headers["Location"]))
+            _ = there.port  # read by requests later, and there the error would be a ValueError
+        except ValueError:
+            raise ProtocolError(f"{shown}: the answer is a redirect to what is no URL") from None
+        if urlsplit(response.url).scheme == "https" and there.scheme != "https":
             raise ProtocolError(f"{shown}: the answer is a redirect away from https")
 
     return watch

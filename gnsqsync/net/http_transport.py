@@ -212,6 +212,10 @@ class HTTPClient:
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             text = f"{method} {shown}: {self._reason(error, timeout, outer)}"
             return _Failure(ConnectionLost(text), _first(error, outer))
+        except ValueError as error:
+            # Out of requests' and the standard library's readers of URLs and headers.
+            text = f"{method} {shown}: the answer makes no sense: {error!s:.80}"
+            return _Failure(ProtocolError(text), _first(error, outer))
         finally:
             self._give_back(session)
 
