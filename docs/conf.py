@@ -15,7 +15,7 @@ copyright = "the gnsqsync authors"
 version = release = __version__
 
 extensions = ["sphinx.ext.autodoc"]
-exclude_patterns = ["_build", "examples"]
+exclude_patterns = ["_build"]
 html_theme = "alabaster"
 html_static_path = ["_static"]
 html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}

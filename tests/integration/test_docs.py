@@ -305,7 +305,7 @@ def test_every_example_has_a_test() -> None:
 def test_every_example_is_shown() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.rst"))
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == set(re.findall(r"\.\. literalinclude:: /examples/(\S+)", text))
+    assert names == set(re.findall(r"\.\. literalinclude:: /examples/([^/\s]+)\s", text))
 
 
 # -- the README ----------------------------------------------------------------------------------

@@ -23,9 +23,10 @@ T = TypeVar("T")
 class Program:
     """A running program and what it has written so far.
 
-    ``words[0]`` may be "python" or a program beside the Python of the tests. ``stdin``: what it can
-    read. It finds the package without being installed, and is the leader of a session of its own,
-    so that ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``.
+    ``words[0]`` may be "python" or a program beside the Python of the tests. ``folder``: where its
+    output goes, and where it runs unless ``cwd`` says otherwise. ``stdin``: what it can read. It
+    finds the package without being installed, and is the leader of a session of its own, so that
+    ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Program:
         environment: dict[str, str] | None = None,
         *,
         stdin: bytes = b"",
+        cwd: Path | None = None,
     ) -> None:
         self.words = list(words)
         program, *arguments = words
@@ -50,7 +52,7 @@ class Program:
         with open(self._path, "wb") as output, open(source, "rb") as lines:
             self.process = subprocess.Popen(
                 [program, *arguments],
-                cwd=folder,
+                cwd=cwd or folder,
                 stdin=lines,
                 stdout=output,
                 stderr=output,

@@ -1,0 +1,51 @@
+"""The applications of docs/examples as projects: their own tests, and what their pages say."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.applications import line_of
+from tests.support.programs import Program
+from tests.support.texts import EXAMPLES, ROOT
+
+SHOP, COUNTER = EXAMPLES / "shop", EXAMPLES / "link_counter"
+
+
+def test_the_tests_of_the_shop(tmp_path: Path) -> None:
+    words = ["python", "-W", "error", "manage.py", "test", "--noinput"]
+    output = Program(words, tmp_path, {"SHOP_DATA": str(tmp_path)}, cwd=SHOP).end()
+    assert re.search(r"Ran \d+ tests", output) and "\nOK\n" in output
+
+
+def test_the_migrations_of_the_shop_are_complete(tmp_path: Path) -> None:
+    words = ["python", "manage.py", "makemigrations", "--check", "--dry-run"]
+    Program(words, tmp_path, {"SHOP_DATA": str(tmp_path)}, cwd=SHOP).end()
+
+
+def test_the_shop_is_ready_for_its_handlers(tmp_path: Path) -> None:
+    output = Program(["python", "manage.py", "check"], tmp_path, cwd=SHOP).end()
+    assert "no issues (0 silenced)" in output
+
+
+def test_the_tests_of_the_link_counter(tmp_path: Path) -> None:
+    output = Program(["python", "-m", "pytest", "-p", "no:cacheprovider"], tmp_path, cwd=COUNTER)
+    assert re.search(r"\d+ passed in", output.end())
+
+
+@pytest.mark.parametrize(("name", "extra"), [("shop", "django"), ("link-counter", "flask")])
+def test_one_line_starts_it_from_a_clean_checkout(name: str, extra: str) -> None:
+    fresh = f"python3 -m venv .venv && .venv/bin/pip install -q -e '.[{extra}]' && .venv/bin/"
+    assert line_of(name).startswith(fresh)
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert extra in config["options.extras_require"]
+
+
+def test_what_both_have_is_the_same() -> None:
+    copies = [path.read_text() for path in EXAMPLES.glob("*/*/processes.py")]
+    assert len(copies) == 2
+    assert copies[0] == copies[1]
