@@ -37,7 +37,6 @@ def submit(browser: Chrome, **fields: str) -> None:
 def shop(browser: Chrome, folder: Path) -> None:
     with running("shop", folder) as application:
         browser.get(application.url)
-        picture(browser, "shop-products", 640)
         browser.get(f"{application.url}/products/teapot/")
         submit(browser, quantity="2", name="Ann Otter", email="ann@mail.example")
         eventually(lambda: browser.find_elements(By.CSS_SELECTOR, ".confirmed"))
