@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ IN_PART = "refused in part"
 # An answer that was given so shortly before a loss may still have been in the client's hands: the
 # sweep sends it within 0.1 s, on a machine that has time.
 _UNSENT_SECONDS = 1.0
+# After a kill nsqd reads its channel's queue again, and its topic's queue, from which each message
+# comes to the channel once more (nsq-reference 6.3).
+_COPIES_AFTER_KILL = 2
 # How long after a fault began its consequences are seen: two silent heartbeats, and some leisure.
 _AFTERMATH = 6.0
 _SHOWN = 5
@@ -75,8 +79,9 @@ class Tally:
     """What became of one number."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    # Attempts that have no outcome: their process was killed.
+    # Attempts, and when the first one began. Those of a process that was killed have no outcome.
     begun: int = 0
+    began: float = math.inf
     # The Writer may have sent it again by itself.
     retried: bool = False
     calls: list[Call] = field(default_factory=list)
@@ -151,6 +156,7 @@ class Ledger:
             if kind == journal.BEGUN:
                 tally = self._tallies[int(fields[0])]
                 tally.begun += 1
+                tally.began = min(tally.began, at)
                 tally.retried = tally.retried or fields[1] == "retried"
             elif kind == journal.ENDED:
                 self._tallies[int(fields[0])].outcomes[fields[1]] += 1
@@ -228,7 +234,7 @@ class Ledger:
             account.repeated[UNKNOWN] += len(copies) - 1
         for calls in copies.values():
             for before, after in itertools.pairwise(calls):
-                cause = self._cause(before, after)
+                cause = self._killed(tally.began, calls, after) or self._cause(before, after)
                 if cause is None:
                     account.unexplained.append(f"number {number}: {_story(tally)}")
                 else:
@@ -237,8 +243,6 @@ class Ledger:
     def _cause(self, before: Call, after: Call) -> str | None:
         """Why nsqd delivered a message again that it had delivered before."""
         nsqd = before.nsqd
-        if _any_between(self._kills[nsqd], before.at - _UNSENT_SECONDS, after.at):
-            return KILLED
         if before.how == "requeue":
             return REQUEUED
         if before.returned is None:
@@ -247,6 +251,14 @@ class Ledger:
             if before.returned >= loss - self._doubt(nsqd, loss):
                 return CONNECTION
         return TIMED_OUT if self._was_late(before, after) else None
+
+    def _killed(self, published: float, calls: list[Call], call: Call) -> str | None:
+        """Whether it is one of those that the last kill of nsqd has brought back."""
+        kills = _between(self._kills[call.nsqd], published, call.at)
+        if not kills:
+            return None
+        since = [other for other in calls if kills[-1] <= other.at <= call.at]
+        return KILLED if len(since) <= _COPIES_AFTER_KILL else None
 
     def _was_late(self, before: Call, after: Call) -> bool:
         """Whether its answer came when nsqd had taken the message back.
@@ -282,10 +294,6 @@ class Ledger:
 
 def _between(times: list[float], begin: float, end: float) -> list[float]:
     return times[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
-
-
-def _any_between(times: list[float], begin: float, end: float) -> bool:
-    return bool(_between(times, begin, end))
 
 
 def _story(tally: Tally) -> str:
