@@ -13,7 +13,8 @@ from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
 from gnsqsync.reader import Reader
 from gnsqsync.reloading import reloaded_place, run_reloading
-from gnsqsync.supervisor import Place, run_readers, supervise
+from gnsqsync.stats import ReaderStats
+from gnsqsync.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.writer import Writer
 
 __all__ = ["lines_of", "publish_all", "run_consumers", "table", "topics_of"]
@@ -35,20 +36,21 @@ def run_consumers(
     before_fork: Callable[[], object] | None = None,
     at_end: Callable[[], object] | None = None,
     around: Callable[[int], AbstractContextManager[object]] | None = None,
+    report: Callable[[list[ReaderStats], Ending], object] | None = None,
 ) -> int:
     """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
 
     ``named``: the Readers with their names, not started, so that each process starts its copies.
     ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
     Readers ended. ``around``: called in each process with its number, and entered while the
-    Readers run; a ConfigError of it ends the command. ``reload``: all of that in a child, anew when
-    a Python file changes.
+    Readers run; a ConfigError of it ends the command. ``report``: called in each process with what
+    became of its Readers. ``reload``: all of that in a child, anew when a Python file changes.
     """
 
     def run(place: Place) -> int:
         try:
             with around(place.number) if around is not None else nullcontext():
-                return _run(named, place, say, complain, stop_timeout)
+                return _run(named, place, say, complain, stop_timeout, report)
         except ConfigError as error:
             complain(str(error))
             return 1
@@ -70,6 +72,7 @@ def _run(
     say: Callable[[str], object],
     complain: Callable[[str], object],
     stop_timeout: float,
+    report: Callable[[list[ReaderStats], Ending], object] | None,
 ) -> int:
     def say_started() -> None:
         for name, reader in named:
@@ -93,6 +96,8 @@ def _run(
             f" {stats.gave_up} given up"
         )
     say(str(ending))
+    if report is not None:
+        report([reader.stats() for _, reader in named], ending)
     return ending.exit_code
 
 

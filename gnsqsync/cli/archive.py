@@ -12,9 +12,6 @@ from gnsqsync.cli.common import (
     Flag,
     Signals,
     connection_keywords,
-    connection_options,
-    lookupd_option,
-    nsqd_option,
     print_json,
     rate_text,
 )
@@ -22,9 +19,8 @@ from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     format_options,
     job_session,
-    parse_pairs,
+    nsq_options,
     spark_errors,
-    spark_options,
 )
 
 if TYPE_CHECKING:
@@ -72,16 +68,14 @@ def counts_text(counts: Counts) -> str:
     metavar="FOLDER",
     help="The archive, on a disk that the driver and all executors share.",
 )
-@nsqd_option()
 @click.option(
     "--nsqd-http-address",
     "nsqd_http_addresses",
     multiple=True,
     metavar="HOST:PORT",
-    help="The HTTP addresses of the same nsqds, in the same order."
+    help="The HTTP addresses of the nsqds of --nsqd-tcp-address, in the same order."
     " [default: the port after the TCP port]",
 )
-@lookupd_option()
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
@@ -135,17 +129,7 @@ def counts_text(counts: Counts) -> str:
     help="Look up each message in the archive, and not only those that nsqd says it delivers again:"
     " an nsqd that was killed may not know. Costs a join per batch.",
 )
-@click.option(
-    "--option",
-    "given",
-    callback=parse_pairs,
-    multiple=True,
-    metavar="KEY=VALUE",
-    help='An option of the Spark source format("nsq"), as maxInFlight=1000; several times.',
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
-@connection_options
-@spark_options
+@nsq_options("source", "maxInFlight=1000")
 def archive(
     topics: tuple[str, ...],
     channel: str,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,11 +16,16 @@ from gnsqsync.cli.common import (
     connection_options,
     lookupd_option,
     nsqd_option,
+    print_json,
     reader_addresses,
 )
 from gnsqsync.exposing import Exposed
 from gnsqsync.programs import run_consumers
 from gnsqsync.settings import make_observer
+
+if TYPE_CHECKING:
+    from gnsqsync.stats import ReaderStats
+    from gnsqsync.supervisor import Ending
 
 
 def load_handler(
@@ -52,6 +58,10 @@ Example: gnsqsync consume orders invoices shop.jobs:make_invoice
          gnsqsync consume orders invoices shop.jobs:make_invoice -l 127.0.0.1:4161 --processes 4
          gnsqsync consume orders invoices shop.jobs:make_invoice --reload --verbose
          gnsqsync consume orders invoices shop.jobs:make_invoice --metrics-address 9150
+         gnsqsync consume orders invoices shop.jobs:make_invoice --json | jq .finished
+
+--json prints one object per process at its end, behind what the handler printed: topic, channel,
+pid, received, finished, requeued, gave_up, unanswered, handlers_at_work.
 
 Exit codes: 0 stopped by a signal, and every message was answered; 1 anything else; 2 wrong usage.
 """,
@@ -128,6 +138,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on this"
     " port and those behind it.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
 @connection_options
 def consume(
     topic: str,
@@ -140,6 +151,7 @@ def consume(
     stop_timeout: float,
     observer: str | None,
     metrics_address: str | None,
+    as_json: bool,
     **options: Any,
 ) -> int:
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
@@ -169,6 +181,25 @@ def consume(
         reload=reload,
         stop_timeout=stop_timeout,
         around=lambda number: exposed.serve([reader], number, _say),
+        report=print_counts if as_json else None,
+    )
+
+
+def print_counts(readers: list[ReaderStats], ending: Ending) -> None:
+    """One object for the command's one Reader."""
+    (stats,) = readers
+    print_json(
+        {
+            "topic": stats.topic,
+            "channel": stats.channel,
+            "pid": os.getpid(),
+            "received": stats.received,
+            "finished": stats.finished,
+            "requeued": stats.requeued,
+            "gave_up": stats.gave_up,
+            "unanswered": sum(result.unanswered for result in ending.results),
+            "handlers_at_work": sum(result.workers_running for result in ending.results),
+        }
     )
 
 

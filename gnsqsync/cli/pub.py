@@ -93,6 +93,9 @@ Example: printf 'one\\ntwo\\n' | gnsqsync pub orders
          gnsqsync pub orders orders.jsonl --json | jq .published
 
 --json prints one object: topic, published, bytes, empty_lines_skipped, seconds, error (or null).
+
+Exit codes: 0 nsqd has accepted every line; 1 it has not, see the counts; 2 wrong usage; 128 and the
+signal's number when one stopped it.
 """,
 )
 @click.argument("topic")
@@ -145,8 +148,7 @@ def pub(
     """Publish each line of FILE, or of standard input, as a message to TOPIC.
 
     Empty lines are skipped, because NSQ has no empty messages; everything else of a line is sent
-    as it is. Exit code 0 means that nsqd has accepted every line. When a batch fails, the counts
-    say how many lines were accepted before it.
+    as it is. When a batch fails, the counts say how many lines were accepted before it.
     """
     # Also where there is no line to publish.
     check_topic(topic)

@@ -12,9 +12,6 @@ import click
 from gnsqsync.cli.common import (
     Counting,
     connection_keywords,
-    connection_options,
-    lookupd_option,
-    nsqd_option,
     print_json,
     rate_text,
 )
@@ -22,9 +19,8 @@ from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     format_options,
     job_session,
-    parse_pairs,
+    nsq_options,
     spark_errors,
-    spark_options,
     window_options,
 )
 
@@ -80,19 +76,7 @@ if TYPE_CHECKING:
     help="Messages of a part: what a crash may make each task publish twice.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count; needs no --state.")
-@nsqd_option()
-@lookupd_option()
-@click.option(
-    "--option",
-    "given",
-    callback=parse_pairs,
-    multiple=True,
-    metavar="KEY=VALUE",
-    help='An option of the Spark sink format("nsq"), as maxMessageBytes=5000000; several times.',
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
-@connection_options
-@spark_options
+@nsq_options("sink", "maxMessageBytes=5000000")
 def replay(
     archive: str,
     topic: str,

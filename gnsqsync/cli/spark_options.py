@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gnsqsync.cli.common import connection_options, lookupd_option, nsqd_option
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.common import parse_time, session
 
@@ -64,6 +65,38 @@ def spark_options(command: Command) -> Command:
     for option in reversed(_SPARK_OPTIONS):
         command = option(command)
     return command
+
+
+def nsq_options(side: str, example: str) -> Callable[[Command], Command]:
+    """What the jobs with an end at NSQ share: addresses, --option, --json, TLS and so on, Spark.
+
+    ``side``: "source" or "sink", which ``--option`` is for; ``example``: one of its options.
+    ``format_options`` and ``job_session`` take what these give.
+    """
+    shared = (
+        nsqd_option(),
+        lookupd_option(),
+        click.option(
+            "--option",
+            "given",
+            callback=parse_pairs,
+            multiple=True,
+            metavar="KEY=VALUE",
+            help=f'An option of the Spark {side} format("nsq"), as {example}; several times.',
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the counts at the end as JSON."
+        ),
+        connection_options,
+        spark_options,
+    )
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(shared):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def format_options(

@@ -162,6 +162,8 @@ Example: gnsqsync stat
 --json prints an object per measurement: time, servers (kind, address, error or null), and topics,
 each with depth, messages, messages_per_second, paused and its channels, which have in_flight,
 deferred, requeued, timed_out and clients as well.
+
+Exit codes: 0 Ctrl-C, or --once and an answer; 1 --once, and no nsqd answered; 2 wrong usage.
 """,
 )
 @click.argument("topic", required=False)

@@ -95,6 +95,8 @@ Example: gnsqsync tail orders
 
 --json prints an object per line: topic, id, timestamp (ns), attempts, nsqd_address, and body, or
 body_base64 where that is not UTF-8.
+
+Exit codes: 0 stopped by a signal, or --count messages were shown; 1 no nsqd lets us; 2 wrong usage.
 """,
 )
 @click.argument("topic")

@@ -122,13 +122,26 @@ def test_a_reader_that_ends_by_itself(nsqd: Server) -> None:
     assert b"gnsqsync: ended by itself: " in result.stderr and b"TLS" in result.stderr
 
 
-def test_the_examples_for_scripts_name_what_is_there(nsqd: Server) -> None:
+def test_the_examples_for_scripts_name_what_is_there(
+    nsqd: Server, site: Site, tmp_path: Path
+) -> None:
     """Keys in the help of --json, and in its examples with jq, are those of the output."""
     topic = unique()
     published = run("pub", topic, "-n", tcp(nsqd), "--json", stdin=b"x\n").stdout
     tailed = run("tail", topic, "--nsqd-tcp-address", tcp(nsqd), "-n", "1", "-c", "c", "--json")
     stat = json.loads(run("stat", topic, "-n", http(nsqd), "--once", "--json").stdout)
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.create_channel(topic, "jobs")
+        client.pub(topic, b"x")
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    arguments = ["consume", topic, "jobs", "jobs:handle", "-n", tcp(nsqd), "--json"]
+    with started(arguments, cwd=tmp_path) as process:
+        site.eventually(lambda: seen(tmp_path), 60)
+        process.send_signal(signal.SIGTERM)
+        consumed = json.loads(process.communicate(timeout=60)[0])
+    assert (consumed["channel"], consumed["finished"], consumed["unanswered"]) == ("jobs", 1, 0)
     outputs = {
+        "consume": {*consumed},
         "pub": {*json.loads(published)},
         "tail": {*json.loads(tailed.stdout), "body_base64"},
         "stat": {*stat, *stat["servers"][0], *stat["topics"][0]}
@@ -142,6 +155,7 @@ def test_the_examples_for_scripts_name_what_is_there(nsqd: Server) -> None:
         assert {key for key in keys if not re.search(rf"\b{key}s?\b", told)} == set(), name
         used = re.findall(r"\.(\w+)", example.split("--json | jq")[1])
         assert used and set(used) <= keys, name
+        assert re.search(r"^  Exit codes: 0 .+2 wrong\s+usage", told, re.MULTILINE | re.DOTALL)
 
 
 # Completion
