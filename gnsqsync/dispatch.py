@@ -22,6 +22,8 @@ log = logging.getLogger("gnsqsync.reader")
 # fast ones are handed many at once.
 _CHUNK_SECONDS = 0.001
 _CHUNK_MAX = 64
+# A chunk that takes longer than this was cut for faster handlers than it has met.
+_CHUNK_LATE = 2 * _CHUNK_SECONDS
 # A lone worker that has more to do may leave FINs unsent this long.
 _FLUSH_SECONDS = 0.001
 
@@ -29,6 +31,8 @@ _FLUSH_SECONDS = 0.001
 _NO_LIMIT = 65536
 
 _Chunk = tuple[Connection, list[Message]]
+# A chunk in a worker's hands, what it has not begun of it, and since when.
+_AtWork = tuple[Connection, list[Message], Iterator[Message], float]
 
 
 class Outcomes(Protocol):
@@ -83,6 +87,7 @@ class Dispatch:
         self._tasks: list[Task] = []
         # One entry a worker that has not ended; appended before, removed at its end.
         self._working: list[int] = []
+        self._at_work: dict[int, _AtWork] = {}
         self._stopping = False
         # Seconds a message, as measured last by any worker: each value is as good as the other.
         self._pace = _CHUNK_SECONDS
@@ -124,6 +129,7 @@ class Dispatch:
         # With one worker an empty queue is known to be empty, so FINs of several chunks can
         # share a send; with more, each chunk sends its own.
         alone = self._concurrency == 1
+        at_work = self._at_work
         unsent: Connection | None = None
         flushed_at = 0.0
         ended_as_told = False
@@ -138,8 +144,11 @@ class Dispatch:
                     unsent.outbox.flush(PASSING_WAIT)
                     unsent = None
                 started = now()
-                all_finished = self._handle(connection, messages, started)
+                left = iter(messages)
+                at_work[number] = connection, messages, left, started
+                all_finished = self._handle(connection, left, started)
                 ended = now()
+                del at_work[number]
                 self._pace += (max(1e-7, (ended - started) / len(messages)) - self._pace) * 0.25
                 if alone and all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
                     unsent = connection
@@ -155,18 +164,20 @@ class Dispatch:
                 # A handler killed its thread or greenlet; the others rely on their number.
                 log.warning("a handler ended worker %d; another one takes its place", number)
                 self._spawn(number)
+            self._at_work.pop(number, None)
             self._tell_handler()
             self._working.remove(number)
             self._outcomes.on_settled()
 
-    def _handle(self, connection: Connection, messages: list[Message], started: float) -> bool:
+    def _handle(
+        self, connection: Connection, messages_left: Iterator[Message], started: float
+    ) -> bool:
         """Run the handler on each message and note the answers. True when all got FIN."""
         handler = self._handler
         assert handler is not None
         in_flight, fins = connection.in_flight, connection.outbox.fins
         limit = self._limit
         finished = failed = neutral = 0
-        messages_left = iter(messages)
         for message in messages_left:
             if not connection.hands_over:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
@@ -213,6 +224,24 @@ class Dispatch:
             seconds = self._runtime.now() - started
             self._outcomes.on_chunk(connection, finished, failed, neutral, seconds)
         return not failed and not neutral
+
+    def relieve(self) -> None:
+        """Have what waits behind a slow message in a chunk done by workers that are idle.
+
+        By the timer. A chunk was cut by the pace of the messages before it; it may hold slower
+        ones. While something is queued nobody is idle.
+        """
+        now = self._runtime.now()
+        for connection, messages, left, started in list(self._at_work.values()):
+            if not self._queue.empty() or self._stopping:
+                break
+            if now - started > _CHUNK_LATE and connection.hands_over:
+                # In one step: the worker that goes through it finds nothing more.
+                rest = list(left)
+                if rest:
+                    del messages[-len(rest) :]
+                    self._pace = max(self._pace, (now - started) / len(messages))
+                    self.put(connection, rest)
 
     def _tell_handler(self) -> None:
         # A stop counts the worker as busy until this is over.

@@ -295,6 +295,9 @@ class RunningReader:
             else:
                 return word
 
+    def relieve(self) -> None:
+        self.dispatch.relieve()
+
     def on_settled(self) -> None:
         """Something may have ended that a stop or a removal waits for."""
         self.subscription.look_after_leaving()

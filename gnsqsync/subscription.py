@@ -41,6 +41,9 @@ class Receiver(Protocol):
     def on_settled(self) -> None:
         """A message left the in-flight table otherwise than through a worker."""
 
+    def relieve(self) -> None:
+        """By the timer, every 100 ms while messages are in flight."""
+
 
 class Subscription:
     """Every connection of a reader to its topic and channel.
@@ -86,7 +89,7 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        self._sweep = Sweep(self.connections, flow, runtime, timer)
+        self._sweep = Sweep(self.connections, flow, runtime, timer, receiver.relieve)
         self._nodes = ReaderNodes(self._direct, rng=rng)
         self._sharing = Sharing(flow, rng)
 

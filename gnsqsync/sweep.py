@@ -1,4 +1,7 @@
-"""What is looked after every 100 ms while messages are in flight: unsent answers, RDY, touches."""
+"""What is looked after every 100 ms while messages are in flight.
+
+Unsent answers, RDY, touches, and chunks that wait behind a slow message.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,10 @@ class Sweep:
         flow: ReaderOptions,
         runtime: Runtime,
         timer: Timer,
+        relieve: Callable[[], None],
     ) -> None:
         self._connections = connections
+        self._relieve = relieve
         self._adaptive = flow.latency == "adaptive"
         self._auto_touch = flow.auto_touch
         self._now = runtime.now
@@ -52,6 +57,7 @@ class Sweep:
         for connection in self._connections():
             busy = self._look_after(connection, now) or busy
         if busy:
+            self._relieve()
             self._timer.after(SWEEP_SECONDS, self._run)
             return
         with self._lock:

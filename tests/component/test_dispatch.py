@@ -143,6 +143,54 @@ def test_slow_messages_are_shared_one_by_one(bench: Bench, world: World) -> None
     assert sorted(at_work) == [b"a", b"b", b"c", b"d"]
 
 
+def test_what_waits_behind_a_slow_message_is_done_by_idle_workers(
+    bench: Bench, world: World
+) -> None:
+    done: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        if message.body == b"slow":
+            world.eventually(lambda: len(done) == 8)
+        done.append(message.body)
+
+    bench.start(handler, concurrency=4)
+    # One chunk, as for a handler that has been fast so far.
+    bench.dispatch._pace = 1e-6
+    bench.put(b"fast", b"slow", *[b"%d" % number for number in range(7)])
+    world.eventually(lambda: done == [b"fast"])
+    assert bench.dispatch._pace == 1e-6
+    world.sleep(0.01)
+    bench.dispatch.relieve()
+    bench.idle()
+    assert (done[0], done[-1]) == (b"fast", b"slow")
+    assert sorted(done[1:-1]) == [b"%d" % number for number in range(7)]
+    world.eventually(lambda: sum(finished for finished, _, _ in bench.chunks) == 9)
+    # Cut anew, since the message that takes so long has changed the pace.
+    assert sorted(bench.chunks) == [(1, 0, 0)] * 7 + [(2, 0, 0)]
+
+
+def test_nothing_is_taken_from_a_worker_while_others_have_work(bench: Bench, world: World) -> None:
+    done: list[bytes] = []
+    going = False
+
+    def handler(message: Message) -> None:
+        world.eventually(lambda: going)
+        done.append(message.body)
+
+    bench.start(handler, concurrency=2)
+    bench.dispatch._pace = 1e-6
+    bench.put(b"a", b"b")
+    bench.put(b"c", b"d")
+    bench.put(b"e", b"f")
+    world.eventually(lambda: len(bench.dispatch._at_work) == 2)
+    world.sleep(0.01)
+    bench.dispatch.relieve()
+    going = True
+    bench.idle()
+    world.eventually(lambda: len(bench.chunks) == 3)
+    assert bench.chunks == [(2, 0, 0)] * 3
+
+
 def test_each_end_of_a_handler(bench: Bench) -> None:
     def handler(message: Message) -> None:
         if message.body == b"later":
