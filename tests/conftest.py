@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.support.leftovers", "tests.support.servers", "tests.support.worlds"]
+pytest_plugins = [
+    "tests.support.leftovers",
+    "tests.support.servers",
+    "tests.support.workers",
+    "tests.support.worlds",
+]

@@ -148,7 +148,7 @@ def test_the_refusal_is_told(client: Client, world: World) -> None:
         (frame(RESPONSE, b"CLOSE_WAIT"), "which nobody asked"),
         (frame(RESPONSE, b"nonsense"), "which nobody asked"),
         (frame(ERROR, b"E_INVALID something"), "E_INVALID something"),
-        (message_frame(b"x"), "sent a message without SUB"),
+        (message_frame(b"x", id=b"0" * 16, timestamp=1), "sent a message without SUB"),
         (frame(9, b""), "frame type 9 is not known"),
         (struct.pack(">ii", 1 << 30, 0), "frame size 1073741824 is not within"),
     ],
