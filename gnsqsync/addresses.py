@@ -5,7 +5,6 @@ Knows their forms and the default ports; resolves and connects nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -67,18 +66,18 @@ def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ConfigError(f"address {text!r} is not valid; {form}")
+            raise ConfigError(f"address {_shown(text)} is not valid; {form}")
         port_text = rest[1:] if rest else str(default_port)
     elif text.count(":") > 1:
-        raise ConfigError(f"address {text!r} is not valid; put an IPv6 address in brackets")
+        raise ConfigError(f"address {_shown(text)} is not valid; put an IPv6 address in brackets")
     else:
         host, colon, port_text = text.partition(":")
         if not colon:
             port_text = str(default_port)
     if not host or host != host.strip() or any(c in host for c in " /\t\n,"):
-        raise ConfigError(f"address {text!r} has no valid host; {form}")
+        raise ConfigError(f"address {_shown(text)} has no valid host; {form}")
     if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536:
-        raise ConfigError(f"address {text!r} has port {port_text!r}; allowed is 1 to 65535")
+        raise ConfigError(f"address {_shown(text)} has no valid port; allowed is 1 to 65535")
     return Address(host, int(port_text))
 
 
@@ -111,20 +110,25 @@ def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[
 
 
 def _shown(url: str) -> str:
-    """The URL for an error text: without user info and query, which may hold a secret."""
-    return repr(re.sub(r"\?.*", "?...", re.sub(r"//.*@", "//...@", url), flags=re.DOTALL))
+    """An address for an error text: without user info and query, which may hold a secret."""
+    before, at, rest = url.rpartition("@")
+    scheme, colon, _ = before.partition("://")
+    shown = f"{scheme if colon else ''}{colon}...@{rest}" if at else url
+    path, question, _ = shown.partition("?")
+    return repr(f"{path}?..." if question else path)
 
 
 def _http_url(text: object, default_port: int) -> str:
     if not isinstance(text, str) or not text:
-        raise ConfigError(f"HTTP address is {text!r}; it must be host:port or a URL")
+        raise ConfigError(f"HTTP address is a {type(text).__name__}; it must be host:port or a URL")
     if "://" not in text:
         return f"http://{parse_address(text, default_port)}"
     try:
         parts: SplitResult = urlsplit(text)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"HTTP address {_shown(text)} is not valid: {error}") from None
+    except ValueError:
+        # Its text quotes what stands in the port's place: a part of a password with a slash.
+        raise ConfigError(f"HTTP address {_shown(text)} is not valid; is it quoted?") from None
     if parts.scheme == "unix":
         raise ConfigError(f"HTTP address {text!r} is a unix socket; only NsqdHTTP can use one")
     if parts.scheme not in ("http", "https") or not host or port == 0:

@@ -6,7 +6,7 @@ Knows no connection and no handler.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
@@ -60,9 +60,10 @@ class Alias:
 
     name: str
     nsqd: tuple[str, ...]
-    lookupd: tuple[str, ...]
-    nsqd_http: tuple[str, ...]
-    options: Mapping[str, Any]
+    # Not shown: these may hold secrets, and a framework prints what a failed frame held.
+    lookupd: tuple[str, ...] = field(repr=False)
+    nsqd_http: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
     observer: object
     is_memory: bool
 
@@ -139,7 +140,8 @@ def _problems_of_whole(whole: Any) -> Iterator[Problem]:
     if whole is None:
         yield Problem("gnsqsync.E001", "The setting GNSQSYNC is missing.", f"Set {EXAMPLE}.")
     elif not isinstance(whole, dict) or not whole:
-        text = f"GNSQSYNC is {whole!r}; it must be a dict of at least one entry."
+        kind = "empty" if isinstance(whole, dict) else f"a {type(whole).__name__}"
+        text = f"GNSQSYNC is {kind}; it must be a dict of at least one entry."
         yield Problem("gnsqsync.E001", text, f"Set {EXAMPLE}.")
     elif "default" not in whole and not set(whole).isdisjoint(KEYS):
         yield Problem(
@@ -153,7 +155,9 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
     where = f"GNSQSYNC[{name!r}]"
     if not isinstance(entry, dict):
         yield Problem(
-            "gnsqsync.E001", f"{where} is {entry!r}; it must be a dict.", f"Set {EXAMPLE}."
+            "gnsqsync.E001",
+            f"{where} is a {type(entry).__name__}; it must be a dict.",
+            f"Set {EXAMPLE}.",
         )
         return
     for key in entry:
@@ -166,7 +170,7 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
         ):
             yield Problem(
                 "gnsqsync.E003",
-                f"{where}[{key!r}] is {value!r}.",
+                f"{where}[{key!r}] is of type {type(value).__name__}.",
                 'Give a list of addresses, such as ["127.0.0.1:4150"].',
             )
     backend = entry.get("BACKEND", "nsq")
@@ -186,7 +190,7 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
     if not isinstance(options, dict):
         yield Problem(
             "gnsqsync.E003",
-            f"{where}['OPTIONS'] is {options!r}.",
+            f"{where}['OPTIONS'] is a {type(options).__name__}.",
             "It must be a dict, such as {'publish_timeout': 2.0}.",
         )
         return

@@ -225,7 +225,7 @@ class _Server:
             raise ServerFailed(f"{program} has no {label} address: not started, or switched off")
         host, colon, port = found.rpartition(":")
         # A server that listens everywhere is reached on loopback.
-        everywhere = ("", "0.0.0.0", "[::]")  # nosec B104: compared, not bound
+        everywhere = ("", "0.0.0.0", "[::]")  # nosec B104
         return f"127.0.0.1:{port}" if colon and host in everywhere else found
 
     @property

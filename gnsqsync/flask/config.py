@@ -6,7 +6,7 @@ Knows no connection and no handler.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flask import Flask
@@ -52,9 +52,10 @@ class Settings:
     """The config of one application, checked."""
 
     nsqd: tuple[str, ...]
-    lookupd: tuple[str, ...]
-    nsqd_http: tuple[str, ...]
-    options: Mapping[str, Any]
+    # Not shown: these may hold secrets, and a debugger prints what a failed frame held.
+    lookupd: tuple[str, ...] = field(repr=False)
+    nsqd_http: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
     observer: object
 
     def writer_keywords(self) -> dict[str, Any]:
@@ -99,7 +100,8 @@ def read_settings(app: Flask) -> Settings:
         options = {}
     if not isinstance(options, Mapping):
         raise ConfigError(
-            f"NSQ_OPTIONS is {options!r}; it must be a dict, such as {{'max_attempts': 10}}"
+            f"NSQ_OPTIONS is a {type(options).__name__}; it must be a dict, such as"
+            " {'max_attempts': 10}"
         )
     known = known_options()
     for option in options:
@@ -135,7 +137,10 @@ def _addresses(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
         return ()
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
         return tuple(value)
-    raise ConfigError(f"{key} is {value!r}; give a list of addresses, such as ['127.0.0.1:4150']")
+    raise ConfigError(
+        f"{key} is of type {type(value).__name__}; give a list of addresses, such as"
+        " ['127.0.0.1:4150']"
+    )
 
 
 def _what_key(key: str) -> str:

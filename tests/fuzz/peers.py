@@ -136,6 +136,9 @@ class _Socket:
     def recv(self, size: int) -> bytes:
         return self._left.popleft() if self._left else b""
 
+    def receive(self, chunks: deque[bytes], size: int) -> None:
+        chunks.append(self.recv(size))
+
     def send(self, data: bytes) -> int:
         return len(data)
 
