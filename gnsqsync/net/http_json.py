@@ -13,6 +13,8 @@ from gnsqsync.errors import ConfigError, ProtocolError
 
 T = TypeVar("T")
 Entry = Mapping[str, Any]
+# As much of what is wrong with an entry as goes into logs: it quotes the entry, however long.
+_MAX_WORDS = 200
 
 
 def mapping(value: object, what: str) -> Entry:
@@ -94,5 +96,5 @@ def each_valid(
         try:
             found.append(parse(item))
         except (ProtocolError, ConfigError) as error:
-            skipped(f"an entry of {key!r} is left out: {error}")
+            skipped(f"an entry of {key!r} is left out: {str(error)[:_MAX_WORDS]}")
     return tuple(found)
