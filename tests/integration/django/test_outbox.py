@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import Counter
 
+import django
 import pytest
 
 from gnsqsync import Message, Reader
@@ -205,3 +206,45 @@ def test_the_database_is_restarted(project: Project, postgres: Postgres) -> None
         command.signal(signal.SIGTERM)
     assert "2 published" in relay.end()
     assert "1000 finished" in consumer.end()
+
+
+@pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1")
+@pytest.mark.parametrize("server_kind", ["embedded"])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_pool_of_connections(project: Project, postgres: Postgres, processes: str) -> None:
+    """Each process has a pool of its own, whatever its parent had; none is left at the end."""
+    import psycopg
+
+    outbox = Outbox(project, {"SHOP_POSTGRES": postgres.host})
+    project.make_channel("shop")
+    project.publish(*(f'{{"number": {n}}}' for n in range(2_000_000, 2_000_200)))
+    name = f"pool {project.topic}"
+    consumer = outbox.manage(
+        *("nsq_consume", "store_order", "--processes", processes, "--max-in-flight", "4"),
+        SHOP_POOL="yes",
+        PGAPPNAME=name,
+    )
+    with psycopg.connect(
+        host=postgres.host, user="postgres", dbname="postgres", autocommit=True
+    ) as database:
+
+        def stored() -> list[tuple[int, int]]:
+            """Worker process and number of orders."""
+            return database.execute(
+                "SELECT split_part(worker, ' ', 1)::int, count(*) FROM shop_order"
+                " WHERE number >= 2000000 GROUP BY 1"
+            ).fetchall()
+
+        def sessions() -> int:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+            row = database.execute(query, [name]).fetchone()
+            assert row is not None
+            return int(row[0])
+
+        consumer.eventually(lambda: sum(count for _, count in stored()) == 200)
+        assert 1 <= len(stored()) <= int(processes)
+        assert sessions() <= 4 * int(processes)
+        consumer.signal(signal.SIGTERM)
+        assert "Traceback" not in consumer.end()
+        assert sessions() == 0
+        database.execute("DELETE FROM shop_order WHERE number >= 2000000")

@@ -70,6 +70,7 @@ if "SHOP_POSTGRES" in os.environ:
         "HOST": os.environ["SHOP_POSTGRES"],
         "CONN_MAX_AGE": json.loads(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
         "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": 4}} if "SHOP_POOL" in os.environ else {},
     }
 GNSQSYNC = {
     "default": {
