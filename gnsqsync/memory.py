@@ -20,11 +20,15 @@ __all__ = ["CapturedMessage", "MemoryWriter"]
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """What was published: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None)."""
+    """What was published: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
+
+    A test may hand it to a handler in place of a message; ``attempts`` is there for that.
+    """
 
     topic: str
     body: bytes
     defer: float | None = None
+    attempts: int = 1
 
     def json(self) -> Any:
         """The body parsed as JSON. Raises ValueError when it is not."""

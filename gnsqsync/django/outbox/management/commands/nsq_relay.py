@@ -63,18 +63,23 @@ class Command(BaseCommand):
             raise CommandError("--interval must be above 0")
         relay = Relay(database, batch=options["batch"], max_attempts=options["max_attempts"])
         stop = StopFlag()
-        self.stdout.write(f"publishing the outbox of {database}")
-        self.stdout.flush()
+        self._say(options["verbosity"], f"publishing the outbox of {database}")
         try:
             with StopSignals(stop.set, 0.0):
                 relay.run(stop, interval=options["interval"], until_empty=options["once"])
         finally:
             close_writers()
-            self.stdout.write(f"{relay.published} published")
+            self._say(options["verbosity"], f"{relay.published} published")
         if options["once"] and not stop.is_set:
             left = lag(database)
             if left.waiting or left.failed:
                 raise CommandError(f"{left.waiting} still wait, {left.failed} have failed")
+
+    def _say(self, verbosity: int, text: str) -> None:
+        if verbosity > 0:
+            self.stdout.write(text)
+            # A pipe or a file gets it now and not at the end.
+            self.stdout.flush()
 
     def _show_lag(self, database: str, as_json: bool) -> None:
         found = lag(database)
