@@ -62,8 +62,8 @@ class Sweep:
             return
         with self._lock:
             self._awake = False
-        # A message may have come between the look and the flag.
-        if any(connection.in_flight for connection in self._connections()):
+        # Messages may have come between the look and the flag, and be finished again.
+        if any(self._needs_a_look(connection) for connection in self._connections()):
             self.wake()
 
     def _look_after(self, connection: Connection, now: float) -> bool:
@@ -79,6 +79,12 @@ class Sweep:
         if outbox.has_unsent:
             outbox.flush()
         return streaming or bool(connection.in_flight) or outbox.has_unsent
+
+    def _needs_a_look(self, connection: Connection) -> bool:
+        level = connection.level
+        # RDY stays high behind a stream until a sweep settles it.
+        streaming = self._adaptive and level is not None and level.streaming
+        return streaming or bool(connection.in_flight)
 
     def _touch(self, connection: Connection, now: float) -> None:
         """TOUCH what is past half of its timeout, while nsqd still grants more."""

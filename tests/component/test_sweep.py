@@ -1,0 +1,77 @@
+"""The sweep: it does not fall asleep while there is something to look after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.reader_options import ReaderOptions
+from gnsqsync.runtime import choose
+from gnsqsync.sweep import Sweep
+
+
+class FakeTimer:
+    """Keeps the jobs; the test runs them."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def after(self, seconds: float, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+
+class FakeOutbox:
+    """``meanwhile`` happens at look number ``looks_before`` at ``has_unsent``, the last one."""
+
+    def __init__(self) -> None:
+        self.looks_before = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    @property
+    def has_unsent(self) -> bool:
+        self.looks_before -= 1
+        if self.looks_before == 0:
+            self.meanwhile()
+        return False
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.level = RdyLevel(True)
+        self.in_flight: set[object] = set()
+        self.outbox = FakeOutbox()
+
+
+@pytest.mark.parametrize("what", ["a message", "a stream that is over"])
+def test_what_comes_while_it_falls_asleep_keeps_it_awake(what: str) -> None:
+    connection: Any = FakeConnection()
+    timer: Any = FakeTimer()
+    sweep = Sweep(lambda: [connection], ReaderOptions(), choose("threads"), timer, lambda: None)
+
+    def arrives() -> None:
+        if what == "a message":
+            connection.in_flight.add(object())
+        else:
+            # Handled as soon as they came: nothing is in flight, but RDY is the whole share.
+            connection.level.note(0.0, 1000)
+            assert connection.level.streaming
+        sweep.wake()
+
+    sweep.wake()
+    # The first look is the one that decides whether to flush; what follows comes too late.
+    connection.outbox.looks_before = 2
+    connection.outbox.meanwhile = arrives
+    timer.jobs.pop()()
+    assert len(timer.jobs) == 1, "it sleeps, and RDY stays where it is"
+
+
+def test_it_sleeps_when_there_is_nothing() -> None:
+    connection: Any = FakeConnection()
+    timer: Any = FakeTimer()
+    sweep = Sweep(lambda: [connection], ReaderOptions(), choose("threads"), timer, lambda: None)
+    sweep.wake()
+    timer.jobs.pop()()
+    assert not timer.jobs
