@@ -34,9 +34,6 @@ IN_PART = "refused in part"
 # An answer that was given so shortly before a loss may still have been in the client's hands: the
 # sweep sends it within 0.1 s, on a machine that has time.
 _UNSENT_SECONDS = 1.0
-# After a kill nsqd reads its channel's queue again, and its topic's queue, from which each message
-# comes to the channel once more (nsq-reference 6.3).
-_COPIES_AFTER_KILL = 2
 # How long after a fault began its consequences are seen: two silent heartbeats, and some leisure.
 _AFTERMATH = 6.0
 _SHOWN = 5
@@ -236,7 +233,8 @@ class Ledger:
             for before, after in itertools.pairwise(calls):
                 cause = self._killed(tally.began, calls, after) or self._cause(before, after)
                 if cause is None:
-                    account.unexplained.append(f"number {number}: {_story(tally)}")
+                    context = self._context(before, after)
+                    account.unexplained.append(f"number {number}: {_story(tally)}; {context}")
                 else:
                     account.repeated[cause] += 1
 
@@ -253,12 +251,18 @@ class Ledger:
         return TIMED_OUT if self._was_late(before, after) else None
 
     def _killed(self, published: float, calls: list[Call], call: Call) -> str | None:
-        """Whether it is one of those that the last kill of nsqd has brought back."""
+        """Whether it is one of those that the last kill of nsqd has brought back.
+
+        nsqd then reads its channel's queue again, where each delivery of the message before has a
+        record if it was requeued, and its topic's queue, from where it comes once more
+        (nsq-reference 6.3).
+        """
         kills = _between(self._kills[call.nsqd], published, call.at)
         if not kills:
             return None
-        since = [other for other in calls if kills[-1] <= other.at <= call.at]
-        return KILLED if len(since) <= _COPIES_AFTER_KILL else None
+        before = sum(other.at < kills[-1] for other in calls)
+        since = sum(kills[-1] <= other.at <= call.at for other in calls)
+        return KILLED if since <= max(1, before) + 1 else None
 
     def _was_late(self, before: Call, after: Call) -> bool:
         """Whether its answer came when nsqd had taken the message back.
@@ -281,6 +285,19 @@ class Ledger:
         """How long before this loss nsqd may have stopped to read what it was sent."""
         fault = self._fault_between(nsqd, loss - _AFTERMATH, loss)
         return _UNSENT_SECONDS + (0.0 if fault is None else max(0.0, loss - fault.began))
+
+    def _context(self, before: Call, after: Call) -> str:
+        """What happened around these two calls, in seconds from the first."""
+        begin, end, nsqd = before.at - _AFTERMATH, after.at + 1.0, before.nsqd
+        parts = [
+            f"{fault.kind} at {fault.began - before.at:+.3f} to {fault.ended - before.at:+.3f}"
+            for fault in self._facts.faults
+            if fault.concerns(nsqd) and fault.began <= end and fault.ended >= begin
+        ]
+        parts += [f"loss at {t - before.at:+.3f}" for t in _between(self._losses[nsqd], begin, end)]
+        refused = self._refused[nsqd, before.id]
+        parts += [f"answer refused at {at - before.at:+.3f}" for at in refused]
+        return "around it: " + (", ".join(parts) or "nothing")
 
     def _fault_between(self, nsqd: int, begin: float, end: float) -> Fault | None:
         """The fault that began first of those that touch these seconds."""
