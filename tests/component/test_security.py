@@ -6,8 +6,11 @@ import datetime
 import gzip
 import json
 import logging
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,6 +28,7 @@ from tests.component.conftest import Client
 from tests.component.test_http_clients import FakeServer, raw_server
 from tests.component.test_opening import failure
 from tests.support import scripted
+from tests.support.interpreter import run_script
 from tests.support.scripted import NEGOTIATED, RESPONSE, Command, ScriptedNsqd, automatic, frame
 from tests.support.worlds import World
 
@@ -430,3 +434,56 @@ def test_settings_of_frameworks_hide_what_may_be_secret() -> None:
         with pytest.raises(ConfigError) as caught:
             read_settings(app)
         assert SECRET not in printed(caught.value)
+
+
+def test_django_checks_show_no_setting_that_may_be_secret() -> None:
+    """In an interpreter of its own: Django's settings are made once for a process."""
+    out = run_script(f"""
+        import django
+        from django.conf import settings
+        settings.configure(GNSQSYNC={{"default": {{"LOOKUPD": ["http://me:{SECRET}@h"]}}}})
+        from gnsqsync.django import config
+        url = "http://me:{SECRET}@h"
+        for wrong in (
+            [url],
+            {{"default": [url]}},
+            {{"default": {{"LOOKUPD": {{url: 1}}}}}},
+            {{"default": {{"LOOKUPD": [url, 7]}}}},
+            {{"default": {{"LOOKUPD": ["http://me:{SECRET}@h:bad"]}}}},
+            {{"default": {{"NSQD": ["h"], "OPTIONS": [("auth_secret", "{SECRET}")]}}}},
+            {{"default": {{"NSQD": ["h"], "OPTIONS": {{"auth_secret": ["{SECRET}"]}}}}}},
+        ):
+            settings.GNSQSYNC = wrong
+            problems = [*config.problems()]
+            assert problems, wrong
+            assert "{SECRET}" not in repr(problems) + "".join(map(str, problems)), problems
+        print("good")
+    """)
+    assert out == "good"
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_line_shows_no_secret() -> None:
+    """With everything that --verbose and the help have to say, and in an error's text."""
+    url = f"http://me:{SECRET}@127.0.0.1:1"
+    for arguments in (
+        ["pub", "t", "--help"],
+        ["pub", "t", "--verbose", "-n", "127.0.0.1:1", "--timeout", "0.2"],
+        ["tail", "t", "--verbose", "-l", url, "--no-such-option"],
+        ["tail", "t", "--verbose", "-l", f"ftp://me:{SECRET}@127.0.0.1"],
+        ["tail", "t", "-n", "x", "-l", url],
+        ["stat", "-l", url, "--once", "--verbose"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "gnsqsync.cli", *arguments],
+            input="x\n",
+            env={**os.environ, "GNSQSYNC_AUTH_SECRET": SECRET, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout + done.stderr
+        assert SECRET not in done.stdout + done.stderr, arguments
