@@ -52,7 +52,7 @@ class _Choice:
 class Outlets:
     """One connection to each nsqd of a Writer.
 
-    ``_lock`` guards the tables of connections, dials and tasks, and the nodes. ``_ready`` is read
+    ``_lock`` guards the tables of connections, dials and tasks, and the nodes. ``ready`` is read
     without it: an immutable tuple, replaced as a whole, of the connections to use when nothing
     needs a decision; a publish that gets one that is just lost learns it there.
     """
@@ -80,11 +80,13 @@ class Outlets:
         self._dialling: dict[Address, tuple[Connection, Latch]] = {}
         self._failures: dict[Address, tuple[float, NSQError]] = {}
         self._tasks: list[Task] = []
-        self._ready: tuple[Connection, ...] = ()
+        self.ready: tuple[Connection, ...] = ()
         # Live, but without an OK so far: one that only accepts connections stays on the bench.
         self._unproven: set[Connection] = set()
         # Live, but a publish there ended without an answer in time.
         self._suspects: set[Connection] = set()
+        # Whether there are any of both: then an OK is news, and to be told to prove().
+        self.in_doubt = False
         self._turn = itertools.count()
         self._past_published = 0
 
@@ -92,7 +94,7 @@ class Outlets:
 
     def pick(self, deadline: float, timeout: float, causes: list[BaseException]) -> Connection:
         """A connection for a publish, dialled if need be; ClosedError, or NotSent without one."""
-        ready = self._ready
+        ready = self.ready
         if ready:
             return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
         since = self._now() - _DIAL_PAUSE
@@ -122,7 +124,7 @@ class Outlets:
                 self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
 
     def _choose(self, since: float) -> _Choice:
-        """The next step of a publish for which ``_ready`` has no connection.
+        """The next step of a publish for which ``ready`` has no connection.
 
         A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
         that meet at a dead nsqd are one dial.
@@ -177,11 +179,6 @@ class Outlets:
         raise NotSent(text, causes) from (causes[-1] if causes else None)
 
     # -- what came of it -------------------------------------------------------------------------
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether an OK from somewhere is news: then call ``prove()``."""
-        return bool(self._unproven or self._suspects)
 
     def prove(self, connection: Connection) -> None:
         """nsqd said OK there: off the bench."""
@@ -275,14 +272,15 @@ class Outlets:
             connection.lose(ConnectionLost("nobody reads it"))
 
     def _refresh(self) -> None:
-        """Make ``_ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
+        """Make ``ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
+        self.in_doubt = bool(self._unproven or self._suspects)
         listed = self._nodes.listed
-        if self._suspects and len(listed) > 1:
-            self._ready = ()
+        if self._closed or (self._suspects and len(listed) > 1):
+            self.ready = ()
             return
         wanted = [self._live.get(address) for address in (listed[:1] if self._failover else listed)]
         live = tuple(connection for connection in wanted if connection is not None)
-        self._ready = live if len(live) == len(wanted) else ()
+        self.ready = live if len(live) == len(wanted) else ()
 
     # -- looking for nsqds -----------------------------------------------------------------------
 
@@ -348,7 +346,7 @@ class Outlets:
             if self._live.get(connection.address) is connection:
                 del self._live[connection.address]
                 self._nodes.failed(connection.address, self._now())
-                self._refresh()
+            self._refresh()
         if connection.closing:
             log.debug("%s closed as asked", connection.nsqd_address, extra=_log_fields(connection))
         else:
@@ -362,7 +360,7 @@ class Outlets:
         """From now on ``pick()`` raises ClosedError, also where it waits."""
         with self._lock:
             self._closed = True
-            self._ready = ()
+            self.ready = ()
         self._news.release()
         self._finder.stop()
 
@@ -390,7 +388,7 @@ class Outlets:
         if self.pid != os.getpid():
             return
         self._closed = True
-        self._ready = ()
+        self.ready = ()
         self._finder.let_go()
         for connection in list(self._live.values()):
             connection.cut()
@@ -403,7 +401,7 @@ class Outlets:
         A greenlet that was publishing is copied into the child, and finds this closed.
         """
         self._closed = True
-        self._ready = ()
+        self.ready = ()
         for connection in self._live.values():
             connection.abandon()
         for connection, _ in self._dialling.values():

@@ -63,22 +63,29 @@ class Publication:
 
         Raises NotSent, Refused or OutcomeUnknown; see Writer.publish.
         """
-        deadline = self._now() + timeout
+        outlets = self._outlets
+        started = self._now()
+        deadline = started + timeout
         causes: list[BaseException] = []
         try:
             while True:
-                connection = self._outlets.pick(deadline, timeout, causes)
-                slot = PublishSlot(data, self.runtime.latch(), messages=messages)
-                connection.outbox.submit(slot, deadline - self._now())
-                if not slot.wait(max(0.0, min(deadline - self._now(), _LOOK_SECONDS))):
+                ready = outlets.ready
+                if len(ready) == 1:
+                    connection = ready[0]
+                else:
+                    connection = outlets.pick(deadline, timeout, causes)
+                slot = PublishSlot(data, None, None, messages)
+                connection.exchange.publish(slot, started, deadline)
+                if not slot.done:
                     self._wait_longer(connection, slot, deadline, timeout)
                 error = slot.error
                 if error is None:
-                    if self._outlets.in_doubt:
-                        self._outlets.prove(connection)
+                    if outlets.in_doubt:
+                        outlets.prove(connection)
                     return
                 # At the deadline it would leave, and nobody would wait for the answer.
-                if self._now() >= deadline or not self._may_try_again(connection, error):
+                started = self._now()
+                if started >= deadline or not self._may_try_again(connection, error):
                     raise error
                 causes.append(error)
         except (PublishError, ClosedError) as error:
@@ -92,7 +99,8 @@ class Publication:
             if connection.outbox.has_unsent:
                 # Who was writing had less time than we have and left it where it was.
                 connection.outbox.flush(left)
-            if slot.wait(max(0.0, min(deadline - self._now(), _LOOK_SECONDS))):
+            left = deadline - self._now()
+            if connection.exchange.wait_aside(slot, min(left, _LOOK_SECONDS)):
                 return
         self._give_up(connection, slot, timeout)
 
@@ -138,13 +146,14 @@ class Publication:
             elif self._outlets.in_doubt:
                 self._outlets.prove(connection)
 
-        slot = PublishSlot(data, self.runtime.latch(), future, messages=messages, on_end=ended)
-        connection.outbox.submit(slot, max(0.0, deadline - self._now()))
+        slot = PublishSlot(data, None, future, messages=messages, on_end=ended)
+        connection.exchange.submit(slot, max(0.0, deadline - self._now()))
         return future
 
     def _give_up(self, connection: Connection, slot: PublishSlot, timeout: float) -> None:
         """The time is over. Raises, unless the outcome came at the last moment."""
-        if slot.wait(0):
+        connection.exchange.recall()
+        if slot.done:
             return
         self._outlets.suspect(connection)
         if connection.outbox.take_back(slot):

@@ -133,7 +133,8 @@ class Writer:
         no answer came, and ``retry_unknown`` did not help. ClosedError after ``close()``.
         """
         data = self._encode(topic, body, defer)
-        self._publication().publish(data, 1, self._timeout(timeout))
+        seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
+        self._publication().publish(data, 1, seconds)
 
     def publish_many(
         self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
@@ -144,7 +145,8 @@ class Writer:
         them. Raises as ``publish()``; ``error.acknowledged`` then says how many of the messages,
         from the first on, nsqd has confirmed.
         """
-        self._check_topic(topic)
+        if type(topic) is not str or topic not in self._topics:
+            self._check_topic(topic)
         if isinstance(bodies, (bytes, str)):
             raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
         checked = self._check_bodies(list(bodies))
@@ -175,19 +177,23 @@ class Writer:
         return self._publication().publish_async(data, 1, self._publish_timeout, self)
 
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
-        self._check_topic(topic)
-        data = check_body(body, self._max_msg_size)
+        if type(topic) is not str or topic not in self._topics:
+            self._check_topic(topic)
+        # The text of an error is made only for a body that is not plainly right.
+        if type(body) is bytes and 0 < len(body) <= self._max_msg_size:
+            data = body
+        else:
+            data = check_body(body, self._max_msg_size)
         if defer is None:
             return commands.pub(topic, data)
         check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)")
         return commands.dpub(topic, round(defer * 1000), data)
 
     def _check_topic(self, topic: str) -> None:
-        if type(topic) is not str or topic not in self._topics:
-            check_topic(topic)
-            if len(self._topics) >= _TOPICS_MAX:
-                self._topics.clear()
-            self._topics.add(topic)
+        check_topic(topic)
+        if len(self._topics) >= _TOPICS_MAX:
+            self._topics.clear()
+        self._topics.add(topic)
 
     def _check_bodies(self, bodies: list[Any]) -> list[bytes]:
         if not bodies:

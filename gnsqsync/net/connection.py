@@ -16,14 +16,14 @@ from gnsqsync.errors import (
     ConnectionLost,
     NSQError,
     ProtocolError,
-    Refused,
     ServerError,
     TouchFailed,
     server_error,
 )
 from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Message
+from gnsqsync.net.exchange import Exchange
 from gnsqsync.net.opening import Opening
-from gnsqsync.net.outbox import Outbox, PublishSlot
+from gnsqsync.net.outbox import Outbox
 from gnsqsync.net.owner import Consumer, Owner
 from gnsqsync.net.stream import Stream
 from gnsqsync.policy.latency import RdyLevel
@@ -53,8 +53,7 @@ class Connection:
     Lock-free on purpose: ``in_flight`` is a set of Message objects by identity, as nsqd may
     deliver one id twice. The reading thread adds a batch at a time; who succeeds with
     ``remove`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
-    ``received``, ``published``, ``last_message_at`` and ``last_frame_at`` are written by the
-    reading thread only.
+    ``received``, ``last_message_at`` and ``last_frame_at`` are written by the reading thread only.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Connection:
         self.nsqd_address = str(address)
         self.in_flight: set[Message] = set()
         self.received = 0
-        self.published = 0
         self.last_message_at = 0.0
         self.last_frame_at = 0.0
         self.connected_at = 0.0
@@ -102,6 +100,8 @@ class Connection:
 
     # Filled by open(); before it there is nothing to answer and nothing to publish.
     outbox: Outbox
+    # Of a connection that publishes: it then reads, too.
+    exchange: Exchange
     negotiated: Negotiated
 
     def open(self, timeout: float | None = None) -> None:
@@ -138,6 +138,17 @@ class Connection:
             in_flight=self.in_flight.__len__,
             stall_timeout=heartbeat,
         )
+        if self._consumer is None:
+            self.exchange = Exchange(
+                stream,
+                self.outbox,
+                self._decoder,
+                self._runtime,
+                nsqd_address=self.nsqd_address,
+                on_reply=self._on_reply,
+                silence=2 * heartbeat,
+                round_trip=opening.round_trip,
+            )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         if self.negotiated.auth_ignored:
             log.warning(
@@ -158,7 +169,10 @@ class Connection:
         """Receive until the end, then lose the connection. The body of the reading thread."""
         reason: Exception = ConnectionLost(f"{self.nsqd_address} closed the connection")
         try:
-            self._receive()
+            if self._consumer is None:
+                self.exchange.read(self._early)
+            else:
+                self._receive(self._consumer)
         except TimeoutError:
             silence = 2 * self._options.heartbeat_interval
             reason = ConnectionLost(f"{self.nsqd_address} was silent for {silence:g} s")
@@ -171,18 +185,21 @@ class Connection:
             raise
         finally:
             broken = self.outbox.broken
-            if broken is not None and not isinstance(reason, ServerError):
+            if isinstance(reason, ServerError):
+                # Of all that waits for an answer, this is the oldest one's.
+                self.outbox.refuse_oldest(self.nsqd_address, reason)
+            elif broken is not None:
                 reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
             self.lose(reason)
 
-    def _receive(self) -> None:
+    def _receive(self, consumer: Consumer) -> None:
         stream = self._stream
         assert stream is not None
         for reply in self._early:
             self._on_reply(reply)
         recv, feed, now = stream.recv, self._decoder.feed, self._runtime.now
         in_flight, level, outbox = self.in_flight, self.level, self.outbox
-        consumer = self._consumer
+        assert level is not None
         while True:
             # First, for what the handshake left behind: it may be the last that comes.
             if self._decoder.broken is not None:
@@ -195,32 +212,27 @@ class Connection:
             self.last_frame_at = moment = now()
             messages, replies = feed(data, moment)
             if messages:
-                if consumer is None or level is None:
-                    raise ProtocolError(f"{self.nsqd_address} sent a message without SUB")
                 in_flight.update(messages)
                 self.received += len(messages)
                 self.last_message_at = moment
                 level.note(moment, len(messages))
             for reply in replies:
                 self._on_reply(reply)
-            if messages and consumer is not None:
+            if messages:
                 consumer.on_messages(self, messages)
 
     def _on_reply(self, reply: Reply) -> None:
         kind, data = reply
         if kind == FRAME_RESPONSE:
-            if data == _OK:
-                slot = self._next_pending(data)
-                self.published += slot.messages
-                slot.succeed()
-            elif data == _HEARTBEAT:
+            if data == _HEARTBEAT:
                 self.outbox.commands.append(commands.NOP)
             elif data == _CLOSE_WAIT and self.closing:
                 self.quiet = True
                 if self._consumer is not None:
                     self._consumer.on_quiet(self)
             else:
-                raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, which nobody asked")
+                why = "but no publish waits for an answer" if data == _OK else "which nobody asked"
+                raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, {why}")
             return
         error = server_error(data)
         if not error.fatal:
@@ -229,19 +241,8 @@ class Connection:
             return
         # nsqd stops reading and closes (nsq-reference 1.24): what is queued behind was not read.
         self.outbox.peer_stopped = True
-        if self.outbox.pending:
-            slot = self.outbox.pending.popleft()
-            slot.fail(Refused(f"{self.nsqd_address} refused the publish: {error}", error))
         # Not waiting for the EOF, which would tell less.
         raise error
-
-    def _next_pending(self, data: bytes) -> PublishSlot:
-        try:
-            return self.outbox.pending.popleft()
-        except IndexError:
-            raise ProtocolError(
-                f"{self.nsqd_address} sent {data!r}, but no publish waits for an answer"
-            ) from None
 
     def _answer_failed(self, error: ServerError) -> None:
         self.answers_failed += 1
@@ -277,6 +278,11 @@ class Connection:
         self._owner.on_lost(self, reason)
 
     # -- answers, from any thread ----------------------------------------------------------
+
+    @property
+    def published(self) -> int:
+        """Messages that nsqd has confirmed."""
+        return self.exchange.published if self.connected_at and self._consumer is None else 0
 
     @property
     def msg_timeout(self) -> float:
@@ -381,6 +387,8 @@ class Connection:
         if self.connected_at and not self.closed and stream is not None:
             self.outbox.finish(PASSING_WAIT)
             stream.end_sending()
+            if self._consumer is None:
+                self.exchange.recall()
         else:
             self.cut()
 

@@ -7,10 +7,17 @@ that come back, only the order of publishes, which is the order of their answers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from gnsqsync.errors import ConnectionLost, NotSent, OutcomeUnknown, PublishError
+from gnsqsync.errors import (
+    ConnectionLost,
+    NotSent,
+    OutcomeUnknown,
+    PublishError,
+    Refused,
+    ServerError,
+)
 from gnsqsync.net.stream import Stream
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Latch, Runtime
@@ -22,17 +29,19 @@ __all__ = ["Outbox", "PublishSlot"]
 class PublishSlot:
     """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
 
-    ``succeed`` or ``fail`` is called once, by the reading thread or by who takes the slot back.
+    Its outcome is set once: ``error``, then ``done``, then ``latch`` is released. So a publisher
+    that sets ``latch`` and finds no outcome behind that may wait for it; one that reads its answer
+    itself needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
+    ``future``, whose callbacks are the user's, and for who takes the slot back.
     """
 
-    __slots__ = ("_future", "_latch", "_on_end", "abandoned", "data", "error", "messages")
+    __slots__ = ("_on_end", "abandoned", "data", "done", "error", "future", "latch", "messages")
 
     def __init__(
         self,
         data: bytes,
-        latch: Latch,
+        latch: Latch | None = None,
         future: Future[None] | None = None,
-        *,
         messages: int = 1,
         on_end: Callable[[PublishSlot], None] | None = None,
     ) -> None:
@@ -41,38 +50,45 @@ class PublishSlot:
         self.error: PublishError | None = None
         # Its publisher gave up waiting; it keeps its place in the queue of answers.
         self.abandoned = False
-        self._latch = latch
-        self._future = future
+        self.done = False
+        self.latch = latch
+        self.future = future
         # Called with the slot before its future ends; must be short.
         self._on_end = on_end
 
     def succeed(self) -> None:
-        self._latch.release()
-        if self._on_end is not None:
-            self._on_end(self)
-        if self._future is not None and self._future.set_running_or_notify_cancel():
-            self._future.set_result(None)
+        self._end()
+        if self.future is not None and self.future.set_running_or_notify_cancel():
+            self.future.set_result(None)
 
     def fail(self, error: PublishError) -> None:
         self.error = error
-        self._latch.release()
+        self._end()
+        if self.future is not None and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def _end(self) -> None:
+        self.done = True
+        if self.latch is not None:
+            self.latch.release()
         if self._on_end is not None:
             self._on_end(self)
-        if self._future is not None and self._future.set_running_or_notify_cancel():
-            self._future.set_exception(error)
 
     def wait(self, timeout: float) -> bool:
-        """Whether there is an outcome within ``timeout`` seconds."""
-        return self._latch.wait(timeout)
+        """Whether there is an outcome within ``timeout`` seconds; ``latch`` must be there."""
+        if not self.done and self.latch is not None:
+            self.latch.wait(max(0.0, timeout))
+        return self.done
 
 
 class Outbox:
     """The outgoing side of a connection.
 
     Lock-free lists, on purpose: anybody appends to ``commands``, ``fins`` and ``slots``
-    (list.append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
-    list objects are never swapped. ``_lock`` guards the right to write: stream, compressor,
-    ``rdy_sent``, ``_unsent``, and appending to ``pending``.
+    (append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
+    objects are never swapped. From ``slots`` each is taken by one ``popleft`` or ``remove``, so
+    that a publish is either on its way or taken back. ``_lock`` guards the right to write: stream,
+    compressor, ``rdy_sent``, ``_unsent``, and appending to ``pending``.
 
     RDY is a level, not a queued command: the sender compares what is wanted with what was sent
     last, so two racing decisions cannot arrive swapped and repeats vanish.
@@ -89,7 +105,7 @@ class Outbox:
     ) -> None:
         self.commands: list[bytes] = []
         self.fins: list[bytes] = []
-        self.slots: list[PublishSlot] = []
+        self.slots: deque[PublishSlot] = deque()
         self.pending: deque[PublishSlot] = deque()
         self.rdy_sent = 0
         self.finished = 0
@@ -100,6 +116,7 @@ class Outbox:
         # the command that caused it.
         self.peer_stopped = False
         self._stream = stream
+        self._runtime = runtime
         self._now = runtime.now
         self._level = level
         self._in_flight = in_flight
@@ -110,8 +127,15 @@ class Outbox:
         self._stalled_since = 0.0
         # The publishes in the batch of _unsent, and the bytes behind the last of them; for
         # _lost_slots to tell a whole command from a torn one.
-        self._batch: list[PublishSlot] = []
-        self._closed = False
+        self._batch: Sequence[PublishSlot] = ()
+        # Released when no publish waits for an answer any more.
+        self.drained: list[Latch] = []
+        self.is_closed = False
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether what is queued does not leave now: the kernel is full, or the end has come."""
+        return self._unsent is not None or self.is_closed or self.broken is not None
 
     @property
     def has_unsent(self) -> bool:
@@ -120,38 +144,72 @@ class Outbox:
         level = self._level
         return level is not None and level.wanted(self._in_flight()) != self.rdy_sent
 
-    def flush(self, wait: float = 0.0) -> None:
+    def flush(self, wait: float = 0.0) -> bool:
         """Write what waits, or leave it to the thread that is writing: it looks again.
+
+        True when all has left; False when another thread is writing, or the stream takes no more.
 
         ``wait``: how many seconds this caller has when the kernel's buffer is full; what is
         left then goes with the next flush. Whatever else breaks the send shuts the stream
         down, which wakes the reading thread; nothing is raised but what is no Exception.
         """
         lock = self._lock
-        while self.has_unsent and lock.acquire(False):
+        while self.has_unsent:
+            if not lock.acquire(False):
+                return False
             try:
                 # Broken: what is in hand stays there, for _torn_slots to judge.
-                if self._closed or self.broken is not None:
-                    return
+                if self.is_closed or self.broken is not None:
+                    return False
                 emptied = self._write(wait)
-            except (BrokenPipeError, ConnectionResetError) as error:
-                # nsqd is gone, and the reading thread will see that behind what nsqd sent
-                # before: perhaps the error that says why.
-                self.broken = error
-                return
             except Exception as error:  # noqa: BLE001 - kept for the reading thread
-                self.broken = error
-                self._stream.shutdown()
-                return
+                self._break(error)
+                return False
             except BaseException as error:
-                # A killed greenlet or an interrupt may have torn a command in two.
-                self.broken = ConnectionLost(f"a send was ended by {error!r}")
-                self._stream.shutdown()
+                self._tear(error)
                 raise
             finally:
                 lock.release()
             if not emptied:
-                return
+                return False
+        return not lock.locked()
+
+    def send(self, slot: PublishSlot) -> bool:
+        """Queue a publish and ``flush``; a shorter way where nothing else waits."""
+        lock = self._lock
+        if self.slots or self.commands or self._unsent is not None or not lock.acquire(False):
+            self.slots.append(slot)
+            return self.flush()
+        try:
+            if self.is_closed or self.broken is not None:
+                self.slots.append(slot)
+                return False
+            # Before the write, so that no answer can overtake its slot.
+            self.pending.append(slot)
+            self._batch = (slot,)
+            if not self._send(slot.data, 0.0):
+                return False
+        except Exception as error:  # noqa: BLE001 - kept for the reading thread
+            self._break(error)
+            return False
+        except BaseException as error:
+            self._tear(error)
+            raise
+        finally:
+            lock.release()
+        return self.flush() if self.slots or self.commands else True
+
+    def _break(self, error: Exception) -> None:
+        self.broken = error
+        # Otherwise nsqd is gone, and the reading thread will see that behind what nsqd sent
+        # before: perhaps the error that says why.
+        if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            self._stream.shutdown()
+
+    def _tear(self, error: BaseException) -> None:
+        """A killed greenlet or an interrupt may have torn a command in two."""
+        self.broken = ConnectionLost(f"a send was ended by {error!r}")
+        self._stream.shutdown()
 
     def finish(self, wait: float) -> None:
         """Write what waits before a close, for which another thread's write must end first."""
@@ -159,12 +217,14 @@ class Outbox:
             self._lock.release()
         self.flush(wait)
         # What comes now was not sent, also where a layer hides how much of it left.
-        self._closed = True
+        self.is_closed = True
 
     def _write(self, wait: float) -> bool:
         """One batch, holding ``_lock``. False when the kernel did not take all of it."""
         if self._unsent is not None and not self._push(wait):
             return False
+        if self._level is None and not self.commands:
+            return self._write_publishes(wait)
         # FINs are cut first: a TOUCH that was appended before a FIN then stands before it.
         fins = self.fins
         count = len(fins)
@@ -189,24 +249,34 @@ class Outbox:
             if wanted > self.rdy_sent:
                 parts.append(commands.rdy(wanted))
                 self.rdy_sent = wanted
-        elif self.slots:
-            slots = self.slots
-            count = len(slots)
-            batch = slots[:count]
+        if parts:
+            return self._send(parts[0] if len(parts) == 1 else b"".join(parts), wait)
+        return True
+
+    def _write_publishes(self, wait: float) -> bool:
+        slots, pending = self.slots, self.pending
+        batch: list[PublishSlot] = []
+        for _ in range(len(slots)):
+            try:
+                slot = slots.popleft()
+            except IndexError:
+                break  # taken back at the same moment
             # Before the write, so that no answer can overtake its slot.
-            self.pending.extend(batch)
-            del slots[:count]
-            self._batch = batch
-            parts += [slot.data for slot in batch]
-        if not parts:
+            pending.append(slot)
+            batch.append(slot)
+        if not batch:
             return True
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._batch = batch
+        one = len(batch) == 1
+        return self._send(batch[0].data if one else b"".join([s.data for s in batch]), wait)
+
+    def _send(self, data: bytes, wait: float) -> bool:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
         self.sends += 1
         sent = self._stream.send_some(data)
         if sent == len(data):
-            self._batch = []
+            self._batch = ()
             return True
         self._unsent = memoryview(data)[sent:]
         self._stalled_since = self._now()
@@ -227,24 +297,36 @@ class Outbox:
             if now >= deadline:
                 return False
             self._stream.wait_writable(min(deadline - now, self._stall_timeout))
-        self._batch = []
+        self._batch = ()
         return True
 
     def submit(self, slot: PublishSlot, wait: float) -> None:
         """Queue a publish and write it. Its outcome arrives in the slot."""
         self.slots.append(slot)
         self.flush(wait)
-        if self._closed and self.take_back(slot):
+        if self.is_closed:
+            self.fail_unsent(slot)
+
+    def fail_unsent(self, slot: PublishSlot) -> None:
+        """On a closed connection: the end of a publish that came too late for ``close``."""
+        if self.take_back(slot):
             slot.fail(NotSent("the connection closed before the message was sent"))
 
     def wait_until_answered(self, deadline: float, passing_wait: float) -> None:
         """Until no publish waits for an answer, or the time ``deadline``, or a close."""
-        while not self._closed and self._now() < deadline:
+        while not self.is_closed and self._now() < deadline:
             self.flush(passing_wait)
-            waiting = [*self.pending, *self.slots]
-            if not waiting:
+            latch = self._runtime.latch()
+            self.drained.append(latch)
+            # Looked at behind it: the last answer may just have come.
+            if not self.pending and not self.slots:
                 return
-            waiting[-1].wait(max(0.0, deadline - self._now()))
+            latch.wait(max(0.0, deadline - self._now()))
+
+    def tell_drained(self) -> None:
+        """Nothing is pending: wake who waits for that. They look for themselves."""
+        while self.drained:
+            self.drained.pop().release()
 
     def take_back(self, slot: PublishSlot) -> bool:
         """Remove a publish that nobody has begun to write; False when somebody has."""
@@ -254,14 +336,21 @@ class Outbox:
             return False
         return True
 
+    def refuse_oldest(self, nsqd_address: str, error: ServerError) -> None:
+        """nsqd said this to the oldest publish that it had not answered, if there is one."""
+        if self.pending:
+            slot = self.pending.popleft()
+            slot.fail(Refused(f"{nsqd_address} refused the publish: {error}", error))
+
     def close(self, reason: str) -> None:
         """Close the stream and fail what has no answer. By the reading thread, once.
 
         The stream was shut down before, so a sender that blocks leaves and gives the lock back.
         """
         with self._lock:
-            self._closed = True
+            self.is_closed = True
             self._stream.close()
+        self.tell_drained()
         torn = self._torn_slots()
         while self.pending:
             slot = self.pending.popleft()
@@ -277,7 +366,7 @@ class Outbox:
                 )
         while self.slots:
             try:
-                slot = self.slots.pop(0)
+                slot = self.slots.popleft()
             except IndexError:
                 break  # its publisher took it back at the same moment
             slot.fail(NotSent(f"the connection closed before the message was sent: {reason}"))
@@ -304,5 +393,5 @@ class Outbox:
 
     def abandon(self) -> None:
         """In a forked child: the lists belong to the parent's publishers; only close."""
-        self._closed = True
+        self.is_closed = True
         self._stream.abandon()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from gnsqsync.errors import ConnectionLost
 from gnsqsync.runtime import Runtime, Socket
 from gnsqsync.wire.codec import Layer
@@ -25,11 +28,14 @@ class Stream:
         self._runtime = runtime
         self._layers: list[Layer] = []
         self._tls: TlsLayer | None = None
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the bytes on the socket are the bytes of the protocol, without any layer."""
-        return not self._layers
+        # Whether the bytes on the socket are the bytes of the protocol, without any layer.
+        self.is_clear = True
+        # What the socket was told last, in seconds.
+        self.read_timeout = math.inf
+        # Append what arrives, as it is on the socket, to a deque: see Socket.receive.
+        self.receive = sock.receive
+        # What the kernel takes now of already encoded bytes; 0 when its buffer is full.
+        self.send_some = sock.send
 
     @property
     def tls(self) -> TlsLayer | None:
@@ -38,11 +44,13 @@ class Stream:
     def push(self, layer: Layer) -> None:
         """Put a layer on top of those that are there."""
         self._layers.append(layer)
+        self.is_clear = False
         if isinstance(layer, TlsLayer):
             self._tls = layer
 
     def set_read_timeout(self, seconds: float | None) -> None:
         self._sock.set_read_timeout(seconds)
+        self.read_timeout = math.inf if seconds is None else seconds
 
     def recv(self) -> bytes:
         """The next decoded bytes, b"" at the end. TimeoutError, OSError or ProtocolError."""
@@ -67,6 +75,18 @@ class Stream:
             return decoded
         return b"" if any(layer.eof for layer in self._layers) else None
 
+    def decode_received(self, data: bytes) -> Iterator[bytes]:
+        """What a chunk of ``receive`` decodes to, in portions; at the end b"" is the last one."""
+        if data:
+            decoded = self.decode(data)
+            if decoded:
+                yield decoded
+            while self._layers[-1].pending:
+                if decoded := self._layers[-1].decode(b""):
+                    yield decoded
+        if not data or any(layer.eof for layer in self._layers):
+            yield b""
+
     def recv_raw(self) -> bytes:
         """The next bytes as they are on the socket, for a layer's own handshake."""
         return self._sock.recv(RECV_SIZE)
@@ -84,10 +104,6 @@ class Stream:
         for layer in reversed(self._layers):
             data = layer.encode(data)
         return data
-
-    def send_some(self, data: bytes | memoryview) -> int:
-        """What the kernel takes now of already encoded bytes; 0 when its buffer is full."""
-        return self._sock.send(data)
 
     def wait_writable(self, timeout: float) -> bool:
         return self._sock.wait_writable(timeout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from types import MethodType, TracebackType
 from typing import Any, Protocol
@@ -122,6 +123,10 @@ class Socket(Protocol):
         Waits at most the read timeout, then raises TimeoutError; OSError when broken.
         """
 
+    def receive(self, chunks: deque[bytes], size: int) -> None:
+        """As ``recv``, appended to ``chunks``: whatever exception another task or a signal throws
+        in, what was received is there."""
+
     def send(self, data: bytes | memoryview) -> int:
         """Give ``data`` to the kernel without waiting: the bytes it took, 0 when it is full.
 
@@ -199,6 +204,13 @@ class Runtime(ABC):
     @abstractmethod
     def lock(self) -> Lock:
         """A new, free lock."""
+
+    @abstractmethod
+    def baton(self) -> Lock:
+        """A new, free lock of a kind that is only tried (``acquire(False)``), never waited for.
+
+        It may be held while its owner blocks, and be given back by another task.
+        """
 
     @abstractmethod
     def event(self) -> Event:

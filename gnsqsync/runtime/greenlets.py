@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ class GreenletRuntime(base.Runtime):
     def __init__(self) -> None:
         self._get_ident: Callable[[], int] = world.native("_thread", "get_ident")
         self._home = self._get_ident()
+        self._new_lock = world.native("_thread", "allocate_lock")
         self._sockets_patched = world.check().socket
         self._net = dial.Net(gevent.socket.socket, _look_up)
         self._tasks: weakref.WeakSet[gevent.Greenlet] = weakref.WeakSet()
@@ -88,6 +90,11 @@ class GreenletRuntime(base.Runtime):
     def lock(self) -> base.Lock:
         self._check_thread()
         return _Lock()
+
+    def baton(self) -> base.Lock:
+        # A native one, a tenth of the price: who never waits needs no greenlet's.
+        lock: base.Lock = self._new_lock()
+        return lock
 
     def event(self) -> base.Event:
         self._check_thread()
@@ -233,6 +240,10 @@ class _Socket:
                 return b""
             raise
         return data
+
+    def receive(self, chunks: deque[bytes], size: int) -> None:
+        # A greenlet is thrown into only where it waits, and that is before anything is received.
+        chunks.append(self.recv(size))
 
     def send(self, data: bytes | memoryview) -> int:
         try:

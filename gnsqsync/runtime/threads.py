@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,8 @@ class ThreadRuntime(base.Runtime):
     def lock(self) -> base.Lock:
         lock: base.Lock = self._new_lock()
         return lock
+
+    baton = lock
 
     def event(self) -> base.Event:
         return _Event(self._new_lock)
@@ -209,10 +212,11 @@ class _Latch:
 class _Socket:
     """A blocking socket; the read timeout is the kernel's, so that sends know nothing of it."""
 
-    __slots__ = ("_read_timeout", "_sock", "local", "peer")
+    __slots__ = ("_read_timeout", "_recv", "_sock", "local", "peer")
 
     def __init__(self, sock: Any, peer: str) -> None:
         self._sock = sock
+        self._recv = sock.recv
         self._read_timeout: float | None = None
         self.peer = peer
         self.local = dial.name_of(sock.family, sock.getsockname())
@@ -225,6 +229,15 @@ class _Socket:
                 f"nothing from {self.peer} for {self._read_timeout:g} seconds"
             ) from None
         return data
+
+    def receive(self, chunks: deque[bytes], size: int) -> None:
+        try:
+            # From the system call into ``chunks`` all is C: no place where an interrupt is raised.
+            chunks.extend(map(self._recv, (size,)))
+        except BlockingIOError:
+            raise TimeoutError(
+                f"nothing from {self.peer} for {self._read_timeout:g} seconds"
+            ) from None
 
     def send(self, data: bytes | memoryview) -> int:
         try:

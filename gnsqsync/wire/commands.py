@@ -152,10 +152,10 @@ def pub_head(topic: str) -> bytes:
 
 def pub(topic: str, body: bytes) -> bytes:
     """PUB of one message. ConfigError for a topic name that nsqd would refuse, or an empty body."""
-    head = pub_head(topic)
     if not body:
         raise _empty_body()
-    return head + _pack_size(len(body)) + body
+    # A head that is there needs no call.
+    return b"".join((_pub_heads.get(topic) or pub_head(topic), _pack_size(len(body)), body))
 
 
 def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:

@@ -37,6 +37,9 @@ _HEAD = struct.Struct(">ii")
 _LEAST_PART = 1024
 # Type, timestamp, attempts and id: the least that the size of a message frame can be.
 _MIN_MESSAGE_SIZE = 4 + 26
+# The answer to a publish, by far the most frequent frame where nothing is consumed.
+_OK_FRAME = _HEAD.pack(6, FRAME_RESPONSE) + b"OK"
+_OK_SIZE = len(_OK_FRAME)
 
 
 class FrameDecoder:
@@ -133,6 +136,16 @@ class FrameDecoder:
             self._parts.append(data[offset:])
             self._have = end - offset
         return messages, replies
+
+    def count_oks(self, data: bytes) -> int:
+        """How many frames ``data`` is, when it is whole frames of OK and nothing else; else 0.
+
+        Where it is not 0, ``data`` must not be given to ``feed``.
+        """
+        count = len(data) // _OK_SIZE
+        if data != _OK_FRAME * count or self._parts or self.broken is not None:
+            return 0
+        return count
 
     def take_rest(self) -> bytes:
         """What is buffered behind the last whole frame, for the next layer at an upgrade.

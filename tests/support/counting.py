@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ class Counts:
     blocking_calls: int = 0
     locks: int = 0
     failed_tries: int = 0
+    batons: int = 0
     waits: int = 0
     hops: int = 0
     sends: int = 0
@@ -159,6 +161,9 @@ class CountingRuntime(Runtime):
     def lock(self) -> Lock:
         return CountingLock(self, self.inner.lock(), _maker(sys._getframe(1)))
 
+    def baton(self) -> Lock:
+        return CountingBaton(self, self.inner.baton())
+
     def event(self) -> Event:
         return CountingEvent(self, self.inner.event())
 
@@ -223,6 +228,30 @@ class CountingLock:
 
     def __repr__(self) -> str:
         return f"<lock of {self.maker}>"
+
+
+class CountingBaton:
+    """A baton of which it is counted how often a try takes it. None of the rules about locks
+    concern it: nobody waits for it, so it may be held in a receive and given back by others."""
+
+    def __init__(self, runtime: CountingRuntime, inner: Lock) -> None:
+        self._runtime = runtime
+        self._inner = inner
+        self.release = inner.release
+        self.locked = inner.locked
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        assert not blocking, "a baton is only tried"
+        if self._inner.acquire(False):
+            self._runtime.count(batons=1)
+            return True
+        return False
+
+    def __enter__(self) -> bool:
+        raise AssertionError("a baton is only tried")
+
+    def __exit__(self, *exc_info: object) -> None:
+        raise AssertionError("a baton is only tried")
 
 
 class CountingEvent:
@@ -328,6 +357,15 @@ class CountingSocket:
         finally:
             self._runtime.count(recvs=1, bytes_received=received)
         return data
+
+    def receive(self, chunks: deque[bytes], size: int) -> None:
+        self._runtime.blocking("receive()")
+        before = len(chunks)
+        try:
+            self.inner.receive(chunks, size)
+        finally:
+            received = sum(map(len, list(chunks)[before:]))
+            self._runtime.count(recvs=1, bytes_received=received)
 
     def send(self, data: bytes | memoryview) -> int:
         sent = 0

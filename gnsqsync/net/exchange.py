@@ -1,0 +1,398 @@
+"""Publishes and their answers on one connection, and who reads them: the reading right.
+
+Knows the order of publishes and whose turn it is; knows no deadline policy and no redial.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
+from gnsqsync.net.outbox import Outbox, PublishSlot
+from gnsqsync.net.stream import RECV_SIZE, Stream
+from gnsqsync.runtime import Runtime
+from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
+
+__all__ = ["Exchange"]
+
+_OK = b"OK"
+# How often the reading thread looks, while publishers read, whether they still do.
+_LOOK_SECONDS = 0.1
+# How long a publish waits for whoever reads to send it as well, before it is sent by itself.
+_TURN_SECONDS = 0.005
+# The kernel ends a receive some milliseconds late. So the last of a caller's time is waited for
+# with a latch, which is exact, while the reading thread reads.
+_EXACT_SECONDS = 0.05
+# How much later than its deadline one that reads may give the right on.
+_GRACE_SECONDS = 5.0
+# With answers that take longer than this, a publish does not wait for its turn to be sent: on a
+# network a round trip is dear, on one machine a send is.
+_NEAR_SECONDS = 0.0002
+
+
+class Exchange:
+    """Sends publishes and takes in the answers of one connection.
+
+    One at a time has the right to read: who reads what is received, takes ``pending`` in order,
+    and writes ``published`` and ``last_frame_at``. It is the reading thread's at first. When it
+    has answered a publish it *lends* the right and looks at it every 0.1 s: from then on a
+    publisher that finds it free sends what is queued, its own and others', reads until it has
+    its own outcome, and hands it on to one that waits. When none came between two looks the
+    reading thread takes it back. So a lone publisher pays for no other thread, and an idle
+    connection has one that notices heartbeats and its end.
+
+    ``_right`` is held while its owner receives, and is given to others held. It guards the
+    receiving side: stream, decoder, ``_chunks``. It is only ever tried, so nothing waits for it.
+    When reading fails it is kept for ever, and the reading thread ends the connection.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        outbox: Outbox,
+        decoder: FrameDecoder,
+        runtime: Runtime,
+        *,
+        nsqd_address: str,
+        on_reply: Callable[[Reply], None],
+        silence: float,
+        round_trip: float,
+    ) -> None:
+        """``on_reply`` takes what is no OK. ``silence``: seconds without a frame that are death.
+
+        ``round_trip``: seconds that nsqd took to answer once.
+        """
+        self._nsqd_address = nsqd_address
+        self.published = 0
+        self.last_frame_at = runtime.now()
+        self._stream = stream
+        self._receive = stream.receive
+        self._clear = stream.is_clear
+        self._outbox = outbox
+        self._decoder = decoder
+        self._runtime = runtime
+        self._now = runtime.now
+        self._on_reply = on_reply
+        self._silence = silence
+        self._right = runtime.baton()
+        self._right.acquire(False)
+        # Publishers that wait without the right. Who removes one settles whose move it is: the
+        # one that hands the right on by popitem(), the publisher itself when it stops waiting.
+        self._waiting: dict[PublishSlot, bool] = {}
+        # What was received and not taken in yet. An exception that comes out of nowhere as the
+        # receive returns must not lose it: the next one that reads begins here.
+        self._chunks: deque[bytes] = deque()
+        # Answered ones whose future is left to the reading thread.
+        self._ended: deque[PublishSlot] = deque()
+        self._failure: BaseException | None = None
+        # Whether the reading thread stands aside, and whether it wants the right back.
+        self._lent = False
+        self._wanted = False
+        self._called = runtime.event()
+        # Whether a publisher read since the reading thread looked.
+        self._used = False
+        # When who has the right should have given it on; 0 from then until the next one writes it.
+        self._until = 0.0
+        # The shortest exchange lately, in seconds.
+        self._shortest = round_trip
+
+    # -- publishers --------------------------------------------------------------------------
+
+    def publish(self, slot: PublishSlot, started: float, deadline: float) -> None:
+        """Send it and wait; ``slot.done`` says whether there is an outcome.
+
+        Without one the time is over, or this is none that can be waited for by reading: the
+        caller goes on with ``wait_aside``.
+        """
+        if self._right.acquire(False):
+            self._lead(slot, started, deadline, self._outbox.send)
+        else:
+            self._follow(slot, deadline)
+
+    def submit(self, slot: PublishSlot, wait: float) -> None:
+        """Send it; its outcome comes from the reading thread."""
+        self._outbox.submit(slot, wait)
+        if self._lent:
+            self.recall()
+
+    def wait_aside(self, slot: PublishSlot, seconds: float) -> bool:
+        """Whether there is an outcome within ``seconds``, while the reading thread reads."""
+        slot.latch = self._runtime.latch()
+        if self._outbox.is_closed:
+            self._outbox.fail_unsent(slot)
+        if self._lent:
+            self.recall()
+        return slot.wait(seconds)
+
+    def _flush(self, slot: PublishSlot) -> bool:
+        return self._outbox.flush()
+
+    def _lead(
+        self,
+        slot: PublishSlot,
+        started: float,
+        deadline: float,
+        send: Callable[[PublishSlot], bool],
+    ) -> None:
+        """Send, and read until ``slot`` has its outcome or the deadline passes. With the right.
+
+        Whatever ends the caller's wait, the right is handed on. Nothing received is lost: an
+        exception from outside either finds it in ``_chunks`` or ends the connection.
+        """
+        outbox, stream, chunks = self._outbox, self._stream, self._chunks
+        sound = True
+        try:
+            self._until = deadline
+            self._used = True
+            left = deadline - started - _EXACT_SECONDS
+            if not send(slot):
+                if outbox.is_stuck:
+                    return
+                # Another thread is writing, and may leave before it has written ours.
+                left = min(left, _LOOK_SECONDS)
+            if left < stream.read_timeout:
+                if left <= 0:
+                    return
+                # Half, so that the next one, whose time is hardly ever quite the same, need not
+                # set it again; when it is over the rest is set.
+                stream.set_read_timeout(left / 2)
+            while not slot.done:
+                if not chunks:
+                    try:
+                        self._receive(chunks, RECV_SIZE)
+                    except TimeoutError:
+                        left = deadline - _EXACT_SECONDS - self._now()
+                        if left <= 0 or outbox.has_unsent:
+                            return
+                        self._allow(left)
+                        continue
+                sound = False
+                self._take_in(chunks.popleft())
+                sound = True
+                if outbox.commands:
+                    outbox.flush()
+        except (OSError, NSQError) as error:
+            self._failure = error
+        except BaseException as error:
+            if not sound:
+                # Half of what was received may be taken in; nobody can go on from there.
+                self._failure = ConnectionLost(f"reading was ended by {error!r}")
+            raise
+        finally:
+            self._give_up_right(started)
+
+    def _give_up_right(self, started: float) -> None:
+        try:
+            if self._failure is not None:
+                self.recall()
+            elif self._waiting or self._wanted or self._ended or self._outbox.pending:
+                self._hand_on(started)
+            else:
+                self._until = 0.0
+                self._right.release()
+                # One may have begun to wait after the look and before the release.
+                if self._waiting and self._right.acquire(False):
+                    self._hand_on(started)
+        except BaseException as error:
+            # Thrown in from outside, perhaps before the right was given to anybody.
+            self._failure = ConnectionLost(f"reading was ended by {error!r}")
+            self.recall()
+            raise
+
+    def _follow(self, slot: PublishSlot, deadline: float) -> None:
+        """Wait for the outcome, or for the right to read it."""
+        outbox, waiting = self._outbox, self._waiting
+        slot.latch = self._runtime.latch()
+        promoted = False
+        outbox.slots.append(slot)
+        waiting[slot] = True
+        try:
+            if not self._lent or self._shortest > _NEAR_SECONDS:
+                outbox.flush()
+            if self._right.acquire(False):
+                # Its owner may have looked before this one was there.
+                promoted = True
+            elif outbox.is_closed:
+                outbox.fail_unsent(slot)
+            elif not slot.latch.wait(max(0.0, min(deadline - self._now(), _TURN_SECONDS))):
+                outbox.flush()
+                slot.latch.wait(max(0.0, min(deadline - self._now(), _LOOK_SECONDS)))
+        except BaseException:
+            if self._leave(slot) or promoted:
+                self._give_up_right(0.0)
+            raise
+        if self._leave(slot) or promoted:
+            now = self._now()
+            self._lead(slot, now, deadline, self._flush)
+
+    def _leave(self, slot: PublishSlot) -> bool:
+        """Stop waiting. Whether the right has been given to this one."""
+        return not self._waiting.pop(slot, False) and not slot.done
+
+    def _hand_on(self, started: float = 0.0) -> None:
+        """Give the right to one that waits, or back; by whoever has it.
+
+        ``started``: when its publish began, where that has its answer now.
+        """
+        right, waiting, outbox = self._right, self._waiting, self._outbox
+        while True:
+            if self._wanted or self._ended:
+                right.release()
+                self.recall()
+                return
+            while waiting:
+                try:
+                    # The newest: what it reads for itself is behind the answers of all others.
+                    slot, _ = waiting.popitem()
+                except KeyError:
+                    break  # it stopped waiting at the same moment
+                if not slot.done:
+                    self._until = 0.0
+                    if started:
+                        self._note(self.last_frame_at - started)
+                    assert slot.latch is not None
+                    slot.latch.release()
+                    return
+            right.release()
+            if outbox.pending:
+                # Futures, or publishes whose caller is gone: nobody reads those answers.
+                self.recall()
+            # One may have begun to wait after the look and before the release.
+            if not waiting or not right.acquire(False):
+                return
+
+    def _note(self, seconds: float) -> None:
+        # Most of what makes one longer is not the network; so the shortest, which may grow.
+        self._shortest = min(max(0.0, seconds), self._shortest * 1.05 + 1e-6)
+
+    # -- the reading thread ------------------------------------------------------------------
+
+    def read(self, early: list[Reply]) -> None:
+        """Read, or look after those who do, until the connection ends; that is raised.
+
+        ``early``: replies that came with the last answer of the handshake.
+        """
+        outbox, chunks = self._outbox, self._chunks
+        for reply in early:
+            self._reply(reply)
+        if self._decoder.broken is not None:
+            raise self._broken()
+        while True:
+            if outbox.has_unsent:
+                outbox.flush()
+            if not chunks:
+                try:
+                    self._receive(chunks, RECV_SIZE)
+                except TimeoutError:
+                    self._allow(self._silence)
+                    continue
+            answered = self._take_in(chunks.popleft())
+            self._end_futures()
+            if answered and (self._waiting or not outbox.pending):
+                self._lend()
+
+    def recall(self) -> None:
+        """Have the reading thread read, as soon as whoever reads now has its outcome."""
+        self._wanted = True
+        self._called.set()
+
+    def _lend(self) -> None:
+        """Stand aside while publishers read; returns with the right."""
+        called = self._called
+        late = False
+        # A call from before is answered: this thread has been reading.
+        self._wanted = False
+        self._used = True
+        self._lent = True
+        self._hand_on()
+        while True:
+            called.wait(_LOOK_SECONDS)
+            called.clear()
+            self._end_futures()
+            if self._failure is not None:
+                raise self._failure
+            if self._used and not self._wanted:
+                self._used = False
+                continue
+            # In this order: who gives the right back before the try sees that it is wanted, or
+            # the try succeeds. And publishers flush by themselves from now on.
+            self._lent = False
+            self._wanted = True
+            if self._right.acquire(False):
+                self._wanted = False
+                return
+            overdue = self._now() - self._until > _GRACE_SECONDS
+            if overdue and late:
+                # Somebody was killed between two instructions, with the right in its hands.
+                raise ConnectionLost("who read from it was killed")
+            late = overdue
+
+    def _end_futures(self) -> None:
+        while self._ended:
+            self._ended.popleft().succeed()
+
+    # -- taking in, with the right -----------------------------------------------------------
+
+    def _take_in(self, data: bytes) -> int:
+        """What was received; how many publishers that wait were answered."""
+        self.last_frame_at = self._now()
+        if self._clear:
+            return self._take_in_clear(data)
+        return sum(map(self._take_in_clear, self._stream.decode_received(data)))
+
+    def _take_in_clear(self, data: bytes) -> int:
+        count = self._decoder.count_oks(data)
+        if count:
+            return self._answer(count)
+        if not data:
+            raise ConnectionLost(f"{self._nsqd_address} closed the connection")
+        messages, replies = self._decoder.feed(data)
+        if messages:
+            raise ProtocolError(f"{self._nsqd_address} sent a message without SUB")
+        answered = 0
+        for reply in replies:
+            answered += self._reply(reply)
+        if self._decoder.broken is not None:
+            raise self._broken()
+        return answered
+
+    def _reply(self, reply: Reply) -> int:
+        kind, data = reply
+        if kind == FRAME_RESPONSE and data == _OK:
+            return self._answer(1)
+        self._on_reply(reply)
+        return 0
+
+    def _answer(self, count: int) -> int:
+        """So many OKs: for the oldest that have none."""
+        outbox = self._outbox
+        pending = outbox.pending
+        waited_for = 0
+        for _ in range(count):
+            if not pending:
+                raise ProtocolError(
+                    f"{self._nsqd_address} sent b'OK', but no publish waits for an answer"
+                )
+            slot = pending.popleft()
+            self.published += slot.messages
+            if slot.future is not None:
+                self._ended.append(slot)
+                continue
+            waited_for += 1
+            slot.done = True
+            if slot.latch is not None:
+                slot.latch.release()
+        if not pending and outbox.drained:
+            outbox.tell_drained()
+        return waited_for
+
+    def _broken(self) -> ProtocolError:
+        return ProtocolError(f"{self._nsqd_address}: {self._decoder.broken}")
+
+    def _allow(self, left: float) -> None:
+        """Set the read timeout anew after it has passed; TimeoutError when it is nsqd's silence."""
+        silent = self._now() - self.last_frame_at
+        if silent >= self._silence:
+            raise TimeoutError
+        self._stream.set_read_timeout(min(left, self._silence - silent))
