@@ -8,14 +8,25 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.bench import clients as client_list
-from tests.bench import environments, machine, report
+from tests.bench import (
+    counts,
+    environments,
+    instructions,
+    machine,
+    pages,
+    pictures,
+    ramp,
+    report,
+    scale,
+)
 from tests.bench import progress as progress_kinds
 from tests.bench import rows as row_list
 from tests.bench.cells import Bench, Layout, Plan
 from tests.bench.progress import Progress
-from tests.bench.server import Server, find
+from tests.bench.server import Server, find, server_version
 
 QUICK = {"rounds": 2, "seconds": 0.15}
 FULL = {"rounds": 5, "seconds": 0.3}
@@ -95,7 +106,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def commands(chosen: argparse.Namespace, progress: Progress) -> dict[str, list[str]]:
     """How each client is started, by name; those that cannot be made ready are told."""
     ready: dict[str, list[str]] = {}
-    for client in chosen.clients:
+    wanted = chosen.clients
+    if chosen.ramp or chosen.scale or chosen.instructions or chosen.docs:
+        wanted = dict.fromkeys([*wanted, *client_list.select(["ours", "ours-gevent", "floor"])])
+        if not chosen.docs:
+            wanted = [client for client in wanted if not client.packages and not client.go]
+    for client in wanted:
         try:
             ready[client.name] = environments.command_of(client, progress.say)
         except environments.Unavailable as error:
@@ -103,17 +119,33 @@ def commands(chosen: argparse.Namespace, progress: Progress) -> dict[str, list[s
     return ready
 
 
-def measure_table(chosen: argparse.Namespace, program: Path, progress: Progress) -> Bench:
-    plan = Plan(chosen.rounds, chosen.seconds, chosen.messages, chosen.cell_timeout)
-    ready = commands(chosen, progress)
-    with contextlib.ExitStack() as stack:
-        servers = {
-            layout.name: stack.enter_context(Server(program, layout.cpu))
-            for layout in chosen.layouts
-        }
-        bench = Bench(servers, chosen.layouts, plan, ready, progress)
+def measure(
+    chosen: argparse.Namespace,
+    bench: Bench,
+    program: Path,
+    ready: dict[str, list[str]],
+    progress: Progress,
+) -> tuple[dict[str, Any], str]:
+    """The parts that were asked for, by name, and what is to be printed of them."""
+    found: dict[str, Any] = {}
+    text = []
+    if chosen.docs or not (chosen.ramp or chosen.scale or chosen.instructions):
         bench.run(chosen.only, [c for c in chosen.clients if c.name in ready])
-    return bench
+        found |= report.document(bench, chosen.only)
+        text.append(report.table(bench, chosen.only, chosen.clients))
+    if chosen.docs:
+        found["counts"] = counts.run(bench, progress)
+        text += ["Sends and recvs of ours:", counts.table(found["counts"])]
+    if chosen.docs or chosen.ramp:
+        found["ramp"] = ramp.run(bench, progress)
+        text += ["Rates, with the settings of consume-2500-workers:", ramp.table(found["ramp"])]
+    if chosen.docs or chosen.scale:
+        found["scale"] = scale.run(bench, program, progress)
+        text += ["More of everything:", scale.table(found["scale"])]
+    if chosen.docs or chosen.instructions:
+        found["instructions"] = instructions.run(bench, progress)
+        text += ["Instructions:", instructions.table(found["instructions"])]
+    return found, "\n".join(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,29 +160,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         except FileNotFoundError as error:
             progress.say(f"no real nsqd: {error}")
             return 2
-        before = machine.describe()
-        before["nsqd"] = Server(program, None).version
-        bench = measure_table(chosen, program, progress)
-        before["load_average_after"] = machine.describe()["load_average"]
+        described = machine.describe()
+        described["nsqd"] = server_version(program)
+        plan = Plan(chosen.rounds, chosen.seconds, chosen.messages, chosen.cell_timeout)
+        ready = commands(chosen, progress)
+        with contextlib.ExitStack() as stack:
+            servers = {
+                layout.name: stack.enter_context(Server(program, layout.cpu))
+                for layout in chosen.layouts
+            }
+            bench = Bench(servers, chosen.layouts, plan, ready, progress)
+            try:
+                found, text = measure(chosen, bench, program, ready, progress)
+            except instructions.Unavailable as error:
+                progress.say(str(error))
+                return 2
+        described["load_average_after"] = machine.describe()["load_average"]
 
-    print(machine.title(before))
+    print(machine.title(described))
     print(f"{chosen.rounds} rounds; median (min..max)")
     print("load average {:.1f} before, {:.1f} after\n".format(
-        before["load_average"][0], before["load_average_after"][0]))  # fmt: skip
-    print(report.table(bench, chosen.only, chosen.clients))
+        described["load_average"][0], described["load_average_after"][0]))  # fmt: skip
+    print(text)
     options = {
         "rounds": chosen.rounds,
         "seconds": None if chosen.messages else chosen.seconds,
         "messages": chosen.messages,
         "packages": {c.name: list(c.packages) for c in chosen.clients if c.packages},
     }
-    whole = report.document(bench, chosen.only, before, options)
+    whole = {"format": 2, "machine": described, "options": options, **found}
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(whole, indent=1) + "\n")
-    if not bench.samples:
+    if chosen.pictures is not None:
+        pictures.draw(whole, chosen.pictures)
+    if chosen.docs:
+        pages.write(whole, chosen.folder)
+        pictures.draw(whole, chosen.folder)
+    if "samples" in whole and not bench.samples:
         return 2
-    unexpected = [failure for failure in whole["failures"] if failure["state"] != "hangs"]
-    return 1 if unexpected or len(bench.versions) < len(chosen.clients) else 0
+    unexpected = [f for f in whole.get("failures", ()) if f["state"] != "hangs"]
+    return 1 if unexpected or len(ready) < len(chosen.clients) else 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tests.bench.clients import HERE, Client
@@ -120,7 +120,7 @@ class Bench:
         self.failures: dict[tuple[str, str, str], Failed] = {}
         self.versions: dict[str, dict[str, str]] = {}
         self.layouts = layouts
-        self._servers = servers
+        self.servers = servers
         self._plan = plan
         self._commands = commands
         self._progress = progress
@@ -203,28 +203,14 @@ class Bench:
     ) -> dict[str, Any]:
         """What the runner printed. ``steps``: rates and messages, instead of the row's rate."""
         self._topics += 1
-        server = self._servers[layout.name]
+        server = self.servers[layout.name]
         topic, channel = f"bench-{self._topics}", "bench" if row.consumes else ""
         server.create(topic, channel)
-        order = Order(
-            kind=row.kind,
-            address=server.tcp_address,
+        order = replace(
+            self.order(layout, row, client, messages),
             topic=topic,
             channel=channel,
-            messages=messages,
-            warmup=row.warmup,
-            body_size=row.body_size,
-            callers=row.callers,
-            batch=row.batch,
-            max_in_flight=row.max_in_flight,
-            workers=row.workers,
-            transport=row.transport,
-            ca_file=server.ca_file,
-            collect=row.collect,
-            seconds=self._plan.seconds,
             flavour=flavour or client.flavour,
-            cpu=layout.cpu,
-            server_pid=server.pid,
         )
         try:
             if row.fed:
@@ -238,7 +224,7 @@ class Bench:
                     "cpu": order.cpu,
                     "steps": steps or [(row.rate, row.warmup + messages)],
                 }
-            result = self._child(client, order, pacer, timeout or self._plan.cell_timeout, server)
+            result = self.child(client, order, pacer, timeout)
             if not row.consumes:
                 said = result["messages"] + (row.warmup if client.name != "nsq-bench" else 0)
                 received = server.published(topic)
@@ -252,14 +238,41 @@ class Bench:
         self.versions[client.name] = versions
         return result
 
-    def _child(
+    def order(self, layout: Layout, row: Row, client: Client, messages: int) -> Order:
+        """What a cell is told, but for topic and channel."""
+        server = self.servers[layout.name]
+        return Order(
+            kind=row.kind,
+            address=server.tcp_address,
+            topic="",
+            channel="",
+            messages=messages,
+            warmup=row.warmup,
+            body_size=row.body_size,
+            callers=row.callers,
+            batch=row.batch,
+            max_in_flight=row.max_in_flight,
+            workers=row.workers,
+            latency=row.latency,
+            handler_seconds=row.handler_seconds,
+            transport=row.transport,
+            ca_file=server.ca_file,
+            collect=row.collect,
+            seconds=self._plan.seconds,
+            flavour=client.flavour,
+            cpu=layout.cpu,
+            server_pid=server.pid,
+        )
+
+    def child(
         self,
         client: Client,
         order: Order,
-        pacer: dict[str, Any] | None,
-        timeout: float,
-        server: Server,
+        pacer: dict[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
+        """Run one child process to its end, a publisher beside it, and return what it printed."""
+        timeout = timeout or self._plan.cell_timeout
         command = [*self._commands[client.name], json.dumps(asdict(order))]
         if order.cpu is not None and client.runner in client.go:
             # Before Go counts its CPUs, which it does once, at start.
@@ -269,7 +282,9 @@ class Bench:
             stack.callback(_end, child)
             if pacer is not None:
                 try:
-                    server.wait_for_consumer(order.topic, child)
+                    for server in self.servers.values():
+                        if server.tcp_address == order.address:
+                            server.wait_for_consumer(order.topic, child)
                 except RuntimeError as error:
                     raise Failed(f"{child.communicate()[1].strip()}\n{error}") from None
                 publisher = start([sys.executable, str(PACER), json.dumps(pacer)], None)

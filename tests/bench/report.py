@@ -193,14 +193,9 @@ def short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def document(
-    bench: Bench, rows: Sequence[Row], machine: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
+def document(bench: Bench, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything, for ``--json``."""
     return {
-        "format": 2,
-        "machine": machine,
-        "options": options,
         "layouts": [asdict(layout) for layout in bench.layouts],
         "versions": bench.versions,
         "rows": [asdict(row) | {"warmup": row.warmup} for row in rows],

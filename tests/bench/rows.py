@@ -25,6 +25,8 @@ class Row:
     """One workload. ``probe`` messages are run first to learn how many fill the asked time.
 
     ``rate``: messages a second that a process of its own publishes, for the rows of latency.
+    ``latency``: that option of our Reader. ``handler_seconds``: what our handler takes; ``warm``:
+    how many messages come before the meter starts, when the usual number takes too long.
     ``workers``: handlers at a time, where the client has such a thing. ``transport``: "", "snappy",
     "deflate" or "tls". ``collect``: Python's garbage collector runs. ``layouts``: where it is
     measured when nothing is said. ``quick``: in the quick form. ``goal``: the most client CPU, as
@@ -43,6 +45,9 @@ class Row:
     body_size: int = 200
     transport: str = ""
     rate: float = 0.0
+    latency: str = "adaptive"
+    handler_seconds: float = 0.0
+    warm: int | None = None
     collect: bool = True
     layouts: tuple[str, ...] = ("pinned",)
     quick: bool = True
@@ -70,6 +75,8 @@ class Row:
     @property
     def warmup(self) -> int:
         """Messages before the meter starts: connected, every buffer and cache in use."""
+        if self.warm is not None:
+            return self.warm
         if self.kind == "latency":
             return max(1, round(self.rate * WARMUP_SECONDS))
         if self.consumes:

@@ -95,14 +95,6 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def version(self) -> str:
-        """For example ``nsqd v1.3.0 (built w/go1.22.1)``."""
-        shown = subprocess.run(
-            [str(self.program), "--version"], capture_output=True, text=True, check=True
-        )
-        return shown.stdout.strip()
-
     def create(self, topic: str, channel: str = "") -> None:
         self._post("/topic/create", topic=topic)
         if channel:
@@ -145,6 +137,11 @@ class Server:
         """How many messages the topic has received."""
         return int(self._topic(topic)["message_count"])
 
+    def left(self, topic: str) -> int:
+        """How many messages of its only channel are not finished."""
+        (channel,) = self._topic(topic)["channels"]
+        return int(channel["depth"]) + int(channel["in_flight_count"])
+
     def _topic(self, topic: str) -> dict[str, Any]:
         query = urllib.parse.urlencode({"format": "json", "topic": topic})
         url = f"http://{self._http_address}/stats?{query}"
@@ -185,6 +182,12 @@ class Server:
 def _host_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
+
+
+def server_version(program: Path) -> str:
+    """For example ``nsqd v1.3.0 (built w/go1.22.1)``."""
+    shown = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
+    return shown.stdout.strip()
 
 
 def find(named: str | None) -> Path:

@@ -24,6 +24,7 @@ from typing import Any
 class Order:
     """One cell: what to do, how often, on which nsqd. ``warmup`` messages come first, unmeasured.
 
+    ``address`` and ``topic`` may be several, with commas between them, for ours.
     ``flavour`` is the runner's own matter (the runtime of ours, the kind of floor). ``seconds`` is
     about how long it should take.
     """
@@ -39,6 +40,8 @@ class Order:
     batch: int
     max_in_flight: int
     workers: int
+    latency: str
+    handler_seconds: float
     transport: str
     ca_file: str
     collect: bool
@@ -91,12 +94,13 @@ class Meter:
     """Wall time and CPU of this process (and of nsqd) between ``start`` and ``stop``.
 
     nsqd is read outside of the client's marks, so that reading it costs the client nothing.
-    ``latencies``: microseconds from publish to handler, of all messages in order.
+    ``latencies``: microseconds from publish to handler, of all messages in order; ``sent``: when
+    each was published, in nanoseconds. ``extra`` is what a runner adds to its result.
     """
 
     def __init__(self, order: Order) -> None:
         self.latencies: list[int] = []
-        # What a runner adds to the result.
+        self.sent: list[int] = []
         self.extra: dict[str, Any] = {}
         self._order = order
         # The first message is still being marked while other workers go on.
@@ -124,6 +128,12 @@ class Meter:
     @property
     def stopped(self) -> bool:
         return self._stopped is not None
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """When the meter started and when it stopped, by time.perf_counter()."""
+        assert self._started is not None and self._stopped is not None
+        return self._started[0], self._stopped[0]
 
     def mark(self) -> bool:
         """For consumers, at the first and the last measured message: whether it was the last."""
@@ -159,12 +169,16 @@ class Meter:
             first = self._order.warmup
             last = first + self._order.messages
             result["latencies"] = self.latencies[first:last]
+            if self._order.warmup == 0:
+                # Everything is measured, so that a change over time shows: milliseconds.
+                result["sent"] = [(at - self.sent[0]) / 1e6 for at in self.sent[:last]]
         return result
 
     def arrived(self, body: bytes) -> None:
         """For handlers of the rows of latency: ``body`` begins with the time of its publish."""
         sent = int.from_bytes(body[:8], "big")
         self.latencies.append((time.time_ns() - sent) // 1000)
+        self.sent.append(sent)
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
@@ -179,7 +193,7 @@ def counting_handler(
 
     It counts right on several threads, because next() of an iterator in C is atomic.
     """
-    marks = order.warmup, order.warmup + order.messages
+    marks = max(1, order.warmup), order.warmup + order.messages
     following, arrived = iter(range(1, sys.maxsize)).__next__, meter.arrived
 
     def handler(message: Any) -> None:

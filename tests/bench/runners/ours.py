@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from operator import attrgetter
+import time
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
+from time import perf_counter
 from typing import Any
 
 import measure
 from measure import Meter, Order
 
-from gnsqsync import Reader, Writer
+from gnsqsync import Message, Reader, ReaderGroup, Writer
 
 
 def publish(order: Order, meter: Meter) -> None:
@@ -31,8 +34,14 @@ def publish_many(order: Order, meter: Meter) -> None:
 
 
 def options(order: Order) -> dict[str, Any]:
-    """The keywords of Reader and Writer that a row asks for."""
-    chosen: dict[str, Any] = {"nsqd_tcp_addresses": order.address, "runtime": order.flavour}
+    """The keywords of a Reader that a row asks for."""
+    chosen: dict[str, Any] = {
+        "nsqd_tcp_addresses": order.address.split(","),
+        "max_in_flight": order.max_in_flight,
+        "concurrency": order.workers,
+        "latency": order.latency,
+        "runtime": order.flavour,
+    }
     if order.transport == "tls":
         chosen["tls_ca_file"] = order.ca_file
     elif order.transport:
@@ -41,6 +50,12 @@ def options(order: Order) -> dict[str, Any]:
 
 
 def consume(order: Order, meter: Meter) -> None:
+    counting_runtime = None
+    if order.flavour == "counting":
+        from gnsqsync.runtime import choose
+        from tests.support.counting import CountingRuntime
+
+        counting_runtime = CountingRuntime(choose("threads"))
     if order.flavour == "gevent":
         from gevent.event import Event
 
@@ -48,18 +63,66 @@ def consume(order: Order, meter: Meter) -> None:
     else:
         done = threading.Event()
     handler = measure.counting_handler(order, meter, attrgetter("body"), done.set)
-    reader = Reader(
-        order.topic,
-        order.channel,
-        handler,
-        max_in_flight=order.max_in_flight,
-        concurrency=order.workers,
-        **options(order),
-    )
-    reader.start(block=False)
+    if order.handler_seconds:
+        handler = Taking(order, handler)
+    chosen = options(order)
+    if counting_runtime is not None:
+        chosen["runtime"] = counting_runtime
+    readers = [Reader(topic, order.channel, handler, **chosen) for topic in order.topic.split(",")]
+    consumer: Reader | ReaderGroup = readers[0]
+    if len(readers) > 1:
+        consumer = ReaderGroup(readers, max_in_flight=order.max_in_flight, runtime=order.flavour)
+    consumer.start(block=False)
     done.wait()
-    reader.stop(timeout=5.0)
-    reader.join()
+    if counting_runtime is not None:
+        received = sum(reader.stats().received for reader in readers)
+        counts = counting_runtime.counts
+        meter.extra = {"received": received, "sends": counts.sends, "recvs": counts.recvs}
+    if isinstance(handler, Taking):
+        meter.extra = handler.work(*meter.window)
+    consumer.stop(timeout=5.0)
+    consumer.join()
+
+
+class Taking:
+    """A handler that takes its time: it computes when that is short, and waits otherwise."""
+
+    def __init__(self, order: Order, counted: Callable[[Any], None]) -> None:
+        self._seconds = order.handler_seconds
+        self._counted = counted
+        self._workers = order.workers
+        # Who, from when, until when.
+        self._spans: list[tuple[int, float, float]] = []
+
+    def __call__(self, message: Message) -> None:
+        began = perf_counter()
+        if self._seconds < 0.0005:
+            while perf_counter() - began < self._seconds:
+                pass
+        else:
+            time.sleep(self._seconds)
+            self._spans.append((threading.get_ident(), began, perf_counter()))
+        self._counted(message)
+
+    def work(self, start: float, stop: float) -> dict[str, Any]:
+        """How busy the workers were between two moments; nothing when it was not noted."""
+        if not self._spans:
+            return {}
+        spent, most_idle, shares = 0.0, 0.0, {}
+        last: dict[int, float] = {}
+        for worker, began, ended in sorted(self._spans, key=itemgetter(1)):
+            inside = min(ended, stop) - max(began, start)
+            if inside > 0:
+                spent += inside
+                shares[worker] = shares.get(worker, 0) + 1
+                most_idle = max(most_idle, began - last.get(worker, began))
+            last[worker] = ended
+        return {
+            "busy": spent / ((stop - start) * self._workers),
+            "most_idle": most_idle,
+            "fewest": min(shares.values()),
+            "most": max(shares.values()),
+        }
 
 
 if __name__ == "__main__":
