@@ -79,6 +79,7 @@ class Sharing:
 
     def join(self, connection: Connection, now: float) -> list[Connection]:
         self.connections[connection.address] = connection
+        self._tell_number()
         self._allocator.add(connection.address, connection.negotiated.max_rdy_count, now)
         return self.plan(now)
 
@@ -94,11 +95,17 @@ class Sharing:
         if self.connections.get(address) is not connection:
             return None
         del self.connections[address]
+        self._tell_number()
         under_test = self._allocator.test_node == address
         self._allocator.remove(address, now)
         if under_test:
             self._backoff.test_lost(now)
         return self.plan(now)
+
+    def _tell_number(self) -> None:
+        for connection in self.connections.values():
+            if connection.level is not None:
+                connection.level.set_connections(len(self.connections))
 
     def is_new_crowd(self) -> bool:
         """Whether there are more connections than max_in_flight; True once."""

@@ -14,8 +14,10 @@ STREAM_FROM: Final = 1000.0
 STREAM_BELOW: Final = 500.0
 
 # A rate is judged over the time that this many messages take at the limit, a tenth or a fifth of
-# a second: enough messages that chance does not look like a stream, or like its end.
+# a second: enough messages that chance does not look like a stream, or like its end. Each of many
+# connections is judged by fewer, or it would take too long.
 _SAMPLE: Final = 100
+_LEAST_SAMPLE: Final = 20
 
 
 class RdyLevel:
@@ -31,6 +33,7 @@ class RdyLevel:
     A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
     sends about one message a round trip, so on a slow network that rate could never be
     reached: after ``set_round_trip()`` half of what is possible counts as a stream.
+    The limits are those of all connections of a reader together: ``set_connections()``.
     ``adaptive=False`` asks for the whole share always.
 
     ``share`` may be set by any thread. ``note()`` belongs to the reading thread and ``settle()``
@@ -40,10 +43,13 @@ class RdyLevel:
 
     __slots__ = (
         "_adaptive",
+        "_connections",
         "_count",
+        "_limit",
         "_off",
         "_on",
         "_opened_at",
+        "_sample",
         "_settled_at",
         "_settled_total",
         "_since",
@@ -56,7 +62,9 @@ class RdyLevel:
         self.share = 0
         self.streaming = not adaptive
         self._adaptive = adaptive
-        self._on, self._off = STREAM_FROM, STREAM_BELOW
+        self._limit = STREAM_FROM
+        self._connections = 1
+        self._on, self._off, self._sample = STREAM_FROM, STREAM_BELOW, _SAMPLE
         # The reading thread's: the sample at hand, and all messages so far.
         self._since = 0.0
         self._count = 0
@@ -71,8 +79,23 @@ class RdyLevel:
 
         It matters above 0.5 ms; 0 means unknown. Call it before the first message.
         """
-        self._on = min(STREAM_FROM, 0.5 / seconds) if seconds > 0 else STREAM_FROM
+        self._limit = min(STREAM_FROM, 0.5 / seconds) if seconds > 0 else STREAM_FROM
+        self._divide()
+
+    def set_connections(self, count: int) -> None:
+        """Tell how many connections the reader has; by whoever changes that.
+
+        Otherwise none of many would have a stream: tight, a hundred of them keep a process busy
+        with less than the limit each.
+        """
+        if count != self._connections:
+            self._connections = count
+            self._divide()
+
+    def _divide(self) -> None:
+        self._on = self._limit / self._connections
         self._off = self._on * (STREAM_BELOW / STREAM_FROM)
+        self._sample = max(_LEAST_SAMPLE, _SAMPLE // self._connections)
 
     def wanted(self, in_flight: int) -> int:
         """The RDY to have with so many messages in flight. For every send; never above share."""
@@ -86,16 +109,16 @@ class RdyLevel:
         self._total += count
         self._count += count
         elapsed = now - self._since
-        if self._count < _SAMPLE and elapsed * self._on < _SAMPLE:
+        if self._count < self._sample and elapsed * self._on < self._sample:
             return
         self._judge(now, elapsed)
 
     def _judge(self, now: float, elapsed: float) -> None:
         if not self.streaming:
-            if self._count >= _SAMPLE and elapsed * self._on <= self._count:
+            if self._count >= self._sample and elapsed * self._on <= self._count:
                 self._opened_at = now
                 self.streaming = True
-        elif elapsed * self._off < _SAMPLE:
+        elif elapsed * self._off < self._sample:
             return
         elif self._adaptive and self._count < elapsed * self._off:
             self.streaming = False
@@ -116,7 +139,7 @@ class RdyLevel:
             # The first look at this stream: measure from here.
             self._settled_at, self._settled_total = now, total
             return False
-        if elapsed * self._off < _SAMPLE:
+        if elapsed * self._off < self._sample:
             return False
         slow = total - self._settled_total < elapsed * self._off
         self._settled_at, self._settled_total = now, total

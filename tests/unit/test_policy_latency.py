@@ -204,3 +204,17 @@ def test_wanted_is_within_the_share_and_leaves_room_for_one(
         assert 0 <= wanted <= share
         assert wanted >= min(share, in_flight + 1)
         assert wanted == (share if level.streaming else min(share, in_flight + 1))
+
+
+@pytest.mark.parametrize("connections", [2, 10, 100])
+def test_the_limits_are_those_of_all_connections(connections: int) -> None:
+    level = adaptive()
+    level.set_connections(connections)
+    slow, fast = STREAM_BELOW * 0.6 / connections, STREAM_FROM * 1.5 / connections
+    assert run(level, steady(slow, 0.0, 20.0), 20.0) == 0
+    assert not level.streaming
+    run(level, steady(fast, 20.0, 10.0), 30.0)
+    assert level.streaming
+    level.set_connections(1)
+    run(level, steady(slow, 30.0, 10.0), 40.0)
+    assert not level.streaming
