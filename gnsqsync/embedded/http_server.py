@@ -12,6 +12,8 @@ from gevent.pywsgi import WSGIHandler, WSGIServer
 from gnsqsync.embedded.listeners import Gate
 from gnsqsync.embedded.web import App
 
+_TLS_HANDSHAKE_TIMEOUT = 5.0
+
 
 class _Handler(WSGIHandler):  # type: ignore[misc]
     """No access log, and no wait for the peer's ACK between an answer's headers and body."""
@@ -33,10 +35,27 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
 
 
 class _Server(WSGIServer):  # type: ignore[misc]
+    """With a gate, and TLS handshakes that end: by themselves they may take for ever."""
+
     gate: Gate
 
     def handle(self, sock: Any, address: Any) -> None:
-        self.gate.serve(super().handle, sock, address)
+        if self.ssl_enabled:
+            sock.settimeout(None)
+            super().handle(sock, address)
+        else:
+            self.gate.serve(super().handle, sock, address)
+
+    def wrap_socket_and_handle(self, sock: Any, address: Any) -> None:
+        self.gate.serve(self._serve_tls, sock, address)
+
+    def _serve_tls(self, sock: Any, address: Any) -> None:
+        sock.settimeout(_TLS_HANDSHAKE_TIMEOUT)
+        try:
+            super().wrap_socket_and_handle(sock, address)
+        except OSError:
+            # Its own affair; gevent would print a traceback.
+            return
 
 
 class HTTPServer:

@@ -216,6 +216,21 @@ def test_commands_ahead_of_tls_are_not_executed(tmp_path: Path) -> None:
             assert http.stats().topics == ()
 
 
+def test_what_is_no_tls_at_the_https_port(tmp_path: Path) -> None:
+    leaf = trustme.CA().issue_cert("127.0.0.1")
+    pem = tmp_path / "server.pem"
+    leaf.private_key_and_cert_chain_pem.write_to_path(pem)
+    with Nsqd(tls_cert=str(pem), tls_key=str(pem)) as nsqd:
+        https = nsqd.https_address
+        exchange(https, b"GET /ping HTTP/1.0\r\n\r\n")
+        exchange(https, b"\x16\x03\x01\x40\x00" + bytes(20_000))
+        # Silence ends, too.
+        assert exchange(https, b"") == b""
+        with NsqdHTTP(f"https://{https}", tls_verify=False) as http:
+            assert http.ping() == "OK"
+        assert "Traceback" not in nsqd.log
+
+
 @contextmanager
 def few_descriptors(program: str, limit: int) -> Iterator[dict[str, str]]:
     """A server that may have so many descriptors; where it listens, by the label of the line."""
