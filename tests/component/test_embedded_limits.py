@@ -217,8 +217,10 @@ def test_commands_ahead_of_tls_are_not_executed(tmp_path: Path) -> None:
 
 
 def test_what_is_no_tls_at_the_https_port(tmp_path: Path) -> None:
-    leaf = trustme.CA().issue_cert("127.0.0.1")
-    pem = tmp_path / "server.pem"
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    pem, ca_file = tmp_path / "server.pem", tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca_file)
     leaf.private_key_and_cert_chain_pem.write_to_path(pem)
     with Nsqd(tls_cert=str(pem), tls_key=str(pem)) as nsqd:
         https = nsqd.https_address
@@ -226,7 +228,7 @@ def test_what_is_no_tls_at_the_https_port(tmp_path: Path) -> None:
         exchange(https, b"\x16\x03\x01\x40\x00" + bytes(20_000))
         # Silence ends, too.
         assert exchange(https, b"") == b""
-        with NsqdHTTP(f"https://{https}", tls_verify=False) as http:
+        with NsqdHTTP(f"https://{https}", tls_ca_file=str(ca_file), timeout=TIMEOUT) as http:
             assert http.ping() == "OK"
         assert "Traceback" not in nsqd.log
 
