@@ -54,7 +54,7 @@ class Application(Program):
         self.url = ""
 
     def wait_until_it_runs(self) -> None:
-        self.url = self.wait_for(r"(?m)^The \w+ is at (http://127\.0\.0\.1:\d+)/")[1]
+        self.url = self.wait_for(r"(?m)^The \w+ is at (http://127\.0\.0\.1:\d+)/", 120)[1]
         self.wait_for(r"consumes \w+/\w+")
 
     @property

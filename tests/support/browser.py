@@ -43,6 +43,8 @@ def open_browser() -> Iterator[webdriver.Chrome]:
             options.add_argument(argument)
         # With the path of a driver selenium looks for none, here or in the network.
         browser = webdriver.Chrome(options=options, service=Service(executable_path=driver))
+        browser.set_page_load_timeout(60)
+        browser.set_script_timeout(60)
         try:
             yield browser
         finally:

@@ -18,6 +18,9 @@ from selenium.webdriver.common.by import By
 from tests.integration.examples.conftest import check_page, text_of
 from tests.support.applications import Application, eventually, running
 
+# A browser and an application start in the first test.
+pytestmark = pytest.mark.timeout(300)
+
 ANN = {"quantity": "2", "name": "Ann Otter", "email": "ann@mail.example"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import django
 from django.core.management.utils import get_random_secret_key
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -40,7 +41,10 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Into a table, in the transaction of the handler; /mails/ shows it.
-EMAIL_BACKEND = "orders.mail.DatabaseBackend"
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": "orders.mail.DatabaseBackend"}}
+else:
+    EMAIL_BACKEND = "orders.mail.DatabaseBackend"
 DEFAULT_FROM_EMAIL = "The shop <orders@shop.example>"
 
 MIDDLEWARE = [
