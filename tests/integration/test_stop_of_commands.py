@@ -53,6 +53,7 @@ execute_from_command_line(sys.argv)
     "settings.py": """
 import os
 SECRET_KEY = "for these tests"
+USE_TZ = True
 INSTALLED_APPS = ["gnsqsync.django", "shop"]
 GNSQSYNC = {"default": {"NSQD": os.environ["ADDRESS"]}}
 """,
