@@ -93,17 +93,17 @@ def test_the_largest_message_in_single_bytes_and_with_a_stall(site: Site, world:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server_kind", ["embedded"])
-def test_two_thousand_topics_and_channels(site: Site, world: World) -> None:
+@pytest.mark.timeout(300)
+def test_two_thousand_topics_and_channels(site: Site) -> None:
     nsqd = site.own_nsqd()
     topics = [f"topic_{number}" for number in range(2000)]
     handled: Counter[bytes] = Counter()
-    with Writer(text(nsqd), runtime=world.runtime, publish_timeout=60.0) as writer:
-        for topic in topics:
-            url = "http://{}:{}/channel/create?topic={}&channel=ch"
-            for create in (url.replace("/channel/", "/topic/"), url):
-                request = create.format(*nsqd.http_address, topic)
-                urllib.request.urlopen(request, data=b"", timeout=30).close()
-            writer.publish(topic, topic)
+    with Writer(text(nsqd), publish_timeout=60.0) as writer:
+        for future in [writer.publish_async(topic, topic) for topic in topics]:
+            future.result(60.0)
+    for topic in topics:
+        url = "http://{}:{}/channel/create?topic={}&channel=ch".format(*nsqd.http_address, topic)
+        urllib.request.urlopen(url, data=b"", timeout=30).close()
     shown = stats(nsqd)["topics"]
     assert len(shown) == 2000
     assert all(len(found["channels"]) == 1 for found in shown)
@@ -113,8 +113,7 @@ def test_two_thousand_topics_and_channels(site: Site, world: World) -> None:
             "ch",
             lambda message: handled.update([message.body]),
             nsqd_tcp_addresses=text(nsqd),
-            runtime=world.runtime,
         )
         with reader:
-            world.eventually(lambda topic=topic: handled[topic.encode()])
+            site.eventually(lambda topic=topic: handled[topic.encode()], 30.0)
     assert sum(handled.values()) == 20
