@@ -30,6 +30,7 @@ from tests.bench.server import Server, find, server_version
 
 QUICK = {"rounds": 2, "seconds": 0.15}
 FULL = {"rounds": 5, "seconds": 0.3}
+DOCS = {"rounds": 3, "seconds": 0.25}
 
 
 def names(text: str) -> list[str]:
@@ -80,7 +81,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--nsqd", metavar="PROGRAM", help="instead of the one tests/support finds")
     parser.add_argument("--cell-timeout", type=float, default=60.0, help="seconds; default 60")
     chosen = parser.parse_args(argv)
-    form = QUICK if chosen.quick else FULL
+    form = QUICK if chosen.quick else DOCS if chosen.docs else FULL
     chosen.rounds = form["rounds"] if chosen.rounds is None else chosen.rounds
     chosen.seconds = form["seconds"] if chosen.seconds is None else chosen.seconds
     if chosen.rounds < 1 or chosen.seconds <= 0 or (chosen.messages or 1) < 1:

@@ -128,31 +128,33 @@ class Bench:
 
     def run(self, rows: Sequence[Row], clients: Sequence[Client]) -> None:
         """All cells of all rounds. A cell that fails is noted and not tried again."""
-        plan = self._plan
+        plan, alone = self._plan, len(self.layouts) == 1
         cells = [
-            (layout, row)
+            (
+                layout,
+                row,
+                [c for c in clients if c.can(row) and (alone or c.does(row, layout.name))],
+            )
             for layout in self.layouts
             for row in rows
-            if layout.name in row.layouts or len(self.layouts) == 1
+            if layout.name in row.layouts or alone
         ]
-        doing = {row.name: [c for c in clients if c.can(row)] for row in rows}
         first = 0 if plan.messages is None else 1
-        self._progress.total(
-            sum(
-                len(doing[row.name]) * (row.rounds(plan.rounds) + (first == 0 and row.has_probe))
-                for _, row in cells
-            )
-        )
-        counts: dict[tuple[str, str, str], int] = {}
+        counts: dict[tuple[str, str], int] = {}
+        turns = []
         for number in range(first, plan.rounds + 1):
-            for layout, row in cells:
-                if number > row.rounds(plan.rounds) or (number == 0 and not row.has_probe):
+            for layout, row, able in cells:
+                if number > row.rounds(plan.rounds):
+                    continue
+                # One layout is enough to learn how many messages fill the time.
+                if number == 0 and not (row.has_probe and (alone or layout is self.layouts[0])):
                     continue
                 # Nobody always follows the same neighbour.
-                able = doing[row.name]
                 turn = number % len(able) if able else 0
-                for client in able[turn:] + able[:turn]:
-                    self._next(layout, row, client, number, counts)
+                turns += [(layout, row, c, number) for c in able[turn:] + able[:turn]]
+        self._progress.total(len(turns))
+        for layout, row, client, number in turns:
+            self._next(layout, row, client, number, counts)
 
     def _next(
         self,
@@ -160,7 +162,7 @@ class Bench:
         row: Row,
         client: Client,
         number: int,
-        counts: dict[tuple[str, str, str], int],
+        counts: dict[tuple[str, str], int],
     ) -> None:
         plan, key = self._plan, (layout.name, row.name, client.name)
         if key in self.failures:
@@ -171,7 +173,7 @@ class Bench:
         if row.kind == "latency":
             messages = plan.messages or round(row.rate * LATENCY_SECONDS)
         else:
-            messages = counts.get(key, plan.messages or row.probe)
+            messages = counts.get(key[1:], plan.messages or row.probe)
         try:
             sample = self.cell(layout, row, client, number, row.whole(messages))
         except Failed as error:
@@ -182,7 +184,7 @@ class Bench:
         if number:
             self.samples.append(sample)
         else:
-            counts[key] = row.whole(sample.rate * plan.seconds)
+            counts[key[1:]] = row.whole(sample.rate * plan.seconds)
 
     def cell(self, layout: Layout, row: Row, client: Client, number: int, messages: int) -> Sample:
         """Measure one cell. Raises Failed, or Hung when its child had to be killed."""

@@ -58,6 +58,10 @@ class Client:
             and (row.name != "latency-2500" or not self.packages)
         )
 
+    def does(self, row: Row, layout: str) -> bool:
+        """Whether it is measured there when both layouts are; the slowest are so once only."""
+        return layout == "pinned" or row.kind == "latency" or self.name not in ("pynsq", "nsq-py")
+
     def environment(self) -> dict[str, str]:
         """What the child sees: ours is taken from this checkout, peers never see it."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}

@@ -5,6 +5,7 @@ No figure is judged here; how fast anything is depends on the machine.
 
 from __future__ import annotations
 
+import csv
 import json
 import socket
 import subprocess
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.bench import clients, report, rows
-from tests.bench.cells import Sample
+from tests.bench import clients, counts, environments, pages, pictures, ramp, report, rows, scale
+from tests.bench.cells import Bench, Layout, Plan, Sample
+from tests.bench.progress import Progress
 from tests.bench.runners import rawnsq
+from tests.bench.server import Server, find
 
 ROOT = Path(__file__).parents[2]
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
@@ -93,6 +96,67 @@ def test_a_cell_without_a_figure_is_told(server_kind: str, tmp_path: Path) -> No
     assert "hangs" in ran.stdout
     failed = [(f["row"], f["state"]) for f in json.loads(out.read_text())["failures"]]
     assert failed == [("publish-1", "hangs"), ("publish-16", "hangs")]
+
+
+@REAL
+@pytest.mark.slow
+def test_ramp_scale_and_what_the_docs_are_made_of(
+    server_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in (
+        (ramp, "STEPS", ((200.0, 20), (5000.0, 200), (200.0, 20))),
+        (ramp, "SECONDS", 0.2),
+        (scale, "COUNTS", (2,)),
+        (scale, "PROCESSES", (1,)),
+        (scale, "SIZES", (10,)),
+        (scale, "HANDLER_SECONDS", (1e-3,)),
+        (scale, "CONCURRENCY", (1, 2)),
+        (scale, "SPREAD_MESSAGES", 12_000),
+        (scale, "PROCESS_MESSAGES", 2000),
+        (scale, "MOST_OF_A_SIZE", 20_000_000),
+        (scale, "SECONDS", 0.1),
+        (counts, "MESSAGES", 2000),
+    ):
+        monkeypatch.setattr(module, name, value)
+    program, free = find(None), Layout("free", None)
+    chosen = clients.select(["ours", "floor"])
+    commands = {c.name: environments.command_of(c, print) for c in chosen}
+    names = ("publish-1", "latency-200")
+    measured = [row for row in rows.ROWS if row.name in names]
+    with Server(program, None) as server:
+        bench = Bench({"free": server}, [free], Plan(1, 0.1, 160, 60.0), commands, Progress())
+        bench.run(measured, chosen)
+        found: dict[str, Any] = report.document(bench, measured)
+        found["counts"] = counts.run(bench, Progress())
+        found["ramp"] = ramp.run(bench, Progress(), rates=(100, 2000))
+        found["scale"] = scale.run(bench, program, Progress())
+    found["instructions"] = [{"row": "publish-1", "client": "floor", "instructions": 7.0}]
+    found["machine"] = {
+        **dict.fromkeys(("cpu", "cores", "kernel", "python", "nsqd"), "?"),
+        "load_average": [0.0],
+        "load_average_after": [0.0],
+    }
+    found["options"] = {"rounds": 1}
+    for point in found["counts"]:
+        assert point["received"] >= 2000 and point["sends"] > 0 and point["recvs"] > 0
+    assert [len(mode["series"]) for mode in found["ramp"]["change_over"]] == [45, 45]
+    busy = [point["busy"] for point in found["scale"]["handlers"] if point["seconds"]]
+    assert all(0.1 < share <= 1 for share in busy)
+    assert "workers busy" in scale.table(found["scale"]) and ramp.table(found["ramp"])
+
+    # The same figures as if they were of the pinned layout, which has the tables.
+    for entry in list(found["summary"]):
+        found["summary"].append({**entry, "layout": "pinned"})
+    pages.write(found, tmp_path)
+    with open(tmp_path / "threads.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["Work"] for line in lines if line["goal"]] == [r.title for r in measured if r.goal]
+    in_docs = {path.name for path in (ROOT / "docs" / "guides" / "performance").iterdir()}
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {name for name in in_docs if not name.endswith(".png")}
+    pytest.importorskip("matplotlib")
+    pictures.draw(found, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == in_docs
 
 
 @pytest.mark.parametrize("argument", ["--only=nothing", "--clients=nobody", "--rounds=0"])
