@@ -85,7 +85,8 @@ class Tally:
 
     @property
     def copies_allowed(self) -> int:
-        unfinished = self.begun - sum(self.outcomes.values())
+        # A greenlet that publishes is copied by a fork, and the copy finds the Writer closed.
+        unfinished = max(0, self.begun - sum(self.outcomes.values()))
         stored = sum(self.outcomes[outcome] for outcome in (OK, NOT_KNOWN, IN_PART))
         return stored + unfinished
 

@@ -488,6 +488,8 @@ class Client:
             self.notes.note(journal.WRONG, f"a forked child ended with {status}")
 
     def _be_the_child(self, base: int) -> None:
+        # Greenlets of the parent are copied, and would publish here, too.
+        self.finishing = True
         self._numbers = itertools.count(base)
         chance = random.Random(base)
         for writer in self._writers:

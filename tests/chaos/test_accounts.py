@@ -207,6 +207,11 @@ def test_a_client_that_did_not_come_to_its_end(story: Story) -> None:
     assert ledger.close().wrong == ["the client did not come to its end"]
 
 
+def test_a_greenlet_that_a_fork_has_copied(story: Story) -> None:
+    story.published(1).note(0.02, journal.ENDED, 1, accounts.CLOSED).handled(1)
+    assert story.judged().is_right
+
+
 def test_leaks_and_what_was_wrong_are_told(story: Story) -> None:
     story.note(1.0, journal.WRONG, "log: something")
     account = story.judged(leaks=("thread nsq-read",))
