@@ -79,7 +79,7 @@ def test_dependencies_are_few_and_have_lower_bounds_only() -> None:
         "python_snappy",
     }
     for line in required + extras:
-        assert re.fullmatch(r"[\w-]+(\[\w+\])?(>=[\d.]+)?", line.split(";")[0]), line
+        assert re.fullmatch(r"[\w-]+(\[[\w,]+\])?(>=[\d.]+)?", line.split(";")[0]), line
         assert re.split(r"[^\w-]", line)[0] not in ("tornado", "trio", "anyio", "asyncio"), line
 
 
