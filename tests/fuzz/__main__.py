@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, help="printed when it is not given")
     parser.add_argument("--list", action="store_true", help="say which targets there are, and end")
     parser.add_argument("--memory", type=int, default=2048, metavar="MIB", help="of each process")
-    parser.add_argument("--timeout", type=int, default=10, metavar="S", help="for one input")
+    parser.add_argument("--timeout", type=int, default=60, metavar="S", help="for one input")
     parser.add_argument("--work", type=Path, help="where new inputs are kept for the next run")
     given = parser.parse_args(argv)
     if given.list:
