@@ -33,8 +33,6 @@ __all__ = ["Writer"]
 
 # Seconds for publishes under way at the end of the interpreter.
 _EXIT_SECONDS = 2.0
-# Names that were checked; a Writer that publishes to ever new topics must not grow.
-_TOPICS_MAX = 10_000
 
 
 class Writer:
@@ -109,7 +107,6 @@ class Writer:
         )
         self._runtime_choice = runtime
         self._closed = False
-        self._topics: set[str] = set()
         # By process id: a child finds nothing here and makes its own.
         self._by_process: dict[int, Publication] = {}
 
@@ -145,8 +142,9 @@ class Writer:
         them. Raises as ``publish()``; ``error.acknowledged`` then says how many of the messages,
         from the first on, nsqd has confirmed.
         """
-        if type(topic) is not str or topic not in self._topics:
-            self._check_topic(topic)
+        if type(topic) is not str:
+            check_topic(topic)
+        commands.pub_head(topic)
         if isinstance(bodies, (bytes, str)):
             raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
         checked = self._check_bodies(list(bodies))
@@ -177,8 +175,8 @@ class Writer:
         return self._publication().publish_async(data, 1, self._publish_timeout, self)
 
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
-        if type(topic) is not str or topic not in self._topics:
-            self._check_topic(topic)
+        if type(topic) is not str:
+            check_topic(topic)
         # The text of an error is made only for a body that is not plainly right.
         if type(body) is bytes and 0 < len(body) <= self._max_msg_size:
             data = body
@@ -188,12 +186,6 @@ class Writer:
             return commands.pub(topic, data)
         check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)")
         return commands.dpub(topic, round(defer * 1000), data)
-
-    def _check_topic(self, topic: str) -> None:
-        check_topic(topic)
-        if len(self._topics) >= _TOPICS_MAX:
-            self._topics.clear()
-        self._topics.add(topic)
 
     def _check_bodies(self, bodies: list[Any]) -> list[bytes]:
         if not bodies:

@@ -10,13 +10,15 @@ from collections.abc import Callable
 
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.net.outbox import Outbox, PublishSlot
-from gnsqsync.net.stream import RECV_SIZE, Stream
+from gnsqsync.net.stream import Stream
 from gnsqsync.runtime import Runtime
 from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 
 __all__ = ["Exchange"]
 
 _OK = b"OK"
+# Answers are short: this is four hundred of them, and cheaper than a large buffer.
+_RECV_SIZE = 4096
 # How often the reading thread looks, while publishers read, whether they still do.
 _LOOK_SECONDS = 0.1
 # How long a publish waits for whoever reads to send it as well, before it is sent by itself.
@@ -26,9 +28,10 @@ _TURN_SECONDS = 0.005
 _EXACT_SECONDS = 0.05
 # How much later than its deadline one that reads may give the right on.
 _GRACE_SECONDS = 5.0
-# With answers that take longer than this, a publish does not wait for its turn to be sent: on a
-# network a round trip is dear, on one machine a send is.
-_NEAR_SECONDS = 0.0002
+# About what a publish costs in all. While an exchange takes no longer than the publishes of all
+# who wait, the processor is the limit, and they wait for their turn to be sent together. When it
+# takes longer, the network is, and each is sent at once.
+_EACH_SECONDS = 0.00002
 
 
 class Exchange:
@@ -94,8 +97,11 @@ class Exchange:
         self._used = False
         # When who has the right should have given it on; 0 from then until the next one writes it.
         self._until = 0.0
-        # The shortest exchange lately, in seconds.
+        # The shortest exchange lately, in seconds; about how many wait at a time; and whether
+        # these two make it cheaper to wait for one's turn to be sent.
         self._shortest = round_trip
+        self._crowd = 0
+        self._near = True
 
     # -- publishers --------------------------------------------------------------------------
 
@@ -160,7 +166,7 @@ class Exchange:
             while not slot.done:
                 if not chunks:
                     try:
-                        self._receive(chunks, RECV_SIZE)
+                        self._receive(chunks, _RECV_SIZE)
                     except TimeoutError:
                         left = deadline - _EXACT_SECONDS - self._now()
                         if left <= 0 or outbox.has_unsent:
@@ -180,20 +186,25 @@ class Exchange:
                 self._failure = ConnectionLost(f"reading was ended by {error!r}")
             raise
         finally:
-            self._give_up_right(started)
+            if (
+                self._failure is None
+                and not outbox.pending
+                and not (self._waiting or self._wanted or self._ended)
+            ):
+                self._until = 0.0
+                self._right.release()
+                # One may have begun to wait after the look and before the release.
+                if self._waiting and self._right.acquire(False):
+                    self._give_up_right(started)
+            else:
+                self._give_up_right(started)
 
     def _give_up_right(self, started: float) -> None:
         try:
             if self._failure is not None:
                 self.recall()
-            elif self._waiting or self._wanted or self._ended or self._outbox.pending:
-                self._hand_on(started)
             else:
-                self._until = 0.0
-                self._right.release()
-                # One may have begun to wait after the look and before the release.
-                if self._waiting and self._right.acquire(False):
-                    self._hand_on(started)
+                self._hand_on(started)
         except BaseException as error:
             # Thrown in from outside, perhaps before the right was given to anybody.
             self._failure = ConnectionLost(f"reading was ended by {error!r}")
@@ -208,7 +219,7 @@ class Exchange:
         outbox.slots.append(slot)
         waiting[slot] = True
         try:
-            if not self._lent or self._shortest > _NEAR_SECONDS:
+            if not (self._lent and self._near):
                 outbox.flush()
             if self._right.acquire(False):
                 # Its owner may have looked before this one was there.
@@ -265,6 +276,8 @@ class Exchange:
     def _note(self, seconds: float) -> None:
         # Most of what makes one longer is not the network; so the shortest, which may grow.
         self._shortest = min(max(0.0, seconds), self._shortest * 1.05 + 1e-6)
+        self._crowd = max(len(self._waiting), self._crowd - 1)
+        self._near = self._shortest <= _EACH_SECONDS * (self._crowd + 1)
 
     # -- the reading thread ------------------------------------------------------------------
 
@@ -283,7 +296,7 @@ class Exchange:
                 outbox.flush()
             if not chunks:
                 try:
-                    self._receive(chunks, RECV_SIZE)
+                    self._receive(chunks, _RECV_SIZE)
                 except TimeoutError:
                     self._allow(self._silence)
                     continue
@@ -338,7 +351,8 @@ class Exchange:
         """What was received; how many publishers that wait were answered."""
         self.last_frame_at = self._now()
         if self._clear:
-            return self._take_in_clear(data)
+            count = self._decoder.count_oks(data)
+            return self._answer(count) if count else self._take_in_clear(data)
         return sum(map(self._take_in_clear, self._stream.decode_received(data)))
 
     def _take_in_clear(self, data: bytes) -> int:

@@ -46,7 +46,7 @@ _pack_size = struct.Struct(">I").pack
 # "PUB <topic>\n" by topic. Threads share it: each access is one dict operation, and a head that
 # two of them make at once is the same head twice.
 _pub_heads: dict[str, bytes] = {}
-_MAX_PUB_HEADS = 1024
+_MAX_PUB_HEADS = 10_000
 
 
 def identify_body(options: ConnectionOptions) -> dict[str, Any]:
@@ -152,10 +152,11 @@ def pub_head(topic: str) -> bytes:
 
 def pub(topic: str, body: bytes) -> bytes:
     """PUB of one message. ConfigError for a topic name that nsqd would refuse, or an empty body."""
+    # A head that is there needs no call.
+    head = _pub_heads.get(topic) or pub_head(topic)
     if not body:
         raise _empty_body()
-    # A head that is there needs no call.
-    return b"".join((_pub_heads.get(topic) or pub_head(topic), _pack_size(len(body)), body))
+    return b"".join((head, _pack_size(len(body)), body))
 
 
 def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
