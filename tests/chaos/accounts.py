@@ -138,6 +138,8 @@ class Ledger:
         self._account = Account(name)
         self._tallies: dict[int, Tally] = defaultdict(Tally)
         self._losses: dict[int, list[float]] = defaultdict(list)
+        # Every end of a connection, wanted or not.
+        self._ends: dict[int, list[float]] = defaultdict(list)
         self._refused: dict[tuple[int, str], list[float]] = defaultdict(list)
         self._kills: dict[int, list[float]] = defaultdict(list)
         for fault in facts.faults:
@@ -167,10 +169,12 @@ class Ledger:
                 # A dial of an nsqd that never was is no loss of ours.
                 if fields[0] in self._facts.nsqds:
                     self._losses[self._facts.nsqds[fields[0]]].append(at)
+                    self._ends[self._facts.nsqds[fields[0]]].append(at)
             elif kind == journal.CLOSED:
                 # The end that the Reader wanted, where nothing was done to the nsqd.
-                nsqd = self._facts.nsqds.get(fields[0])
-                if nsqd is not None and self._fault_between(nsqd, at - _AFTERMATH, at):
+                nsqd = self._facts.nsqds.get(fields[0], -1)
+                self._ends[nsqd].append(at)
+                if self._fault_between(nsqd, at - _AFTERMATH, at):
                     self._losses[nsqd].append(at)
             elif kind == journal.ANSWER_FAILED:
                 self._refused[self._facts.nsqds[fields[0]], fields[1]].append(at)
@@ -185,6 +189,7 @@ class Ledger:
         else:
             for nsqd in set(self._facts.nsqds.values()):
                 self._losses[nsqd].append(killed_at)
+                self._ends[nsqd].append(killed_at)
 
     def _called(
         self, calls: dict[str, Call], at: float, call: str, number: str, nsqd: str, id: str,
@@ -199,7 +204,12 @@ class Ledger:
     def close(self) -> Account:
         """Judge every number."""
         account = self._account
-        for times in (*self._losses.values(), *self._refused.values(), *self._kills.values()):
+        for times in (
+            *self._losses.values(),
+            *self._ends.values(),
+            *self._refused.values(),
+            *self._kills.values(),
+        ):
             times.sort()
         for number, tally in self._tallies.items():
             self._judge(number, tally)
@@ -254,16 +264,18 @@ class Ledger:
     def _killed(self, published: float, calls: list[Call], call: Call) -> str | None:
         """Whether it is one of those that the last kill of nsqd has brought back.
 
-        nsqd then reads its channel's queue again, where each delivery of the message before has a
-        record if it was requeued, and its topic's queue, from where it comes once more
-        (nsq-reference 6.3).
+        nsqd then reads its channel's queue again, where each delivery before may have left a
+        record, also one that reached no handler because its connection ended; and its topic's
+        queue, from where it comes once more (nsq-reference 6.3).
         """
         kills = _between(self._kills[call.nsqd], published, call.at)
         if not kills:
             return None
-        before = sum(other.at < kills[-1] for other in calls)
+        seen = sum(other.at < kills[-1] for other in calls)
+        unseen = len(_between(self._ends[call.nsqd], published, kills[-1]))
+        before = max(1, seen) + unseen
         since = sum(kills[-1] <= other.at <= call.at for other in calls)
-        return KILLED if since <= max(1, before) + 1 else None
+        return KILLED if since <= before + 1 else None
 
     def _was_late(self, before: Call, after: Call) -> bool:
         """Whether its answer came when nsqd had taken the message back.
@@ -295,7 +307,8 @@ class Ledger:
             for fault in self._facts.faults
             if fault.concerns(nsqd) and fault.began <= end and fault.ended >= begin
         ]
-        parts += [f"loss at {t - before.at:+.3f}" for t in _between(self._losses[nsqd], begin, end)]
+        losses = _between(self._losses[nsqd], begin, end)
+        parts += [f"loss at {at - before.at:+.3f}" for at in losses[-2 * _SHOWN :]]
         refused = self._refused[nsqd, before.id]
         parts += [f"answer refused at {at - before.at:+.3f}" for at in refused]
         return "around it: " + (", ".join(parts) or "nothing")

@@ -510,7 +510,7 @@ class Client:
             Reader(
                 self.topic, "ch", Handler(self, slot), nsqd_tcp_addresses=self.nsqds,
                 max_in_flight=3, msg_timeout=self.msg_timeout, max_attempts=0, observer=observer,
-                **{**self.connection_options, "connect_timeout": 30.0},
+                **{**self.connection_options, "connect_timeout": 30.0, "heartbeat_interval": 5.0},
             )
             for _ in range(count)
         ]  # fmt: skip

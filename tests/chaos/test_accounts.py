@@ -165,6 +165,12 @@ def test_a_killed_nsqd_delivers_again_what_is_in_two_queues(story: Story) -> Non
     assert story.judged().repeated == {accounts.KILLED: 2}
 
 
+def test_a_delivery_before_the_kill_that_no_handler_saw_is_a_record_more(story: Story) -> None:
+    story.fault("kill", 5.0, 5.1).published(1).note(1.0, journal.LOST, NSQD, "reset")
+    story.handled(1, 6.0).handled(1, 6.1).handled(1, 6.2)
+    assert story.judged().repeated == {accounts.KILLED: 2}
+
+
 def test_but_not_three_times(story: Story) -> None:
     story.fault("kill", 5.0, 5.1).published(1).handled(1).handled(1, 20.0).handled(1, 30.0)
     assert len(story.handled(1, 40.0).judged().unexplained) == 1
