@@ -1,0 +1,71 @@
+"""The page of promises against the tests: every promise names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from tests.chaos.scenarios import SCENARIOS
+from tests.integration.test_comparison import functions_of
+from tests.support.texts import DOCS, ROOT
+
+PAGE = DOCS / "guides" / "promises.rst"
+
+
+class Row(NamedTuple):
+    number: str
+    promise: str
+    faults: str
+    shown_by: str
+
+
+def rows() -> list[Row]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [Row(*line.strip().split(" | ")) for line in lines if re.match(r"   \d+ \|", line)]
+
+
+ROWS = [pytest.param(row, id=row.number) for row in rows()]
+
+
+def test_every_number_is_there_once_and_in_order() -> None:
+    assert len(ROWS) > 20
+    assert [row.number for row in rows()] == [str(number) for number in range(1, len(ROWS) + 1)]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_promise_names_tests_that_exist(row: Row) -> None:
+    assert re.search(r"\w", row.promise)
+    assert re.search(r"\w", row.faults)
+    names = re.findall(r"``(tests/.+?)``", row.shown_by)
+    assert names, "nothing shows it"
+    for name in names:
+        path, _, function = name.partition("::")
+        assert (ROOT / path).is_file(), name
+        assert function in functions_of(path), name
+
+
+@pytest.mark.parametrize(
+    "shown_by", ["words only", "``tests/integration/test_promises.py::test_nothing``"]
+)
+def test_a_bad_promise_is_found(shown_by: str) -> None:
+    with pytest.raises(AssertionError):
+        test_a_promise_names_tests_that_exist(Row("1", "x", "y", shown_by))
+
+
+def test_the_scenarios_that_the_page_names_exist() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = re.findall(r"--scenario (\S+)", text)
+    assert names
+    assert set(names) <= SCENARIOS.keys()
+
+
+def test_every_scenario_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.findall(r"^   ``([\w-]+)`` \| (.+)$", text, re.MULTILINE)
+    assert found == [(scenario.name, scenario.about) for scenario in SCENARIOS.values()]
+
+
+def test_the_guides_lead_there() -> None:
+    assert "promises" in (DOCS / "guides" / "index.rst").read_text(encoding="utf-8").split()
