@@ -338,7 +338,7 @@ class Exchange:
             overdue = self._now() - self._until > _GRACE_SECONDS
             if overdue and late:
                 # Somebody was killed between two instructions, with the right in its hands.
-                raise ConnectionLost("who read from it was killed")
+                raise ConnectionLost(f"who read from {self._nsqd_address} was killed")
             late = overdue
 
     def _end_futures(self) -> None:
