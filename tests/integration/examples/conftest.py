@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import staleness_of
+from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.browser import Unavailable, open_browser, show_as
 
@@ -70,7 +71,11 @@ return texts.map(element => {
 
 
 def check_page(browser: Chrome) -> None:
-    """The page that is shown, at a desk and on a small phone, light and dark."""
+    """The page that is shown, at a desk and on a small phone, light and dark.
+
+    A page that renews itself does not do so any more.
+    """
+    browser.execute_script("window.stop()")
     for width in (1100, 320):
         for dark in (False, True):
             show_as(browser, width, 800, dark=dark)
@@ -81,6 +86,20 @@ def check_page(browser: Chrome) -> None:
             assert contrast >= 4.5, f"{where}: {text!r} has {contrast:.2f}"
 
 
+def follow(browser: Chrome, by: str, name: str) -> None:
+    """Click what leads to another page, or to the same one anew; returns when that is there."""
+    before = browser.find_element(By.TAG_NAME, "html")
+    browser.find_element(by, name).click()
+    waiting = WebDriverWait(browser, 60)
+    waiting.until(staleness_of(before))
+    waiting.until(lambda _: browser.execute_script("return document.readyState") == "complete")
+
+
+def submit(browser: Chrome) -> None:
+    follow(browser, By.CSS_SELECTOR, "button[type=submit]")
+
+
 def text_of(browser: Chrome, selector: str = "main") -> str:
-    found: Any = browser.find_element(By.CSS_SELECTOR, selector).text
-    return str(found)
+    """What is read there; empty where nothing is. In one step, as a page may renew itself."""
+    script = "return document.querySelector(arguments[0])?.innerText ?? ''"
+    return str(browser.execute_script(script, selector))
