@@ -70,7 +70,7 @@ class Cells:
         lines: Lines = [["Work", *peers, floor, ours, "x floor", "goal", ""]]
         for row in rows.ROWS:
             micros, base = self._micros(row.name, ours), self._micros(row.name, floor)
-            if micros is None or base is None:
+            if micros is None or base is None or row.kind == "latency":
                 continue
             goal = report.goal_of(row, ours)
             reached = ""
@@ -89,7 +89,7 @@ class Cells:
         lines: Lines = [["Work", *peers]]
         for row in rows.ROWS:
             micros = self._micros(row.name, "ours")
-            if not micros:
+            if not micros or row.kind == "latency":
                 continue
             line = [row.title]
             for peer in peers:
@@ -107,6 +107,8 @@ class Cells:
         for row in rows.ROWS:
             if row.kind != "latency" and "free" in row.layouts:
                 for layout, where in (("pinned", "one CPU"), ("free", "any CPU")):
+                    if (layout, row.name, "ours") not in self._entries:
+                        continue
                     lines.append(
                         [f"{row.title}; {where}"]
                         + [self._shown(layout, row.name, c, "rate", 1000) for c in EVERYBODY]
@@ -181,7 +183,8 @@ def _more(found: Mapping[str, Any]) -> Lines:
     for name in ("connections", "topics", "processes"):
         for point in found[name]:
             micros = short(point["micros"]) if "micros" in point else "-"
-            lines.append([f"{point['count']} {name}", short(point["rate"] / 1000), micros])
+            mode = f", latency {point['latency']}" if "latency" in point else ""
+            lines.append([f"{point['count']} {name}{mode}", short(point["rate"] / 1000), micros])
     return lines
 
 

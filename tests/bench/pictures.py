@@ -209,8 +209,11 @@ def _scale(scale: Mapping[str, Any], path: Path) -> None:
     figure, ((left, right), (low_left, low_right)) = pyplot.subplots(
         2, 2, figsize=(9, 7), layout="constrained"
     )
-    for (colour, mark), name in zip(LINES, ("connections", "topics"), strict=False):
-        points = scale[name]
+    lines: dict[str, list[Mapping[str, Any]]] = {"connections": scale["connections"]}
+    for point in scale["topics"]:
+        name = f"topics, {point['latency']}" if "latency" in point else "topics"
+        lines.setdefault(name, []).append(point)
+    for (colour, mark), (name, points) in zip(LINES, lines.items(), strict=False):
         left.plot(
             [p["count"] for p in points],
             [p["micros"] for p in points],

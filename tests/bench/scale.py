@@ -1,7 +1,8 @@
 """How ours behaves when there is more of something: curves, and how busy workers are kept.
 
 connections: one Reader and so many real nsqds, each with its share of the messages.
-topics: one nsqd, a ReaderGroup of so many Readers, which share one max_in_flight.
+topics: one nsqd, a ReaderGroup of so many Readers, which share one max_in_flight, with both kinds
+of latency.
 processes: ``gnsqsync consume --processes N`` with a handler that computes for 100 us.
 sizes: bodies from 10 bytes to 1 MiB, ours beside the floor. handlers: time and concurrency.
 """
@@ -9,6 +10,7 @@ sizes: bodies from 10 bytes to 1 MiB, ours beside the floor. handlers: time and 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import sys
@@ -43,7 +45,7 @@ def run(bench: Bench, program: Path, progress: Progress) -> dict[str, Any]:
     """One list of points a curve."""
     parts: dict[str, tuple[int, Callable[[], list[dict[str, Any]]]]] = {
         "connections": (len(COUNTS), lambda: connections(bench, program, progress)),
-        "topics": (len(COUNTS), lambda: topics(bench, progress)),
+        "topics": (2 * len(COUNTS), lambda: topics(bench, progress)),
         "processes": (len(PROCESSES), lambda: processes(program, progress)),
         "sizes": (4 * len(SIZES), lambda: sizes(bench, progress)),
         "handlers": (
@@ -95,19 +97,19 @@ def topics(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
     layout = bench.layouts[-1]
     server = bench.servers[layout.name]
     points = []
-    for count in COUNTS:
-        progress.begin(f"scale: {count} topics")
-        names = [f"scale-{count}-{number}" for number in range(count)]
+    for count, latency in itertools.product(COUNTS, ("adaptive", "throughput")):
+        progress.begin(f"scale: {count} topics, {latency}")
+        names = [f"scale-{count}-{latency}-{number}" for number in range(count)]
         for name in names:
             server.create(name, "bench")
             server.feed(name, "bench", SPREAD_MESSAGES // count, b"x" * 200)
-        row = _consuming(warm=SPREAD_MESSAGES // 5)
+        row = _consuming(warm=SPREAD_MESSAGES // 5, latency=latency)
         order = replace(
             bench.order(layout, row, ours, SPREAD_MESSAGES // 2),
             topic=",".join(names),
             channel="bench",
         )
-        points.append({"count": count, **_figures(bench.child(ours, order))})
+        points.append({"count": count, "latency": latency, **_figures(bench.child(ours, order))})
         for name in names:
             server.delete(name)
     return points
@@ -198,7 +200,8 @@ def table(found: dict[str, Any]) -> str:
     for name in ("connections", "topics", "processes"):
         for point in found[name]:
             micros = f", {short(point['micros'])} us/msg" if "micros" in point else ""
-            lines.append(f"  {point['count']:>3} {name}: {point['rate']:,.0f} msg/s{micros}")
+            mode = f", {point['latency']}" if "latency" in point else ""
+            lines.append(f"  {point['count']:>3} {name}{mode}: {point['rate']:,.0f} msg/s{micros}")
     for point in found["sizes"]:
         lines.append(
             f"  {point['kind']} {point['size']:>7} bytes, {point['client']:<5}:"
