@@ -265,14 +265,15 @@ class Ledger:
         """Whether it is one of those that the last kill of nsqd has brought back.
 
         nsqd then reads its channel's queue again, where each delivery before may have left a
-        record, also one that reached no handler because its connection ended; and its topic's
-        queue, from where it comes once more (nsq-reference 6.3).
+        record, and its topic's queue, from where it comes once more (nsq-reference 6.3). Several
+        copies of a message are then on their way at a time, and each connection that ends brings
+        one back, whether a handler has seen it or not.
         """
         kills = _between(self._kills[call.nsqd], published, call.at)
         if not kills:
             return None
         seen = sum(other.at < kills[-1] for other in calls)
-        unseen = len(_between(self._ends[call.nsqd], published, kills[-1]))
+        unseen = len(_between(self._ends[call.nsqd], published, call.at))
         before = max(1, seen) + unseen
         since = sum(kills[-1] <= other.at <= call.at for other in calls)
         return KILLED if since <= before + 1 else None
