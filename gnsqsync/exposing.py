@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.observer import each
 
 if TYPE_CHECKING:
     from gnsqsync.prometheus import Metrics
@@ -34,8 +35,6 @@ class Exposed:
 
     def observers(self, topic: str, channel: str, *others: object) -> list[Observer]:
         """What a Reader is to be given as ``observer=``: the others, and one that counts."""
-        from gnsqsync.observer import each
-
         given = [*each(others)]
         if self._metrics is not None and not self._metrics.counts(given):
             given.append(self._metrics.observer(topic, channel))
