@@ -38,6 +38,9 @@ __all__ = ["HTTPClient"]
 
 ACCEPT = "application/vnd.nsq; version=1.0"
 
+# Of one request; requests alone would follow thirty.
+_MOST_REDIRECTS = 5
+
 # An answer larger than this comes from something that is not nsqd or nsqlookupd.
 MAX_ANSWER = 64 * 1024 * 1024
 
@@ -239,6 +242,7 @@ class HTTPClient:
         session.trust_env = self._trust_env and not self._socket_path
         session.verify = self._verify
         session.cert = self._cert
+        session.max_redirects = _MOST_REDIRECTS
         return session
 
     def _give_back(self, session: requests.Session) -> None:

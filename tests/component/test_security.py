@@ -257,6 +257,16 @@ def test_the_body_of_a_redirect_is_not_read() -> None:
     assert sent < 100_000_000
 
 
+def test_redirects_in_a_circle_end(serve: Serve) -> None:
+    server = serve(FakeServer())
+    server.answer(b"", 302)
+    server.headers["Location"] = "/topics"
+    with LookupdHTTP(server.address) as lookupd:
+        with pytest.raises(ConnectionLost, match="TooManyRedirects"):
+            lookupd.topics()
+    assert len(server.requests) == 6
+
+
 def test_a_compressed_answer_is_neither_asked_for_nor_inflated(serve: Serve) -> None:
     server = serve(FakeServer())
     server.answer(gzip.compress(json.dumps({"topics": ["a"]}).encode()))

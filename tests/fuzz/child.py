@@ -41,6 +41,7 @@ def main() -> None:
             f"-max_total_time={given.seconds}",
             f"-seed={given.seed}",
             f"-timeout={given.timeout}",
+            f"-report_slow_units={given.timeout}",
             f"-rss_limit_mb={given.memory}",
             f"-dict={dictionary}",
             f"-artifact_prefix={given.findings}/{given.target}-",
