@@ -67,9 +67,15 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
     from PIL import Image  # which matplotlib needs itself
 
+    for axis in figure.axes:
+        for line, scale in ((axis.xaxis, axis.get_xscale()), (axis.yaxis, axis.get_yscale())):
+            # Numbers, not powers; where the ticks have names they stay.
+            if scale == "log" and isinstance(line.get_major_locator(), ticker.LogLocator):
+                line.set_major_formatter("{x:,g}")
+                line.set_minor_formatter(ticker.NullFormatter())
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     # A palette is a third of the size.
@@ -204,7 +210,7 @@ def _change_over(ramp: Mapping[str, Any], path: Path) -> None:
     axis.set_yscale("log")
     axis.set_xlabel("seconds")
     axis.set_ylabel("publish to handler, ms")
-    axis.legend(markerscale=3, loc="lower right")
+    axis.legend(markerscale=3, ncols=2, loc="lower right", bbox_to_anchor=(1, 1.05))
     _save(figure, path)
 
 
