@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -111,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except realnsq.Unavailable as error:
         print(error, file=sys.stderr)
         return 2
+    # So that servers and clients end with this process, as they do after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     worlds = WORLDS if chosen.world == "both" else (chosen.world,)
     print(f"seed {chosen.seed}", flush=True)
     if chosen.soak:
