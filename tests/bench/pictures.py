@@ -92,7 +92,11 @@ def _bars(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
         (e["row"], e["client"]): e["micros"]["median"] for e in summary if e["layout"] == layout
     }
     figure, axes = pyplot.subplots(2, 1, figsize=(8, 6.4), layout="constrained")
-    for axis, names in zip(axes, BARS, strict=True):
+    for axis, wanted in zip(axes, BARS, strict=True):
+        names = [name for name in wanted if any((name, client) in micros for client in COLOURS)]
+        if not names:
+            axis.set_visible(False)
+            continue
         width = 0.9 / len(COLOURS)
         for place, (client, colour) in enumerate(COLOURS.items()):
             at = [n + (place - (len(COLOURS) - 1) / 2) * width for n in range(len(names))]
