@@ -160,11 +160,11 @@ class Dispatch:
         finally:
             if unsent is not None:
                 unsent.outbox.flush(PASSING_WAIT)
+            self._at_work.pop(number, None)
             if not ended_as_told and not self._stopping:
                 # A handler killed its thread or greenlet; the others rely on their number.
                 log.warning("a handler ended worker %d; another one takes its place", number)
                 self._spawn(number)
-            self._at_work.pop(number, None)
             self._tell_handler()
             self._working.remove(number)
             self._outcomes.on_settled()

@@ -284,6 +284,34 @@ def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     assert bench.dispatch.working == 2
 
 
+def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_ended(
+    bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"kill":
+            raise Killed
+        begun.release()
+        assert go_on.wait(10)
+
+    bench.start(handler)
+    begun, go_on = bench.dispatch._runtime.latch(), bench.dispatch._runtime.latch()
+    spawn = bench.dispatch._spawn
+
+    def spawn_and_wait(number: int) -> None:
+        spawn(number)
+        assert begun.wait(10)
+
+    monkeypatch.setattr(bench.dispatch, "_spawn", spawn_and_wait)
+    bench.put(b"kill")
+    bench.put(b"good")
+    world.eventually(lambda: bench.settled == 1)
+    go_on.release()
+    bench.idle()
+    bench.put(b"another")
+    bench.idle()
+    assert (len(bench.connection.fins), bench.settled) == (2, 1)
+
+
 def test_each_worker_tells_the_handler_of_its_end_on_its_own_thread(
     bench: Bench, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
