@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gnsqsync.config import check_int
 from gnsqsync.errors import ClosedError, ConfigError
+from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader import Reader
 from gnsqsync.runtime import Runtime, Task, choose
@@ -152,6 +153,7 @@ class Members:
         self._on_error = on_error
         self._lock = runtime.lock()
         self._share: _SharedLimit | None = None
+        self._together = Together()
         self._watchers: list[Task] = []
         self._dropped: set[Reader] = set()
         self._results: dict[Reader, StopResult] = {}
@@ -161,9 +163,9 @@ class Members:
         """Start them; if one cannot, those before it run, and its error is raised."""
         new = tuple(readers)
         for reader in new:
-            if self._max_in_flight is not None:
-                # Its part of the shared limit comes when all are there.
-                reader._start_with_max_in_flight(0)
+            # Its part of the shared limit comes when all are there.
+            own = None if self._max_in_flight is None else 0
+            reader._prepare_for_group(self._together, own)
             reader.start(block=False)
             watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
             with self._lock:

@@ -33,6 +33,8 @@ from gnsqsync.stats import ReaderStats, StopResult
 if TYPE_CHECKING:
     import requests
 
+    from gnsqsync.policy.latency import Together
+
 __all__ = ["Reader"]
 
 log = logging.getLogger("gnsqsync.reader")
@@ -395,10 +397,12 @@ class Reader:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _start_with_max_in_flight(self, count: int) -> None:
-        """For a ReaderGroup, before ``start()``."""
-        flow = replace(self._setup.flow, max_in_flight=count)
-        self._setup = replace(self._setup, flow=flow)
+    def _prepare_for_group(self, together: Together, max_in_flight: int | None) -> None:
+        """For a ReaderGroup, before ``start()``; max_in_flight None leaves its own."""
+        flow = self._setup.flow
+        if max_in_flight is not None:
+            flow = replace(flow, max_in_flight=max_in_flight)
+        self._setup = replace(self._setup, flow=flow, together=together)
 
     def _running(self) -> RunningReader:
         run = self._run

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gnsqsync.message import Message
     from gnsqsync.observer import Observer
+    from gnsqsync.policy.latency import Together
     from gnsqsync.runtime import Runtime
 
 __all__ = ["ReaderOptions", "ReaderSetup"]
@@ -98,6 +99,8 @@ class ReaderSetup:
     options: ConnectionOptions
     observer: Observer
     runtime: str | Runtime | None
+    # Given by a group, whose Readers are judged together.
+    together: Together | None = None
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from gnsqsync.lifecycle import at_exit, not_at_exit
 from gnsqsync.message import Message
 from gnsqsync.net.connection import Connection
 from gnsqsync.observer import Observer
+from gnsqsync.policy.latency import Together
 from gnsqsync.reader_options import ReaderSetup
 from gnsqsync.reports import Reports
 from gnsqsync.runtime import Task, choose
@@ -93,6 +94,7 @@ class RunningReader:
             receiver=self,
             reports=self._reports,
             on_hopeless=self._fail,
+            together=setup.together or Together(),
             rng=rng,
         )
         self._discovery = Discovery(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gnsqsync.addresses import Address
 from gnsqsync.net.connection import Connection
 from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 from gnsqsync.reader_options import ReaderOptions
 from gnsqsync.silence import Silence
@@ -39,10 +40,11 @@ class Sharing:
     return the connections to flush after the lock, lowered ones first.
     """
 
-    def __init__(self, flow: ReaderOptions, rng: random.Random) -> None:
+    def __init__(self, flow: ReaderOptions, together: Together, rng: random.Random) -> None:
         self.in_backoff = False
         self.paused = False
         self.connections: dict[Address, Connection] = {}
+        self._together = together
         self._past = Totals()
         # Said once: that there are more nsqds than max_in_flight.
         self._told_crowd = False
@@ -79,7 +81,8 @@ class Sharing:
 
     def join(self, connection: Connection, now: float) -> list[Connection]:
         self.connections[connection.address] = connection
-        self._tell_number()
+        if connection.level is not None:
+            self._together.join(connection.level)
         self._allocator.add(connection.address, connection.negotiated.max_rdy_count, now)
         return self.plan(now)
 
@@ -91,21 +94,17 @@ class Sharing:
     def lose(self, connection: Connection, now: float) -> list[Connection] | None:
         """It ended, and counts for the totals. None if it is not in the table."""
         self._past.add(connection)
+        if connection.level is not None:
+            self._together.leave(connection.level)
         address = connection.address
         if self.connections.get(address) is not connection:
             return None
         del self.connections[address]
-        self._tell_number()
         under_test = self._allocator.test_node == address
         self._allocator.remove(address, now)
         if under_test:
             self._backoff.test_lost(now)
         return self.plan(now)
-
-    def _tell_number(self) -> None:
-        for connection in self.connections.values():
-            if connection.level is not None:
-                connection.level.set_connections(len(self.connections))
 
     def is_new_crowd(self) -> bool:
         """Whether there are more connections than max_in_flight; True once."""

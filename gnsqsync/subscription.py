@@ -16,6 +16,7 @@ from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
+from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.reader_options import ReaderOptions
 from gnsqsync.reports import Reports
@@ -66,6 +67,7 @@ class Subscription:
         receiver: Receiver,
         reports: Reports,
         on_hopeless: Callable[[NSQError], None],
+        together: Together,
         rng: random.Random,
     ) -> None:
         self._topic = topic
@@ -91,7 +93,7 @@ class Subscription:
         self._tick_at = math.inf
         self._sweep = Sweep(self.connections, flow, runtime, timer, receiver.relieve)
         self._nodes = ReaderNodes(self._direct, rng=rng)
-        self._sharing = Sharing(flow, rng)
+        self._sharing = Sharing(flow, together, rng)
 
     # -- which nsqds -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["STREAM_BELOW", "STREAM_FROM", "RdyLevel"]
+__all__ = ["STREAM_BELOW", "STREAM_FROM", "RdyLevel", "Together"]
 
 # Messages a second. The gap is wide, so that one steady rate cannot be on both sides of it.
 STREAM_FROM: Final = 1000.0
@@ -18,6 +18,56 @@ STREAM_BELOW: Final = 500.0
 # connections is judged by fewer, or it would take too long.
 _SAMPLE: Final = 100
 _LEAST_SAMPLE: Final = 20
+# The rate of all connections together is taken over so many seconds.
+_ROUND_SECONDS: Final = 0.2
+
+
+class Together:
+    """What the connections of a Reader, or of all Readers of a group, receive together.
+
+    Whoever reads adds to it, without a lock: what two threads lose between them is less than what
+    chance adds.
+    """
+
+    __slots__ = ("_count", "_levels", "_rate", "_since")
+
+    def __init__(self) -> None:
+        self._levels: set[RdyLevel] = set()
+        self._count = 0
+        self._since = 0.0
+        self._rate = 0.0
+
+    def join(self, level: RdyLevel) -> None:
+        """By whoever has that connection; before its first message."""
+        self._levels.add(level)
+        self._tell_number()
+
+    def leave(self, level: RdyLevel) -> None:
+        self._levels.discard(level)
+        self._tell_number()
+
+    def _tell_number(self) -> None:
+        levels = list(self._levels)
+        for level in levels:
+            level.share_limit(self, len(levels))
+
+    def add(self, now: float, count: int) -> None:
+        self._count += count
+        if now - self._since >= _ROUND_SECONDS:
+            self._begin_round(now)
+
+    def rate(self, now: float) -> float:
+        """Messages a second lately."""
+        if now - self._since >= _ROUND_SECONDS:
+            self._begin_round(now)
+        return self._rate
+
+    def _begin_round(self, now: float) -> None:
+        since, self._since = self._since, now
+        # Otherwise another thread was first.
+        if now - since >= _ROUND_SECONDS:
+            self._rate = self._count / (now - since)
+            self._count = 0
 
 
 class RdyLevel:
@@ -33,8 +83,9 @@ class RdyLevel:
     A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
     sends about one message a round trip, so on a slow network that rate could never be
     reached: after ``set_round_trip()`` half of what is possible counts as a stream.
-    The limits are those of all connections of a reader together: ``set_connections()``.
-    ``adaptive=False`` asks for the whole share always.
+    With others (``Together``), which may all be busy with less than that, it also is one when
+    all together reach the limit and this one has its part of it; a quiet one beside a stream
+    stays tight. ``adaptive=False`` asks for the whole share always.
 
     ``share`` may be set by any thread. ``note()`` belongs to the reading thread and ``settle()``
     to the timer: each has its own fields, and ``streaming`` is a flag that either corrects
@@ -53,6 +104,7 @@ class RdyLevel:
         "_settled_at",
         "_settled_total",
         "_since",
+        "_together",
         "_total",
         "share",
         "streaming",
@@ -63,6 +115,7 @@ class RdyLevel:
         self.streaming = not adaptive
         self._adaptive = adaptive
         self._limit = STREAM_FROM
+        self._together: Together | None = None
         self._connections = 1
         self._on, self._off, self._sample = STREAM_FROM, STREAM_BELOW, _SAMPLE
         # The reading thread's: the sample at hand, and all messages so far.
@@ -82,18 +135,14 @@ class RdyLevel:
         self._limit = min(STREAM_FROM, 0.5 / seconds) if seconds > 0 else STREAM_FROM
         self._divide()
 
-    def set_connections(self, count: int) -> None:
-        """Tell how many connections the reader has; by whoever changes that.
-
-        Otherwise none of many would have a stream: tight, a hundred of them keep a process busy
-        with less than the limit each.
-        """
-        if count != self._connections:
-            self._connections = count
-            self._divide()
+    def share_limit(self, together: Together, connections: int) -> None:
+        """So many connections are judged together, this one among them. By ``together``."""
+        self._connections = connections
+        self._together = together if connections > 1 else None
+        self._divide()
 
     def _divide(self) -> None:
-        self._on = self._limit / self._connections
+        self._on = min(self._limit, STREAM_FROM / self._connections)
         self._off = self._on * (STREAM_BELOW / STREAM_FROM)
         self._sample = max(_LEAST_SAMPLE, _SAMPLE // self._connections)
 
@@ -108,6 +157,8 @@ class RdyLevel:
         """``count`` messages arrived. For every recv; by the reading thread alone."""
         self._total += count
         self._count += count
+        if self._together is not None:
+            self._together.add(now, count)
         elapsed = now - self._since
         if self._count < self._sample and elapsed * self._on < self._sample:
             return
@@ -115,15 +166,31 @@ class RdyLevel:
 
     def _judge(self, now: float, elapsed: float) -> None:
         if not self.streaming:
-            if self._count >= self._sample and elapsed * self._on <= self._count:
+            if self._count >= self._sample and self._begins(now, elapsed):
                 self._opened_at = now
                 self.streaming = True
         elif elapsed * self._off < self._sample:
             return
-        elif self._adaptive and self._count < elapsed * self._off:
+        elif self._adaptive and self._ends(now, elapsed, self._count):
             self.streaming = False
         self._since = now
         self._count = 0
+
+    def _begins(self, now: float, elapsed: float) -> bool:
+        count, together = self._count, self._together
+        if together is None or elapsed * self._limit <= count:
+            return elapsed * self._limit <= count
+        return elapsed * self._on <= count and together.rate(now) >= STREAM_FROM
+
+    def _ends(self, now: float, elapsed: float, count: int) -> bool:
+        if count < elapsed * self._off:
+            return True
+        together = self._together
+        return (
+            together is not None
+            and count < elapsed * self._limit * (STREAM_BELOW / STREAM_FROM)
+            and together.rate(now) < STREAM_BELOW
+        )
 
     def settle(self, now: float) -> bool:
         """Look whether the stream ended. True when RDY has to be lowered: then flush.
@@ -141,7 +208,7 @@ class RdyLevel:
             return False
         if elapsed * self._off < self._sample:
             return False
-        slow = total - self._settled_total < elapsed * self._off
+        slow = self._ends(now, elapsed, total - self._settled_total)
         self._settled_at, self._settled_total = now, total
         if slow:
             self.streaming = False

@@ -61,6 +61,21 @@ def test_the_limit_is_shared_and_goes_where_the_messages_are(client: Client, wor
         assert (rdy(one), rdy(two)) == (0, 0)
 
 
+def test_its_readers_are_judged_together_whether_there_is_a_stream(
+    client: Client, world: World
+) -> None:
+    with ScriptedNsqd() as nsqd:
+        readers = [client.reader(print, nsqd), client.reader(print, nsqd)]
+        with ReaderGroup(readers, runtime=world.runtime):
+            world.eventually(lambda: len(nsqd.received("RDY")) >= 2)
+            levels = [
+                connection.level
+                for reader in readers
+                for connection in reader._running().subscription.connections()
+            ]
+            assert [level._connections for level in levels if level is not None] == [2, 2]
+
+
 def test_start_and_stop(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         group = ReaderGroup(

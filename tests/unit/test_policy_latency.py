@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqsync.policy.latency import STREAM_BELOW, STREAM_FROM, RdyLevel
+from gnsqsync.policy.latency import STREAM_BELOW, STREAM_FROM, RdyLevel, Together
 
 SETTLE_EVERY = 0.1
 
@@ -206,15 +206,79 @@ def test_wanted_is_within_the_share_and_leaves_room_for_one(
         assert wanted == (share if level.streaming else min(share, in_flight + 1))
 
 
+def several(count: int) -> list[RdyLevel]:
+    together = Together()
+    levels = [adaptive() for _ in range(count)]
+    for level in levels:
+        together.join(level)
+    return levels
+
+
+def run_all(levels: list[RdyLevel], rates: list[float], start: float, seconds: float) -> None:
+    """Each at a steady rate of its own, messages of all in order of time."""
+    arrivals = [
+        (moment, level)
+        for level, rate in zip(levels, rates, strict=True)
+        for moment in steady(rate, start, seconds)
+    ]
+    settle_at = start
+    for moment, level in sorted(arrivals, key=lambda arrival: arrival[0]):
+        while settle_at <= moment:
+            for one in levels:
+                one.settle(settle_at)
+            settle_at += SETTLE_EVERY
+        level.note(moment, 1)
+
+
 @pytest.mark.parametrize("connections", [2, 10, 100])
 def test_the_limits_are_those_of_all_connections(connections: int) -> None:
-    level = adaptive()
-    level.set_connections(connections)
+    levels = several(connections)
     slow, fast = STREAM_BELOW * 0.6 / connections, STREAM_FROM * 1.5 / connections
-    assert run(level, steady(slow, 0.0, 20.0), 20.0) == 0
-    assert not level.streaming
-    run(level, steady(fast, 20.0, 10.0), 30.0)
-    assert level.streaming
-    level.set_connections(1)
-    run(level, steady(slow, 30.0, 10.0), 40.0)
-    assert not level.streaming
+    run_all(levels, [slow] * connections, 0.0, 20.0)
+    assert not any(level.streaming for level in levels)
+    run_all(levels, [fast] * connections, 20.0, 10.0)
+    assert all(level.streaming for level in levels)
+    run_all(levels, [slow] * connections, 30.0, 10.0)
+    assert not any(level.streaming for level in levels)
+
+
+def test_more_than_its_part_of_a_trickle_is_no_stream() -> None:
+    levels = several(20)
+    run_all(levels, [STREAM_BELOW * 0.8] + [1.0] * 19, 0.0, 20.0)
+    assert not any(level.streaming for level in levels)
+
+
+def test_a_stream_ends_when_all_together_are_none_any_more() -> None:
+    levels = several(20)
+    run_all(levels, [STREAM_FROM * 0.7] + [STREAM_FROM / 50] * 19, 0.0, 10.0)
+    assert levels[0].streaming
+    # Far above its twentieth, and all that there is.
+    run_all(levels, [STREAM_BELOW * 0.8] + [0.1] * 19, 10.0, 20.0)
+    assert not any(level.streaming for level in levels)
+
+
+def test_a_quiet_one_beside_a_stream_stays_tight() -> None:
+    levels = several(20)
+    run_all(levels, [STREAM_FROM * 3] + [10.0] * 19, 0.0, 10.0)
+    assert [level.streaming for level in levels] == [True] + [False] * 19
+
+
+def test_half_of_what_a_slow_network_can_carry_is_a_stream_also_beside_idle_ones() -> None:
+    levels = several(10)
+    for level in levels:
+        level.set_round_trip(0.1)
+    # Tight, one of them can have ten a second.
+    run_all(levels, [9.0] + [0.0] * 9, 0.0, 60.0)
+    assert [level.streaming for level in levels] == [True] + [False] * 9
+
+
+def test_who_is_left_alone_is_judged_alone() -> None:
+    together = Together()
+    first, second = adaptive(), adaptive()
+    together.join(first)
+    together.join(second)
+    together.leave(second)
+    run(first, steady(STREAM_FROM * 0.8, 0.0, 10.0), 10.0)
+    assert not first.streaming
+    run(first, steady(STREAM_FROM * 1.5, 10.0, 10.0), 20.0)
+    assert first.streaming
