@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 # One worker only starts Spark, and first, or it would end long after the others.
 _SPARK = "tests/spark/"
+
+
+def pytest_configure() -> None:
+    # They are for this run, and not for those of pytest that tests start.
+    os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
