@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gnsqsync.message import ANSWERED, Message, Requeue
 from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.net.intake import Intake
 from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["Dispatch", "Outcomes"]
@@ -30,7 +31,8 @@ _FLUSH_SECONDS = 0.001
 # attempts is a 16 bit number, so no message is above this one.
 _NO_LIMIT = 65536
 
-_Chunk = tuple[Connection, list[Message]]
+# The last one: whose messages the worker may read itself from there on, one by one.
+_Chunk = tuple[Connection, list[Message], Intake | None]
 # A chunk in a worker's hands, what it has not begun of it, and since when.
 _AtWork = tuple[Connection, list[Message], Iterator[Message], float]
 
@@ -108,19 +110,35 @@ class Dispatch:
         """How many workers have not ended."""
         return len(self._working)
 
-    def put(self, connection: Connection, messages: list[Message]) -> None:
-        """Queue messages of one connection. By its reading thread; never blocks."""
+    @property
+    def may_read(self) -> bool:
+        """Whether a worker may read for itself: there is one, it is quick, and nothing waits.
+
+        With more workers, one that reads and then handles would keep messages from the others.
+        """
+        quick = self._pace < _CHUNK_SECONDS / 2
+        return (
+            quick and self._concurrency == 1 and self._handler is not None and self._queue.empty()
+        )
+
+    def put(
+        self, connection: Connection, messages: list[Message], turns: Intake | None = None
+    ) -> None:
+        """Queue messages of one connection. By its reading thread; never blocks.
+
+        ``turns``, with one message: the worker that gets it may read what comes behind it.
+        """
         put = self._queue.put
         if self._handler is None:
             # One thread takes them, and as many as it likes.
-            put((connection, messages))
+            put((connection, messages, None))
             return
         size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
         if len(messages) <= size:
-            put((connection, messages))
+            put((connection, messages, turns))
             return
         for start in range(0, len(messages), size):
-            put((connection, messages[start : start + size]))
+            put((connection, messages[start : start + size], None))
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -131,18 +149,23 @@ class Dispatch:
         alone = self._concurrency == 1
         at_work = self._at_work
         unsent: Connection | None = None
+        turns: Intake | None = None
         flushed_at = 0.0
         ended_as_told = False
         try:
             while True:
-                chunk: _Chunk | None = get()
-                if chunk is None:
-                    ended_as_told = True
-                    break
-                connection, messages = chunk
-                if unsent is not None and unsent is not connection:
-                    unsent.outbox.flush(PASSING_WAIT)
-                    unsent = None
+                read = None if turns is None else turns.read_one()
+                if read is not None:
+                    messages = read
+                else:
+                    chunk: _Chunk | None = get()
+                    if chunk is None:
+                        ended_as_told = True
+                        break
+                    connection, messages, turns = chunk
+                    if unsent is not None and unsent is not connection:
+                        unsent.outbox.flush(PASSING_WAIT)
+                        unsent = None
                 started = now()
                 left = iter(messages)
                 at_work[number] = connection, messages, left, started
@@ -157,7 +180,12 @@ class Dispatch:
                 unsent = None
                 connection.outbox.flush(PASSING_WAIT)
                 self._outcomes.on_chunk_sent()
+                if turns is not None and not (ended - started < _CHUNK_SECONDS and empty()):
+                    turns.end_turn()
+                    turns = None
         finally:
+            if turns is not None:
+                turns.end_turn()
             if unsent is not None:
                 unsent.outbox.flush(PASSING_WAIT)
             self._at_work.pop(number, None)
@@ -299,10 +327,10 @@ class Dispatch:
                     return batch
                 if chunk is None:
                     continue  # stopping; what was queued before has been given back
-            connection, messages = chunk
+            connection, messages, _ = chunk
             room = max_messages - len(batch)
             if len(messages) > room:
-                self._rest = (connection, messages[room:])
+                self._rest = (connection, messages[room:], None)
                 messages = messages[:room]
             batch += self._pulled(connection, messages)
         return batch if batch or not self._stopping else None
@@ -331,12 +359,12 @@ class Dispatch:
             except TimeoutError:
                 break
             if chunk is not None:
-                connection, messages = chunk
+                connection, messages, _ = chunk
                 for message in messages:
                     yield connection, message
         rest, self._rest = self._rest, None
         if rest is not None:
-            connection, messages = rest
+            connection, messages, _ = rest
             for message in messages:
                 yield connection, message
 

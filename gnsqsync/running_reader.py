@@ -18,6 +18,7 @@ from gnsqsync.giving_up import GivingUp
 from gnsqsync.lifecycle import at_exit, not_at_exit
 from gnsqsync.message import Message
 from gnsqsync.net.connection import Connection
+from gnsqsync.net.intake import Intake
 from gnsqsync.observer import Observer
 from gnsqsync.policy.latency import Together
 from gnsqsync.reader_options import ReaderSetup
@@ -343,8 +344,13 @@ class RunningReader:
     def in_backoff(self) -> bool:
         return self.subscription.in_backoff
 
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        self.dispatch.put(connection, messages)
+    def may_read(self) -> bool:
+        return not self._stopping and self.dispatch.may_read
+
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: Intake | None
+    ) -> None:
+        self.dispatch.put(connection, messages, turns)
         if self._stopping:
             # They crossed with our CLS, or the stop has looked into the queue before the put.
             connection.hands_over = False

@@ -16,6 +16,7 @@ from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
+from gnsqsync.net.intake import Intake
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.reader_options import ReaderOptions
@@ -38,7 +39,12 @@ _EOF_SECONDS = 1.0
 class Receiver(Protocol):
     """Where the messages go. Called by reading threads; must not block."""
 
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: Intake | None
+    ) -> None: ...
+    def may_read(self) -> bool:
+        """Whether the messages go to one worker, which is quick and has nothing else to do."""
+
     def on_settled(self) -> None:
         """A message left the in-flight table otherwise than through a worker."""
 
@@ -195,6 +201,8 @@ class Subscription:
             connection.close()
             connection.read()
             return
+        for other in self.connections():
+            other.intake.recall()
         self._apply(changed)
         self._reports.connected(connection)
         if crowd:
@@ -327,8 +335,18 @@ class Subscription:
 
     # -- what the connections tell -------------------------------------------------------------
 
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        self._receiver.on_messages(connection, messages)
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: Intake | None = None
+    ) -> None:
+        self._receiver.on_messages(connection, messages, turns)
+        self._sweep.wake()
+
+    def may_read(self, connection: Connection) -> bool:
+        # With a second connection, whose messages would wait while the worker reads the first.
+        alone = len(self._sharing.connections) == 1 and not self._dialling
+        return alone and self._receiver.may_read()
+
+    def on_read(self, connection: Connection) -> None:
         self._sweep.wake()
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:

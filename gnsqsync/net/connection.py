@@ -22,6 +22,7 @@ from gnsqsync.errors import (
 )
 from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Message
 from gnsqsync.net.exchange import Exchange
+from gnsqsync.net.intake import Intake
 from gnsqsync.net.opening import Opening
 from gnsqsync.net.outbox import Outbox
 from gnsqsync.net.owner import Consumer, Owner
@@ -53,7 +54,7 @@ class Connection:
     Lock-free on purpose: ``in_flight`` is a set of Message objects by identity, as nsqd may
     deliver one id twice. The reading thread adds a batch at a time; who succeeds with
     ``remove`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
-    ``received``, ``last_message_at`` and ``last_frame_at`` are written by the reading thread only.
+    ``received``, ``last_message_at`` and ``last_frame_at`` are written by whoever reads.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class Connection:
     outbox: Outbox
     # Of a connection that publishes: it then reads, too.
     exchange: Exchange
+    # Of one that is subscribed.
+    intake: Intake
     negotiated: Negotiated
 
     def open(self, timeout: float | None = None) -> None:
@@ -145,9 +148,18 @@ class Connection:
                 self._decoder,
                 self._runtime,
                 nsqd_address=self.nsqd_address,
-                on_reply=self._on_reply,
+                on_reply=self.on_reply,
                 silence=2 * heartbeat,
                 round_trip=opening.round_trip,
+            )
+        else:
+            self.intake = Intake(
+                self,
+                self._consumer,
+                stream,
+                self._decoder,
+                self._runtime,
+                silence=2 * heartbeat,
             )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         if self.negotiated.auth_ignored:
@@ -172,7 +184,7 @@ class Connection:
             if self._consumer is None:
                 self.exchange.read(self._early)
             else:
-                self._receive(self._consumer)
+                self.intake.read(self._early)
         except TimeoutError:
             silence = 2 * self._options.heartbeat_interval
             reason = ConnectionLost(f"{self.nsqd_address} was silent for {silence:g} s")
@@ -192,36 +204,8 @@ class Connection:
                 reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
             self.lose(reason)
 
-    def _receive(self, consumer: Consumer) -> None:
-        stream = self._stream
-        assert stream is not None
-        for reply in self._early:
-            self._on_reply(reply)
-        recv, feed, now = stream.recv, self._decoder.feed, self._runtime.now
-        in_flight, level, outbox = self.in_flight, self.level, self.outbox
-        assert level is not None
-        while True:
-            # First, for what the handshake left behind: it may be the last that comes.
-            if self._decoder.broken is not None:
-                raise ProtocolError(f"{self.nsqd_address}: {self._decoder.broken}")
-            if outbox.has_unsent:
-                outbox.flush()
-            data = recv()
-            if not data:
-                return
-            self.last_frame_at = moment = now()
-            messages, replies = feed(data, moment)
-            if messages:
-                in_flight.update(messages)
-                self.received += len(messages)
-                self.last_message_at = moment
-                level.note(moment, len(messages))
-            for reply in replies:
-                self._on_reply(reply)
-            if messages:
-                consumer.on_messages(self, messages)
-
-    def _on_reply(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
+        """A reply that answers no publish. By the reading thread, or who has the right to read."""
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:
@@ -375,6 +359,8 @@ class Connection:
             self.level.share = 0
         self.outbox.commands.append(commands.CLS)
         self.outbox.flush(PASSING_WAIT)
+        if self._consumer is not None:
+            self.intake.recall()
 
     def close(self) -> None:
         """Write what waits and send EOF; nsqd closes when it has worked that off.
@@ -389,6 +375,8 @@ class Connection:
             stream.end_sending()
             if self._consumer is None:
                 self.exchange.recall()
+            else:
+                self.intake.recall()
         else:
             self.cut()
 

@@ -9,6 +9,7 @@ from gnsqsync.message import Message
 
 if TYPE_CHECKING:
     from gnsqsync.net.connection import Connection
+    from gnsqsync.net.intake import Intake
 
 __all__ = ["Consumer", "Owner"]
 
@@ -23,8 +24,19 @@ class Owner(Protocol):
 class Consumer(Protocol):
     """Whom a subscribed connection tells about messages."""
 
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        """New ones, already in the in-flight table. By the reading thread: must not block."""
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: Intake | None = None
+    ) -> None:
+        """New ones, already in the in-flight table. By the reading thread: must not block.
+
+        ``turns``: a worker gets one message and, with it, the turn to read what comes next.
+        """
+
+    def may_read(self, connection: Connection) -> bool:
+        """Whether a worker could read its messages: one that has nothing else to do."""
+
+    def on_read(self, connection: Connection) -> None:
+        """A worker read a message, and is going to handle it. By that worker, often."""
 
     def on_quiet(self, connection: Connection) -> None:
         """nsqd has answered CLS: no more messages. By the reading thread."""

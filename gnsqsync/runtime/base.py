@@ -188,6 +188,8 @@ class Runtime(ABC):
     """
 
     name: str
+    # Whether tasks run until they wait, so that gather() is cheap and does something.
+    gathers = False
     now = staticmethod(time.monotonic)
 
     @abstractmethod
@@ -219,6 +221,14 @@ class Runtime(ABC):
     @abstractmethod
     def latch(self) -> Latch:
         """A new latch. Cheap: a publish makes one."""
+
+    def rough_latch(self) -> Latch:
+        """A new latch for one waiter, whose waits may end 10 ms late. The cheapest there is."""
+        return self.latch()
+
+    @abstractmethod
+    def gather(self) -> None:
+        """Let every task run that could run now, before the caller goes on; if ``gathers``."""
 
     @abstractmethod
     def queue(self) -> Queue:

@@ -71,6 +71,9 @@ class ThreadRuntime(base.Runtime):
     def latch(self) -> base.Latch:
         return _Latch(self._new_lock)
 
+    def gather(self) -> None:
+        return  # all run as it is
+
     def queue(self) -> base.Queue:
         # A SimpleQueue: its put() is reentrant, so signal handlers may use it.
         return base.BoundQueue(self._new_queue())

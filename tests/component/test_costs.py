@@ -169,6 +169,43 @@ def test_a_trickling_message(client: Client, world: World, runtime: CountingRunt
         reader.join()
 
 
+def test_messages_one_by_one(client: Client, world: World, runtime: CountingRuntime) -> None:
+    """One receive and one send each, by the worker: what waits there are is the reading thread's
+    look, 20 times a second."""
+    count = 0
+    ended = False
+
+    def next_one(connection: scripted.Connection, command: Command) -> None:
+        nonlocal count
+        count += 1
+        if not ended:
+            connection.message(b"x" * 100)
+
+    with ScriptedNsqd([automatic(hooks={"FIN": next_one})]) as nsqd:
+        reader = client.consume(lambda m: None, nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x" * 100)
+        # Where another process takes the processor away for some ms, the turn is given back, and
+        # lent again 32 messages later.
+        for _ in range(50):
+            before = count
+            with runtime.measure() as counts:
+                world.eventually(lambda: count >= before + 200, 60)  # noqa: B023
+            messages = count - before
+            if not counts.hops:
+                break
+        ended = True
+        assert counts.hops == 0
+        # Those under way at the edges.
+        assert abs(counts.recvs - messages) <= 2
+        assert abs(counts.sends - messages) <= 2
+        assert counts.locks <= messages + 2
+        assert counts.waits <= 2 + messages / 20
+        assert counts.spawns == counts.connects == 0
+        reader.stop(1)
+        reader.join()
+
+
 def test_sequential_publishes(client: Client, world: World, runtime: CountingRuntime) -> None:
     """One send and one receive each; the only lock is the one that guards the write.
 
@@ -214,6 +251,9 @@ def test_publishes_of_sixteen(client: Client, world: World, runtime: CountingRun
         assert len(nsqd.received("PUB")) == 801
         assert counts.sends <= 800
         assert counts.recvs <= 800
+        if world.name == "gevent":
+            # One for all that publish in a turn of the loop, which is up to sixteen.
+            assert counts.sends <= 300
         # One wait each; a second one where nsqd has not answered for 5 ms.
         assert counts.waits <= 800 + 800 + 3 * looks
         assert counts.hops == counts.spawns == counts.connects == 0

@@ -53,6 +53,7 @@ class CountingRuntime(Runtime):
     def __init__(self, inner: Runtime, leaves: Collection[str] = ()) -> None:
         self.inner = inner
         self.name = inner.name
+        self.gathers = inner.gathers
         self.leaves = frozenset(leaves)
         self.counts = Counts()
         self.violations: list[str] = []
@@ -169,6 +170,12 @@ class CountingRuntime(Runtime):
 
     def latch(self) -> Latch:
         return CountingLatch(self, self.inner.latch())
+
+    def rough_latch(self) -> Latch:
+        return CountingLatch(self, self.inner.rough_latch())
+
+    def gather(self) -> None:
+        self.inner.gather()
 
     def queue(self) -> Queue:
         return CountingQueue(self, self.inner.queue())

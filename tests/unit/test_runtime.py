@@ -227,6 +227,76 @@ def test_latch_opens_once_for_everybody(runtime: Runtime) -> None:
     assert latch.wait(0) is True
 
 
+def test_rough_latch_opens_and_ends_in_time(runtime: Runtime) -> None:
+    latch = runtime.rough_latch()
+    assert not latch.released
+    assert latch.wait(0) is False
+    for _ in range(3):
+        started = runtime.now()
+        assert latch.wait(0.02) is False
+        assert runtime.now() - started >= 0.02
+    waiter = Started(runtime, latch.wait, LONG)
+    settle(runtime)
+    latch.release()
+    latch.release()
+    assert waiter.result() is True
+    assert latch.wait(0) is True
+    # For one that is released at the moment when its time is over.
+    for _ in range(20):
+        latch = runtime.rough_latch()
+        waiter = Started(runtime, latch.wait, 0.005)
+        settle(runtime, 0.005)
+        latch.release()
+        assert waiter.result() in (True, False)
+        assert latch.released
+
+
+def test_rough_latch_is_released_by_a_native_thread() -> None:
+    runtime = choose("gevent")
+    latch = runtime.rough_latch()
+    thread = threading.Timer(0.05, latch.release)
+    thread.start()
+    assert latch.wait(LONG) is True
+    thread.join()
+
+
+def test_gather_lets_those_run_that_are_ready() -> None:
+    runtime = choose("gevent")
+    order: list[int] = []
+    assert runtime.gathers
+    tasks = [runtime.spawn(f"{n}", order.append, n) for n in range(5)]
+    runtime.gather()
+    assert order == [0, 1, 2, 3, 4]
+    assert all(task.join(LONG) for task in tasks)
+
+
+@pytest.mark.parametrize("name", ["gather", "rough latch"])
+def test_what_is_killed_in_a_bare_switch_is_not_switched_to_again(name: str) -> None:
+    """The wake-up that was on its way must not end the wait that comes next."""
+    runtime = choose("gevent")
+    latch = runtime.rough_latch()
+    ended: list[str] = []
+
+    def wait() -> None:
+        try:
+            if name == "gather":
+                runtime.gather()
+            else:
+                latch.wait(LONG)
+        except gevent.GreenletExit:
+            started = runtime.now()
+            gevent.sleep(0.05)
+            ended.append("early" if runtime.now() - started < 0.05 else "in time")
+
+    victim = gevent.spawn(wait)
+    # In this order: it waits, its wake-up is on its way, the exception comes first.
+    loop = gevent.get_hub().loop
+    loop.run_callback(latch.release)
+    loop.run_callback(victim.throw, gevent.GreenletExit)
+    victim.join(LONG)
+    assert ended == ["in time"]
+
+
 # queue
 
 
@@ -871,13 +941,16 @@ def blocked_calls(runtime: Runtime, end: Socket) -> dict[str, Callable[[], objec
         "lock": lock.acquire,
         "event": runtime.event().wait,
         "latch": runtime.latch().wait,
+        "rough latch": runtime.rough_latch().wait,
         "queue": runtime.queue().get,
         "recv": lambda: end.recv(10),
         "blocking call": lambda: runtime.call_blocking(threading.Event().wait, 0.3),
     }
 
 
-@pytest.mark.parametrize("name", ["lock", "event", "latch", "queue", "recv", "blocking call"])
+@pytest.mark.parametrize(
+    "name", ["lock", "event", "latch", "rough latch", "queue", "recv", "blocking call"]
+)
 def test_timeout_of_gevent_passes_through_every_wait(name: str) -> None:
     runtime = choose("gevent")
     listener = runtime.listen(HOME)
