@@ -18,6 +18,7 @@ from tests.bench import (
     machine,
     pages,
     pictures,
+    profiles,
     ramp,
     report,
     scale,
@@ -27,6 +28,7 @@ from tests.bench import rows as row_list
 from tests.bench.cells import Bench, Layout, Plan
 from tests.bench.progress import Progress
 from tests.bench.server import Server, find, server_version
+from tests.bench.under import Unavailable
 
 QUICK = {"rounds": 2, "seconds": 0.15}
 FULL = {"rounds": 5, "seconds": 0.3}
@@ -50,6 +52,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     what.add_argument(
         "--instructions", action="store_true", help="instructions a message, by valgrind"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="where the time of ours goes, by py-spy"
     )
     what.add_argument(
         "--docs", action="store_true", help="all of it, and the tables and pictures of the docs"
@@ -104,11 +109,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
+def others(chosen: argparse.Namespace) -> bool:
+    """Whether something else than the table is asked for."""
+    return bool(chosen.ramp or chosen.scale or chosen.instructions or chosen.profile)
+
+
 def commands(chosen: argparse.Namespace, progress: Progress) -> dict[str, list[str]]:
     """How each client is started, by name; those that cannot be made ready are told."""
     ready: dict[str, list[str]] = {}
     wanted = chosen.clients
-    if chosen.ramp or chosen.scale or chosen.instructions or chosen.docs:
+    if chosen.docs or others(chosen):
         wanted = dict.fromkeys([*wanted, *client_list.select(["ours", "ours-gevent", "floor"])])
         if not chosen.docs:
             wanted = [client for client in wanted if not client.packages and not client.go]
@@ -130,7 +140,7 @@ def measure(
     """The parts that were asked for, by name, and what is to be printed of them."""
     found: dict[str, Any] = {}
     text = []
-    if chosen.docs or not (chosen.ramp or chosen.scale or chosen.instructions):
+    if chosen.docs or not others(chosen):
         bench.run(chosen.only, [c for c in chosen.clients if c.name in ready])
         found |= report.document(bench, chosen.only)
         text.append(report.table(bench, chosen.only, chosen.clients))
@@ -146,6 +156,9 @@ def measure(
     if chosen.docs or chosen.instructions:
         found["instructions"] = instructions.run(bench, progress)
         text += ["Instructions:", instructions.table(found["instructions"])]
+    if chosen.docs or chosen.profile:
+        found["profile"] = profiles.run(bench, progress)
+        text += ["Where the time goes:", profiles.table(found["profile"])]
     return found, "\n".join(text)
 
 
@@ -173,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench = Bench(servers, chosen.layouts, plan, ready, progress)
             try:
                 found, text = measure(chosen, bench, program, ready, progress)
-            except instructions.Unavailable as error:
+            except Unavailable as error:
                 progress.say(str(error))
                 return 2
         described["load_average_after"] = machine.describe()["load_average"]

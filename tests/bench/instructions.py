@@ -6,12 +6,9 @@ runs of different length are subtracted, which takes start and end out.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,15 +18,11 @@ from tests.bench.cells import Bench
 from tests.bench.clients import Client
 from tests.bench.progress import Progress
 from tests.bench.rows import Row
+from tests.bench.under import Unavailable, run_under
 
 ROWS = ("consume-2500", "publish-1")
 CLIENTS = ("ours", "floor")
 MESSAGES = {"consume": (2_000, 12_000), "publish": (300, 1_800)}
-TIMEOUT = 600.0
-
-
-class Unavailable(Exception):
-    """valgrind is not there."""
 
 
 def run(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
@@ -54,31 +47,14 @@ def run(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
 
 
 def _count(bench: Bench, row: Row, client: Client, messages: int, valgrind: str) -> int:
-    layout = bench.layouts[-1]
-    server = bench.servers[layout.name]
-    topic, channel = f"instructions-{row.name}-{client.name}-{messages}", "bench"
-    server.create(topic, channel if row.consumes else "")
-    try:
-        order = replace(bench.order(layout, row, client, messages), topic=topic, channel=channel)
-        if row.consumes:
-            server.feed(topic, channel, row.warmup + messages + row.surplus, order.body)
-        with TemporaryDirectory() as folder:
-            log, out = Path(folder) / "log", Path(folder) / "out"
-            command = [valgrind, "--tool=callgrind", f"--log-file={log}"]
-            command += [f"--callgrind-out-file={out}", sys.executable, str(client.script)]
-            ran = subprocess.run(
-                [*command, json.dumps(asdict(order))],
-                env=client.environment(),
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
-            found = re.search(r"Collected : (\d+)", log.read_text())
-        if ran.returncode or found is None:
-            raise RuntimeError(f"{client.name} under valgrind: {ran.stderr[-2000:]}")
-    finally:
-        server.delete(topic)
+    with TemporaryDirectory() as folder:
+        log, out = Path(folder) / "log", Path(folder) / "out"
+        tool = [valgrind, "--tool=callgrind", f"--log-file={log}", f"--callgrind-out-file={out}"]
+        topic = f"instructions-{row.name}-{client.name}-{messages}"
+        run_under(tool, bench, row, client, messages, topic)
+        found = re.search(r"Collected : (\d+)", log.read_text())
+    if found is None:
+        raise RuntimeError("callgrind has collected nothing")
     return int(found[1])
 
 

@@ -43,6 +43,7 @@ def write(found: Mapping[str, Any], folder: Path) -> None:
         "sizes": _sizes(found["scale"]["sizes"]),
         "handlers": _handlers(found["scale"]["handlers"]),
         "instructions": _instructions(found["instructions"]),
+        "profile": _profile(found["profile"]),
     }
     for name, lines in tables.items():
         with open(folder / f"{name}.csv", "w", newline="") as file:
@@ -227,4 +228,10 @@ def _instructions(points: Sequence[Mapping[str, Any]]) -> Lines:
             f"{p['instructions'] / floors[p['row']]:.2f}",
         ]
         for p in points
+    ]
+
+
+def _profile(points: Sequence[Mapping[str, Any]]) -> Lines:
+    return [["Row", "Client", "Part of its time", "Function"]] + [
+        [p["row"], p["client"], f"{p['part']:.0%}", p["function"]] for p in points
     ]

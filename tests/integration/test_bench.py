@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 
-from tests.bench import clients, counts, environments, pages, pictures, ramp, report, rows, scale
+from tests.bench import (
+    clients,
+    counts,
+    environments,
+    pages,
+    pictures,
+    profiles,
+    ramp,
+    report,
+    rows,
+    scale,
+)
 from tests.bench.cells import Bench, Layout, Plan, Sample
 from tests.bench.progress import Progress
 from tests.bench.runners import rawnsq
@@ -130,6 +141,7 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         found["counts"] = counts.run(bench, Progress())
         found["ramp"] = ramp.run(bench, Progress(), rates=(100, 2000))
         found["scale"] = scale.run(bench, program, Progress())
+    found["profile"] = [{"row": "publish-1", "client": "ours", "function": "a", "part": 0.5}]
     found["instructions"] = [{"row": "publish-1", "client": "floor", "instructions": 7.0}]
     found["machine"] = {
         **dict.fromkeys(("cpu", "cores", "kernel", "python", "nsqd"), "?"),
@@ -254,3 +266,17 @@ def test_the_floor_refuses_other_answers(answer: bytes) -> None:
         theirs.close()
         with pytest.raises(rawnsq.Refused):
             rawnsq.read_oks(ours, 3, answer)
+
+
+def test_a_profile_counts_the_innermost_functions_below_ours() -> None:
+    stacks = (
+        "main (runners/ours.py:9);publish (/x/gnsqsync/writer.py);send (/x/gnsqsync/net/a.py:7) 6\n"
+        "main (runners/ours.py:9);publish (/x/gnsqsync/writer.py:6) 1\n"
+        "main (runners/ours.py:9);publish (/x/gnsqsync/writer.py:8);wait (/y/gevent/hub.py:1) 1\n"
+        "main (runners/ours.py:3) 50\n"
+    )
+    assert profiles._parts(stacks) == {
+        "gnsqsync/net/a.py: send": 0.75,
+        "gnsqsync/writer.py: publish": 0.125,
+        "gevent/hub.py: wait": 0.125,
+    }
