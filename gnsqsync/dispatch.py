@@ -13,7 +13,7 @@ from typing import Protocol
 from gnsqsync.message import ANSWERED, Message, Requeue
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
-from gnsqsync.runtime import Runtime, Task
+from gnsqsync.runtime import Queue, Runtime, Task
 
 __all__ = ["Dispatch", "Outcomes"]
 
@@ -85,7 +85,9 @@ class Dispatch:
         self._outcomes = outcomes
         self._report_all = report_all
         self._log_fields = log_fields or {}
-        self._queue = runtime.queue()
+        # The pull form waits with a limit, the workers do not.
+        self._pulled_from = runtime.timed_queue() if handler is None else None
+        self._queue: Queue = runtime.queue() if self._pulled_from is None else self._pulled_from
         self._tasks: list[Task] = []
         # One entry a worker that has not ended; appended before, removed at its end.
         self._working: list[int] = []
@@ -313,6 +315,8 @@ class Dispatch:
         With some in hand it waits ``max_idle`` seconds at most for the next ones. Messages whose
         connection was lost meanwhile are left out: they come again.
         """
+        assert self._pulled_from is not None
+        queue = self._pulled_from
         deadline = self._runtime.now() + max_wait
         batch: list[Message] = []
         while len(batch) < max_messages:
@@ -322,7 +326,7 @@ class Dispatch:
                     break
                 left = max(0.0, deadline - self._runtime.now())
                 try:
-                    chunk = self._queue.get(min(left, max_idle) if batch else left)
+                    chunk = queue.get(min(left, max_idle) if batch else left)
                 except TimeoutError:
                     return batch
                 if chunk is None:
@@ -355,7 +359,7 @@ class Dispatch:
         """Take out what no handler has begun."""
         while True:
             try:
-                chunk: _Chunk | None = self._queue.get(0)
+                chunk: _Chunk | None = self._queue.get_nowait()
             except TimeoutError:
                 break
             if chunk is not None:
@@ -374,7 +378,7 @@ class Dispatch:
         others: list[_Chunk | None] = []
         while True:
             try:
-                chunk: _Chunk | None = self._queue.get(0)
+                chunk: _Chunk | None = self._queue.get_nowait()
             except TimeoutError:
                 break
             if chunk is not None and chunk[0] is connection:

@@ -60,7 +60,7 @@ class RunningReader:
         self.runtime = runtime = choose(setup.runtime)
         self._setup = setup
         self._pid = os.getpid()
-        self._control = runtime.queue()
+        self._control = runtime.timed_queue()
         self._ended = runtime.event()
         self._stopping = False
         self._handlers_die = False

@@ -250,7 +250,7 @@ class _Supervisor:
         self._before_fork = before_fork
         runtime = choose(None)
         self._now = runtime.now
-        self._words = runtime.queue()
+        self._words = runtime.timed_queue()
         self._children = [_Child(number) for number in range(processes)]
         self._asked = 0
         self._failed = False

@@ -17,6 +17,7 @@ from gnsqsync.runtime.base import (
     Runtime,
     Socket,
     Task,
+    TimedQueue,
 )
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Runtime",
     "Socket",
     "Task",
+    "TimedQueue",
     "choose",
 ]
 

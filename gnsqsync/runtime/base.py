@@ -5,7 +5,6 @@ Knows no implementation; nothing here creates a thread, lock or socket.
 
 from __future__ import annotations
 
-import queue
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -17,7 +16,6 @@ from gnsqsync.addresses import Address
 from gnsqsync.runtime import fork
 
 __all__ = [
-    "BoundQueue",
     "Event",
     "Latch",
     "Listener",
@@ -26,6 +24,7 @@ __all__ = [
     "Runtime",
     "Socket",
     "Task",
+    "TimedQueue",
 ]
 
 
@@ -64,35 +63,29 @@ class Latch(Protocol):
 
 
 class Queue(Protocol):
-    """Unbounded and first in, first out. ``put()`` never blocks.
+    """Unbounded and first in, first out. ``put()`` never blocks; signal handlers may call it.
 
-    ``get()`` raises the builtin TimeoutError after ``timeout`` seconds; None waits for ever.
+    ``get()`` waits for ever; ``get_nowait()`` raises the builtin TimeoutError when it is empty.
     """
 
     @property
     def put(self) -> Callable[[Any], None]: ...
     @property
     def empty(self) -> Callable[[], bool]: ...
+    @property
+    def get(self) -> Callable[[], Any]: ...
+    def get_nowait(self) -> Any: ...
+
+
+class TimedQueue(Protocol):
+    """A Queue, dearer, whose ``get()`` raises TimeoutError after ``timeout`` seconds."""
+
+    @property
+    def put(self) -> Callable[[Any], None]: ...
+    @property
+    def empty(self) -> Callable[[], bool]: ...
     def get(self, timeout: float | None = None) -> Any: ...
-
-
-class BoundQueue:
-    """A Queue of the methods of ``inner``, which is one of the standard library's or gevent's."""
-
-    __slots__ = ("_get", "empty", "put")
-
-    def __init__(self, inner: Any) -> None:
-        self.put: Callable[[Any], None] = inner.put
-        self.empty: Callable[[], bool] = inner.empty
-        self._get = inner.get
-
-    def get(self, timeout: float | None = None) -> Any:
-        if timeout is None:
-            return self._get()
-        try:
-            return self._get(True, max(timeout, 0.0))
-        except queue.Empty:
-            raise TimeoutError(f"nothing in the queue for {timeout:g} seconds") from None
+    def get_nowait(self) -> Any: ...
 
 
 class Task(Protocol):
@@ -233,6 +226,10 @@ class Runtime(ABC):
     @abstractmethod
     def queue(self) -> Queue:
         """A new, empty queue."""
+
+    @abstractmethod
+    def timed_queue(self) -> TimedQueue:
+        """A new, empty queue for who waits with a limit."""
 
     @abstractmethod
     def cutter(self) -> Cutter:

@@ -127,9 +127,11 @@ class GreenletRuntime(base.Runtime):
 
     def queue(self) -> base.Queue:
         self._check_thread()
-        # Not gevent.queue.SimpleQueue: in some versions it is the standard library's, whose
-        # get() stops all greenlets.
-        return base.BoundQueue(gevent.queue.Queue())
+        return _Queue()
+
+    def timed_queue(self) -> base.TimedQueue:
+        self._check_thread()
+        return _Queue()
 
     def cutter(self) -> dial.Cutter:
         return dial.Cutter(_Lock(), self._wake_dial)
@@ -226,6 +228,29 @@ class _Lock(gevent.lock.BoundedSemaphore):  # type: ignore[misc]
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         taken: bool = super().acquire(blocking, None if timeout == -1 else timeout)
         return taken
+
+
+class _Queue:
+    __slots__ = ("_get", "empty", "put")
+
+    def __init__(self) -> None:
+        # Not gevent.queue.SimpleQueue: in some versions it is the standard library's, whose
+        # get() stops all greenlets.
+        inner = gevent.queue.Queue()
+        self.put: Callable[[Any], None] = inner.put
+        self.empty: Callable[[], bool] = inner.empty
+        self._get = inner.get
+
+    def get(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            return self._get()
+        try:
+            return self._get(True, max(timeout, 0.0))
+        except gevent.queue.Empty:
+            raise TimeoutError(f"nothing in the queue for {timeout:g} seconds") from None
+
+    def get_nowait(self) -> Any:
+        return self.get(0.0)
 
 
 class _Latch(gevent.event.Event):  # type: ignore[misc]

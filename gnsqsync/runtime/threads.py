@@ -11,6 +11,7 @@ import errno
 import logging
 import math
 import os
+import queue
 import select
 import socket
 import struct
@@ -75,8 +76,10 @@ class ThreadRuntime(base.Runtime):
         return  # all run as it is
 
     def queue(self) -> base.Queue:
-        # A SimpleQueue: its put() is reentrant, so signal handlers may use it.
-        return base.BoundQueue(self._new_queue())
+        return _Queue(self._new_queue())
+
+    def timed_queue(self) -> base.TimedQueue:
+        return _TimedQueue(self._new_lock)
 
     def cutter(self) -> dial.Cutter:
         return dial.Cutter(self._new_lock(), _wake_dial)
@@ -143,26 +146,18 @@ class _Task:
 
 
 class _Event:
-    """Each waiter brings a lock, and ``set()`` opens them all.
+    """Not threading.Event: its set() hangs in a signal handler that interrupts its own wait(),
+    and Reader.stop() is called by signal handlers."""
 
-    Not threading.Event: its set() hangs in a signal handler that interrupts its own wait(),
-    and Reader.stop() is called by signal handlers.
-    """
-
-    __slots__ = ("_flag", "_new_lock", "_waiters")
+    __slots__ = ("_flag", "_waiters")
 
     def __init__(self, new_lock: Callable[[], Any]) -> None:
-        self._new_lock = new_lock
         self._flag = False
-        self._waiters: list[Any] = []
+        self._waiters = _Waiters(new_lock)
 
     def set(self) -> None:
         self._flag = True
-        for waiter in list(self._waiters):
-            try:
-                waiter.release()
-            except RuntimeError:
-                pass  # opened by another set(), its owner has not run yet
+        self._waiters.wake()
 
     def clear(self) -> None:
         self._flag = False
@@ -171,19 +166,92 @@ class _Event:
         return self._flag
 
     def wait(self, timeout: float | None = None) -> bool:
-        if self._flag:
-            return True
-        waiter = self._new_lock()
-        waiter.acquire()
-        self._waiters.append(waiter)
+        return self._flag or self._waiters.wait(self.is_set, timeout)
+
+
+class _Queue:
+    """A SimpleQueue: its put() is reentrant, so signal handlers may use it."""
+
+    __slots__ = ("_get_nowait", "empty", "get", "put")
+
+    def __init__(self, inner: queue.SimpleQueue[Any]) -> None:
+        self.put: Callable[[Any], None] = inner.put
+        self.empty = inner.empty
+        self.get: Callable[[], Any] = inner.get
+        self._get_nowait = inner.get_nowait
+
+    def get_nowait(self) -> Any:
         try:
-            # Looked at again after appending: a set() in between may have missed the waiter.
-            woken = self.is_set()
-            if not woken:
-                woken = waiter.acquire(True, -1 if timeout is None else max(timeout, 0.0))
+            return self._get_nowait()
+        except queue.Empty:
+            raise TimeoutError("nothing in the queue") from None
+
+
+class _TimedQueue:
+    """Not a SimpleQueue: before CPython 3.13 its get(timeout) waits for ever when it looks at the
+    clock too late, because the thread was not scheduled or a signal handler ran meanwhile."""
+
+    __slots__ = ("_items", "_waiters")
+
+    def __init__(self, new_lock: Callable[[], Any]) -> None:
+        self._items: deque[Any] = deque()
+        self._waiters = _Waiters(new_lock)
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._waiters.wake()
+
+    def empty(self) -> bool:
+        return not self._items
+
+    def get_nowait(self) -> Any:
+        try:
+            return self._items.popleft()
+        except IndexError:
+            raise TimeoutError("nothing in the queue") from None
+
+    def get(self, timeout: float | None = None) -> Any:
+        deadline = None if timeout is None else base.Runtime.now() + timeout
+        while True:
+            try:
+                return self._items.popleft()
+            except IndexError:
+                pass
+            left = None if deadline is None else deadline - base.Runtime.now()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"nothing in the queue for {timeout:g} seconds")
+            self._waiters.wait(self._items.__len__, left)
+
+
+class _Waiters:
+    """Each waiter brings a lock, and ``wake()`` opens them all."""
+
+    __slots__ = ("_locks", "_new_lock")
+
+    def __init__(self, new_lock: Callable[[], Any]) -> None:
+        self._new_lock = new_lock
+        self._locks: list[Any] = []
+
+    def wake(self) -> None:
+        for lock in list(self._locks):
+            try:
+                lock.release()
+            except RuntimeError:
+                pass  # opened by another wake(), its owner has not run yet
+
+    def wait(self, due: Callable[[], object], timeout: float | None) -> bool:
+        """Whether it was woken within ``timeout`` seconds, or ``due()`` already."""
+        lock = self._new_lock()
+        lock.acquire()
+        self._locks.append(lock)
+        try:
+            # Asked after appending: a wake() before it has missed us.
+            if due():
+                return True
+            woken: bool = lock.acquire(True, -1 if timeout is None else max(timeout, 0.0))
             return woken
         finally:
-            self._waiters.remove(waiter)
+            self._locks.remove(lock)
 
 
 class _Latch:

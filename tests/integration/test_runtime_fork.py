@@ -158,8 +158,8 @@ def test_tasks_end_in_the_child_and_live_on_in_the_parent(prepared: str) -> None
         PREPARE,
         prepared,
         """
-        go, got = runtime.event(), runtime.queue()
-        ready = runtime.queue()
+        go, got = runtime.event(), runtime.timed_queue()
+        ready = runtime.timed_queue()
         def work(number):
             ready.put(number)
             go.wait()
@@ -185,7 +185,7 @@ def test_a_copied_reader_takes_nothing_from_the_parent(prepared: str) -> None:
         prepared,
         """
         client, server = connect(runtime)
-        got = runtime.queue()
+        got = runtime.timed_queue()
         def read():
             while data := client.recv(100):
                 got.put(data)

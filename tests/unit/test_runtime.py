@@ -21,7 +21,7 @@ import pytest
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
-from gnsqsync.runtime import Listener, Runtime, Socket, Task, choose
+from gnsqsync.runtime import Listener, Queue, Runtime, Socket, Task, TimedQueue, choose
 
 NEEDS = {"sockets"}
 
@@ -39,7 +39,7 @@ class Started:
     """A task whose result or exception is fetched later."""
 
     def __init__(self, runtime: Runtime, fn: Callable[..., Any], *args: Any) -> None:
-        self._results = runtime.queue()
+        self._results = runtime.timed_queue()
         self._running = runtime.latch()
         self.task = runtime.spawn("started", self._run, fn, args)
         assert self._running.wait(LONG)
@@ -300,8 +300,13 @@ def test_what_is_killed_in_a_bare_switch_is_not_switched_to_again(name: str) -> 
 # queue
 
 
-def test_queue_keeps_the_order(runtime: Runtime) -> None:
-    queue = runtime.queue()
+@pytest.fixture(params=["queue", "timed_queue"])
+def queue(request: pytest.FixtureRequest, runtime: Runtime) -> Queue | TimedQueue:
+    made: Queue | TimedQueue = getattr(runtime, request.param)()
+    return made
+
+
+def test_queue_keeps_the_order(runtime: Runtime, queue: Queue) -> None:
     assert queue.empty()
     getter = Started(runtime, lambda: [queue.get() for _ in range(1000)])
     for number in range(1000):
@@ -310,14 +315,47 @@ def test_queue_keeps_the_order(runtime: Runtime) -> None:
     assert queue.empty()
 
 
+def test_queue_with_several_who_put_and_several_who_get(runtime: Runtime, queue: Queue) -> None:
+    getters = [Started(runtime, lambda: list(iter(queue.get, None))) for _ in range(4)]
+    putters = [
+        Started(runtime, lambda start=start: [queue.put(start + n) for n in range(500)])
+        for start in range(1, 2001, 500)
+    ]
+    for putter in putters:
+        putter.result()
+    for _ in getters:
+        queue.put(None)
+    assert sorted(n for getter in getters for n in getter.result()) == list(range(1, 2001))
+    assert queue.empty()
+
+
+def test_queue_gives_at_once_or_not_at_all(queue: Queue) -> None:
+    with pytest.raises(TimeoutError):
+        queue.get_nowait()
+    queue.put(None)
+    assert queue.get_nowait() is None
+    with pytest.raises(TimeoutError):
+        queue.get_nowait()
+
+
+def test_queue_takes_from_a_signal_handler(runtime: Runtime, queue: Queue) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: queue.put("signal"))
+    try:
+        task = runtime.spawn("killer", os.kill, os.getpid(), signal.SIGUSR1)
+        assert queue.get() == "signal"
+        assert task.join(LONG)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.parametrize("timeout", [-1, 0, 0.01])
 def test_empty_queue_times_out(runtime: Runtime, timeout: float) -> None:
     with pytest.raises(TimeoutError):
-        runtime.queue().get(timeout)
+        runtime.timed_queue().get(timeout)
 
 
 def test_queue_gives_within_the_timeout(runtime: Runtime) -> None:
-    queue = runtime.queue()
+    queue = runtime.timed_queue()
     queue.put(None)
     assert queue.get(0) is None
     getter = Started(runtime, queue.get, LONG)
@@ -325,22 +363,34 @@ def test_queue_gives_within_the_timeout(runtime: Runtime) -> None:
     assert getter.result() == "later"
 
 
-def test_queue_takes_from_a_signal_handler(runtime: Runtime) -> None:
-    queue = runtime.queue()
-    before = signal.signal(signal.SIGUSR1, lambda *_: queue.put("signal"))
+def test_a_queue_keeps_its_time_when_a_signal_handler_outlasts_it(runtime: Runtime) -> None:
+    """SimpleQueue.get() of CPython up to 3.12 then waits for ever, as the rest is negative."""
+    queue = runtime.timed_queue()
+    rescue = threading.Timer(LONG, queue.put, ["too late"])
+    rescue.start()
+    over = time.monotonic() + 0.2
+
+    def outlast(*_: object) -> None:
+        while time.monotonic() < over + 0.01:
+            pass
+
+    before = signal.signal(signal.SIGALRM, outlast)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        task = runtime.spawn("killer", os.kill, os.getpid(), signal.SIGUSR1)
-        assert queue.get(LONG) == "signal"
-        assert task.join(LONG)
+        with pytest.raises(TimeoutError):
+            queue.get(0.2)
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        rescue.cancel()
+        rescue.join()
 
 
 # tasks
 
 
 def test_task_runs_with_its_arguments_and_ends(runtime: Runtime) -> None:
-    go, got = runtime.latch(), runtime.queue()
+    go, got = runtime.latch(), runtime.timed_queue()
 
     def run(*args: object) -> None:
         go.wait()
@@ -373,7 +423,7 @@ def test_greenlets_carry_the_name() -> None:
 
 
 def test_task_does_not_join_itself(runtime: Runtime) -> None:
-    tasks = runtime.queue()
+    tasks = runtime.timed_queue()
 
     def run() -> tuple[bool, bool]:
         task: Task = tasks.get(LONG)
@@ -409,7 +459,7 @@ def test_exit_of_a_thread_is_silent(caplog: pytest.LogCaptureFixture) -> None:
 def test_tasks_of_one_runtime_stress_its_primitives(runtime: Runtime) -> None:
     """Eight tasks hand numbers round in a ring, under locks and over latches; none is lost."""
     tasks, rounds = 8, 400
-    queues = [runtime.queue() for _ in range(tasks)]
+    queues = [runtime.timed_queue() for _ in range(tasks)]
     lock, done = runtime.lock(), runtime.event()
     totals = {"handed": 0, "inside": 0, "tried": 0}
 
@@ -965,8 +1015,8 @@ def test_timeout_of_gevent_passes_through_every_wait(name: str) -> None:
 
 def test_killed_greenlets_leave_nothing_locked(caplog: pytest.LogCaptureFixture) -> None:
     runtime = choose("gevent")
-    lock, queue, event = runtime.lock(), runtime.queue(), runtime.event()
-    entered = runtime.queue()
+    lock, queue, event = runtime.lock(), runtime.timed_queue(), runtime.event()
+    entered = runtime.timed_queue()
 
     def hold() -> None:
         with lock:
@@ -1014,6 +1064,7 @@ def test_timeout_that_escapes_a_greenlet_is_logged(caplog: pytest.LogCaptureFixt
         lambda runtime: runtime.event(),
         lambda runtime: runtime.latch(),
         lambda runtime: runtime.queue(),
+        lambda runtime: runtime.timed_queue(),
         lambda runtime: runtime.spawn("x", len, ""),
         lambda runtime: runtime.connect(HOME, 1),
         lambda runtime: runtime.listen(HOME),
