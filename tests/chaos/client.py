@@ -366,7 +366,11 @@ class Client:
             for number in numbers:
                 self.notes.note(journal.ENDED, number, outcome_of(error))
             # As a user would who cannot do without: publish again, at the price of a duplicate.
-            if not isinstance(error, OutcomeUnknown) or chance.random() < 0.5:
+            if (
+                not isinstance(error, OutcomeUnknown)
+                or chance.random() < 0.5
+                or self.notes.is_copied
+            ):
                 return
 
     def _try(
@@ -490,6 +494,7 @@ class Client:
     def _be_the_child(self, base: int) -> None:
         # Greenlets of the parent are copied, and would publish here, too.
         self.finishing = True
+        self.notes.note_only_mine()
         self._numbers = itertools.count(base)
         chance = random.Random(base)
         for writer in self._writers:

@@ -6,6 +6,7 @@ Knows the form of the lines only. Times are of the monotonic clock, which all pr
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,23 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._only: int | None = None
+
+    def note_only_mine(self) -> None:
+        """In a forked child: of all that runs here, note what the caller does.
+
+        Greenlets of the parent are copied, and end in the child, too, what they had begun.
+        """
+        self._only = threading.get_ident()
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the caller is such a copy: the parent does, and notes, the same."""
+        return self._only not in (None, threading.get_ident())
 
     def note(self, kind: str, *fields: object, at: float | None = None) -> None:
+        if self.is_copied:
+            return
         moment = time.monotonic() if at is None else at
         texts = (str(field).replace("\t", " ").replace("\n", " ") for field in fields)
         line = "\t".join((kind, f"{moment:.6f}", *texts)) + _TERMINATOR

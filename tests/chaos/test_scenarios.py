@@ -12,10 +12,7 @@ from tests.chaos.conftest import Run, Runs
 from tests.chaos.scenarios import SCENARIOS
 from tests.support.servers import ROOT
 
-# On gevent a fork copies all greenlets: what a publisher or a handler had begun ends in the child a
-# second time, which the account takes for a repetition that nobody explains.
-WORLDS = {"fork": "threads"}
-RUNS = [pytest.param(Run(name, WORLDS.get(name, "both")), id=name) for name in SCENARIOS]
+RUNS = [pytest.param(Run(name), id=name) for name in SCENARIOS]
 
 
 @pytest.mark.slow
