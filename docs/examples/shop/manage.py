@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Django's commands for this project; ``manage.py demo`` runs all of it."""
+"""Django's commands for this project."""
 
 from __future__ import annotations
 

@@ -43,9 +43,3 @@ def test_one_line_starts_it_from_a_clean_checkout(name: str, extra: str) -> None
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert extra in config["options.extras_require"]
-
-
-def test_what_both_have_is_the_same() -> None:
-    copies = [path.read_text() for path in EXAMPLES.glob("*/*/processes.py")]
-    assert len(copies) == 2
-    assert copies[0] == copies[1]

@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Flask
 
-from links import database, demo, handlers, views
+from links import database, handlers, views
 from links.extensions import nsq
 
 
@@ -22,7 +22,6 @@ def create_app(config: Mapping[str, Any] | None = None) -> Flask:
     database.init_app(app)
     app.register_blueprint(views.pages)
     app.register_error_handler(404, views.not_found)
-    app.cli.add_command(demo.demo)
     return app
 
 

@@ -20,11 +20,11 @@ PATIENCE = 15.0
 class Processes:
     """``with Processes(environment) as processes:`` the children end with it, the last one first.
 
-    Inside, SIGINT and SIGTERM make ``wait()`` return False.
+    ``environment`` is that of every child. Inside, SIGINT and SIGTERM make ``wait()`` return False.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
+        self.environment = dict(environment)
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Processes:
@@ -96,7 +96,7 @@ class Processes:
     def _popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         # In a session of its own, as Ctrl-C at the terminal is for the parent, which passes it on.
         return subprocess.Popen(
-            command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True
+            command, env=self.environment, stdin=subprocess.DEVNULL, start_new_session=True
         )
 
 
