@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import re
-from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.support.texts import DOCS, ROOT
+from tests.support.claims import check_test_exists
+from tests.support.texts import DOCS
 
 FOLDER = DOCS / "comparison"
 TABLES = sorted(FOLDER.glob("*.csv"))
@@ -44,23 +43,6 @@ def named(row: dict[str, str]) -> list[str]:
     return re.findall(r"``(.+?)``", row["Shown by"])
 
 
-@cache
-def functions_of(path: str) -> set[str]:
-    """The test functions of a file, those in classes as ``Class::test``."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return set(functions(tree.body, ""))
-
-
-def functions(body: list[ast.stmt], prefix: str) -> list[str]:
-    names = []
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names.append(prefix + node.name)
-        elif isinstance(node, ast.ClassDef):
-            names += functions(node.body, f"{prefix}{node.name}::")
-    return [name for name in names if name.split("::")[-1].startswith("test_")]
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_what_we_claim_names_its_tests(row: dict[str, str]) -> None:
     cell = row["gnsqsync"]
@@ -77,10 +59,7 @@ def test_the_tests_exist(row: dict[str, str]) -> None:
     # Nothing but names: what is not in literals would be checked by nobody.
     assert not re.sub(r"``.+?``", "", row["Shown by"]).strip()
     for name in named(row):
-        path, _, function = name.partition("::")
-        assert re.fullmatch(r"tests/\w+/test_\w+\.py", path), name
-        assert (ROOT / path).is_file(), name
-        assert function in functions_of(path), name
+        check_test_exists(name)
 
 
 @pytest.mark.parametrize("table", [table.name for table in TABLES])

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.test_comparison import functions_of
-from tests.support.texts import DOCS, ROOT
+from tests.support.claims import check_named_tests, numbered_rows
+from tests.support.texts import DOCS
 
 PAGE = DOCS / "comparison" / "complaints.rst"
 THREAD = r"[\w.-]+/[\w.-]+#\d+(, #\d+)*"
@@ -24,12 +24,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    return [Row(*line.strip().split(" | ")) for line in lines if re.match(r"   \d+ \|", line)]
-
-
-def named_in(row: Row) -> list[str]:
-    return re.findall(r"``(tests/.+?)``", row.here)
+    return [Row(*cells) for cells in numbered_rows(PAGE)]
 
 
 ROWS = [pytest.param(row, id=row.number) for row in rows()]
@@ -43,12 +38,7 @@ def test_every_number_is_there_once_and_in_order() -> None:
 def test_a_row_names_its_source_and_tests_that_exist(row: Row) -> None:
     assert re.search(r"\w", row.elsewhere)
     assert row.number in OTHER_SOURCES or re.fullmatch(rf"{THREAD}(, {THREAD})*", row.thread)
-    assert named_in(row), "nothing shows it"
-    for name in named_in(row):
-        path, _, function = name.partition("::")
-        assert re.fullmatch(r"tests/\w+/test_\w+\.py", path), name
-        assert (ROOT / path).is_file(), name
-        assert function in functions_of(path), name
+    check_named_tests(row.here)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.chaos.scenarios import SCENARIOS
-from tests.integration.test_comparison import functions_of
-from tests.support.texts import DOCS, ROOT
+from tests.support.claims import check_named_tests, numbered_rows
+from tests.support.texts import DOCS
 
 PAGE = DOCS / "guides" / "promises.rst"
 
@@ -22,8 +22,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    return [Row(*line.strip().split(" | ")) for line in lines if re.match(r"   \d+ \|", line)]
+    return [Row(*cells) for cells in numbered_rows(PAGE)]
 
 
 ROWS = [pytest.param(row, id=row.number) for row in rows()]
@@ -38,12 +37,7 @@ def test_every_number_is_there_once_and_in_order() -> None:
 def test_a_promise_names_tests_that_exist(row: Row) -> None:
     assert re.search(r"\w", row.promise)
     assert re.search(r"\w", row.faults)
-    names = re.findall(r"``(tests/.+?)``", row.shown_by)
-    assert names, "nothing shows it"
-    for name in names:
-        path, _, function = name.partition("::")
-        assert (ROOT / path).is_file(), name
-        assert function in functions_of(path), name
+    check_named_tests(row.shown_by)
 
 
 @pytest.mark.parametrize(

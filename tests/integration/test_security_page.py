@@ -11,8 +11,8 @@ from gnsqsync.embedded import command_stream, connection, listeners
 from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.net import http_limits, http_transport
 from tests.fuzz.targets import TARGETS
-from tests.integration.test_comparison import functions_of
-from tests.support.texts import DOCS, ROOT
+from tests.support.claims import check_test_exists
+from tests.support.texts import DOCS
 
 PAGE = (DOCS / "guides" / "security.rst").read_text(encoding="utf-8")
 NAMED = re.findall(r"``(tests/[^`]+::[^`]+)``", PAGE)
@@ -25,9 +25,7 @@ def test_there_are_claims() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(NAMED)))
 def test_the_tests_exist(name: str) -> None:
-    path, _, function = name.partition("::")
-    assert (ROOT / path).is_file()
-    assert function in functions_of(path)
+    check_test_exists(name)
 
 
 def test_the_limits_are_those_of_the_code() -> None:
