@@ -1,4 +1,4 @@
-"""Pages whose claims name the tests that show them; knows the form of names, not what is claimed."""
+"""Pages whose claims name the tests that show them; knows how they name them, not what for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_named_tests(cell: str) -> None:
 
 
 def check_test_exists(name: str) -> None:
-    """AssertionError when ``tests/folder/test_file.py::Class::test_it`` is not the name of a test."""
+    """AssertionError when ``tests/folder/test_file.py::test_name`` is not the name of a test."""
     path, _, function = name.partition("::")
     assert re.fullmatch(r"tests/\w+/test_\w+\.py", path), name
     assert (ROOT / path).is_file(), name
