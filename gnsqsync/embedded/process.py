@@ -77,11 +77,20 @@ class _Child:
 
 
 class _Server:
-    """Common to Nsqd and Nsqlookupd. ``given`` are the options, by field name."""
+    """Common to Nsqd and Nsqlookupd. ``flags`` are the other options, by field name."""
 
     options: ClassVar[type[NsqdOptions] | type[LookupdOptions]]
 
-    def __init__(self, binary: str | None, start_timeout: float, given: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        tcp_address: str | None,
+        http_address: str | None,
+        binary: str | None,
+        start_timeout: float,
+        flags: dict[str, Any],
+    ) -> None:
+        addresses = {"tcp_address": tcp_address, "http_address": http_address}
+        given = {name: value for name, value in addresses.items() if value is not None} | flags
         known = [option.name for option in fields(self.options)]
         for name in given:
             if name not in known:
@@ -313,17 +322,12 @@ class Nsqd(_Server):
         start_timeout: float = 30.0,
         **flags: Any,
     ) -> None:
-        given = dict(flags)
-        if tcp_address is not None:
-            given["tcp_address"] = tcp_address
-        if http_address is not None:
-            given["http_address"] = http_address
         if isinstance(lookupd_tcp_addresses, str):
             lookupd_tcp_addresses = [lookupd_tcp_addresses]
         addresses = list(lookupd_tcp_addresses)
         if addresses:
-            given["lookupd_tcp_address"] = addresses
-        super().__init__(binary, start_timeout, given)
+            flags["lookupd_tcp_address"] = addresses
+        super().__init__(tcp_address, http_address, binary, start_timeout, flags)
         self._data_path = None if data_path is None else os.path.abspath(data_path)
 
     @property
@@ -363,9 +367,4 @@ class Nsqlookupd(_Server):
         start_timeout: float = 30.0,
         **flags: Any,
     ) -> None:
-        given = dict(flags)
-        if tcp_address is not None:
-            given["tcp_address"] = tcp_address
-        if http_address is not None:
-            given["http_address"] = http_address
-        super().__init__(binary, start_timeout, given)
+        super().__init__(tcp_address, http_address, binary, start_timeout, flags)
