@@ -18,7 +18,15 @@ from gnsqsync.embedded.names import is_ephemeral
 if TYPE_CHECKING:
     from gnsqsync.embedded.broker import Broker
 
-__all__ = ["NOT_IN_FLIGHT", "NOT_OWNER", "Channel", "Consumer", "QueuedMessage", "TooManyConsumers"]
+__all__ = [
+    "NOT_IN_FLIGHT",
+    "NOT_OWNER",
+    "Channel",
+    "Consumer",
+    "QueuedMessage",
+    "Queueing",
+    "TooManyConsumers",
+]
 
 NOT_IN_FLIGHT = b"ID not in flight"
 NOT_OWNER = b"client does not own message"
@@ -93,21 +101,39 @@ class TooManyConsumers(Exception):
     """--max-channel-consumers is reached."""
 
 
-class Channel:
-    """One channel of a topic. Made by ``Topic.channel``."""
+class Queueing:
+    """What a topic and a channel have in common: messages that wait."""
 
-    def __init__(self, broker: Broker, topic_name: str, name: str) -> None:
+    def __init__(self, broker: Broker, name: str) -> None:
         self._broker = broker
-        self.topic_name = topic_name
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.paused = False
         self.deleted = False
         self.queue: deque[QueuedMessage] = deque()
+        self.message_count = 0
+
+    @property
+    def depth(self) -> int:
+        return len(self.queue)
+
+    @property
+    def backend_depth(self) -> int:
+        """What nsqd would hold on disk. Here everything is in memory; only the count is kept."""
+        if self.ephemeral:
+            return 0
+        return max(0, len(self.queue) - self._broker.options.mem_queue_size)
+
+
+class Channel(Queueing):
+    """One channel of a topic. Made by ``Topic.channel``."""
+
+    def __init__(self, broker: Broker, topic_name: str, name: str) -> None:
+        super().__init__(broker, name)
+        self.topic_name = topic_name
         self.in_flight: dict[bytes, QueuedMessage] = {}
         self.deferred: list[tuple[float, int, QueuedMessage]] = []
         self.consumers: list[Consumer] = []
-        self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
         self.latency = LatencyWindow.for_options(broker.options)
@@ -327,19 +353,6 @@ class Channel:
         consumers, self.consumers = self.consumers, []
         for consumer in consumers:
             consumer.channel_closed()
-
-    # -- figures -------------------------------------------------------------------------------
-
-    @property
-    def depth(self) -> int:
-        return len(self.queue)
-
-    @property
-    def backend_depth(self) -> int:
-        """What nsqd would hold on disk. Here everything is in memory; only the count is kept."""
-        if self.ephemeral:
-            return 0
-        return max(0, len(self.queue) - self._broker.options.mem_queue_size)
 
     def everything(self) -> Iterator[QueuedMessage]:
         """All messages for a clean stop: in flight, deferred (without delay), waiting."""

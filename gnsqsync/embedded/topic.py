@@ -5,13 +5,11 @@ No I/O. Follows nsq-reference 1.18 to 1.23.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gnsqsync.embedded.channel import Channel, QueuedMessage
+from gnsqsync.embedded.channel import Channel, QueuedMessage, Queueing
 from gnsqsync.embedded.guid import GuidFactory
-from gnsqsync.embedded.names import is_ephemeral
 
 if TYPE_CHECKING:
     from gnsqsync.embedded.broker import Broker
@@ -23,18 +21,12 @@ class TopicGone(Exception):
     """The topic was deleted while the caller waited for it; the text is nsqd's "exiting"."""
 
 
-class Topic:
+class Topic(Queueing):
     """One topic. Made by ``Broker.topic``; it copies nothing to channels before ``start``."""
 
     def __init__(self, broker: Broker, name: str) -> None:
-        self._broker = broker
-        self.name = name
-        self.ephemeral = is_ephemeral(name)
+        super().__init__(broker, name)
         self.channels: dict[str, Channel] = {}
-        self.queue: deque[QueuedMessage] = deque()
-        self.paused = False
-        self.deleted = False
-        self.message_count = 0
         self.message_bytes = 0
         self._started = False
         self._guid = GuidFactory(broker.node_id)
@@ -84,17 +76,6 @@ class Topic:
     def empty(self) -> None:
         """Drop what waits in the topic itself; the channels keep theirs."""
         self.queue.clear()
-
-    @property
-    def depth(self) -> int:
-        return len(self.queue)
-
-    @property
-    def backend_depth(self) -> int:
-        """What nsqd would hold on disk (as ``Channel.backend_depth``)."""
-        if self.ephemeral:
-            return 0
-        return max(0, len(self.queue) - self._broker.options.mem_queue_size)
 
     def _flows(self) -> bool:
         return self._started and not self.paused and bool(self.channels)
