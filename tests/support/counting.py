@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gnsqsync.addresses import Address
-from gnsqsync.runtime import Cutter, Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task
+from gnsqsync.runtime import Cutter, Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task, TimedQueue
 
 T = TypeVar("T")
 
@@ -180,6 +180,9 @@ class CountingRuntime(Runtime):
     def queue(self) -> Queue:
         return CountingQueue(self, self.inner.queue())
 
+    def timed_queue(self) -> TimedQueue:
+        return CountingTimedQueue(self, self.inner.timed_queue())
+
     def cutter(self) -> Cutter:
         return self.inner.cutter()
 
@@ -298,18 +301,29 @@ class CountingLatch:
 class CountingQueue:
     """A queue whose puts are counted as hops; waiting under a lock is noted."""
 
-    def __init__(self, runtime: CountingRuntime, inner: Queue) -> None:
+    def __init__(self, runtime: CountingRuntime, inner: Queue | TimedQueue) -> None:
         self._runtime = runtime
         self._inner = inner
         self.empty = inner.empty
+        self.get_nowait = inner.get_nowait
 
     def put(self, item: Any) -> None:
         self._runtime.count(hops=1)
         self._inner.put(item)
 
+    def get(self) -> Any:
+        self._runtime.blocking("Queue.get()")
+        return self._inner.get()
+
+
+class CountingTimedQueue(CountingQueue):
+    def __init__(self, runtime: CountingRuntime, inner: TimedQueue) -> None:
+        super().__init__(runtime, inner)
+        self._timed = inner
+
     def get(self, timeout: float | None = None) -> Any:
         self._runtime.blocking("Queue.get()")
-        return self._inner.get(timeout)
+        return self._timed.get(timeout)
 
 
 class CountingTask:
