@@ -23,6 +23,7 @@ __all__ = [
     "ALL_NSQDS",
     "ALL_TOPICS",
     "Discovery",
+    "Found",
     "Question",
     "check_new_session",
     "check_polling",

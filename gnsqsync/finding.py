@@ -15,6 +15,8 @@ from gnsqsync.config import ConnectionOptions
 from gnsqsync.discovery import (
     ALL_NSQDS,
     Discovery,
+    Found,
+    Question,
     check_new_session,
     check_polling,
     lookupd_client,
@@ -61,8 +63,27 @@ class Lookups:
         # Without a session: nobody closes this one.
         return lookupd_client(url, self.authorization, self.options, None)
 
-    def client(self, url: str, runtime: Runtime) -> LookupdHTTP:
-        return lookupd_client(url, self.authorization, self.options, runtime, self.new_session)
+    def discovery(
+        self,
+        question: Question[Found],
+        found: Callable[[Hashable, set[Found]], None],
+        changed: Callable[[str, Exception | None], None],
+        runtime: Runtime,
+    ) -> Discovery[Found]:
+        """Ready to ask them; ``found`` and ``changed`` as of Discovery."""
+        return Discovery(
+            question,
+            self.urls,
+            found,
+            changed,
+            runtime,
+            interval=self.poll_interval,
+            jitter=self.poll_jitter,
+            rng=random.Random(),
+            client=lambda url: lookupd_client(
+                url, self.authorization, self.options, runtime, self.new_session
+            ),
+        )
 
 
 class Finder:
@@ -82,17 +103,7 @@ class Finder:
         self._urls = lookups.urls
         self._now = runtime.now
         self._failures: dict[str, Exception] = {}
-        self._discovery = Discovery(
-            ALL_NSQDS,
-            lookups.urls,
-            found,
-            self._changed,
-            runtime,
-            interval=lookups.poll_interval,
-            jitter=lookups.poll_jitter,
-            rng=random.Random(),
-            client=lambda url: lookups.client(url, runtime),
-        )
+        self._discovery = lookups.discovery(ALL_NSQDS, found, self._changed, runtime)
 
     def start(self) -> None:
         """Begin to ask; NotSent where no thread can be started."""

@@ -6,14 +6,13 @@ Knows names of topics and the Readers made for them; what a Reader is like is th
 from __future__ import annotations
 
 import logging
-import random
 import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import http_urls
 from gnsqsync.config import ConnectionOptions, check_duration
-from gnsqsync.discovery import ALL_TOPICS, Discovery
+from gnsqsync.discovery import ALL_TOPICS
 from gnsqsync.errors import ConfigError
 from gnsqsync.finding import Lookups
 from gnsqsync.group import Group, Members
@@ -129,16 +128,11 @@ class _Following:
         self._listed: dict[Hashable, set[str]] = {}
         self._readers: dict[str, Reader] = {}
         self._task: Task | None = None
-        self._discovery = Discovery(
+        self._discovery = lookups.discovery(
             ALL_TOPICS,
-            lookups.urls,
             lambda source, topics: self._news.put((source, topics)),
             lambda url, error: None,
             runtime,
-            interval=lookups.poll_interval,
-            jitter=lookups.poll_jitter,
-            rng=random.Random(),
-            client=lambda url: lookups.client(url, runtime),
         )
 
     def start(self) -> Task:
