@@ -15,7 +15,18 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gnsqsync.addresses import Address
-from gnsqsync.runtime import Cutter, Event, Latch, Listener, Lock, Queue, Runtime, Socket, Task, TimedQueue
+from gnsqsync.runtime import (
+    Cutter,
+    Event,
+    Latch,
+    Listener,
+    Lock,
+    Queue,
+    Runtime,
+    Socket,
+    Task,
+    TimedQueue,
+)
 
 T = TypeVar("T")
 
