@@ -15,6 +15,7 @@ from tests.bench import (
     counts,
     environments,
     instructions,
+    kernel,
     machine,
     pages,
     pictures,
@@ -54,7 +55,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--instructions", action="store_true", help="instructions a message, by valgrind"
     )
     parser.add_argument(
-        "--profile", action="store_true", help="where the time of ours goes, by py-spy"
+        "--profile", action="store_true", help="where the time of ours goes, by py-spy and perf"
     )
     what.add_argument(
         "--docs", action="store_true", help="all of it, and the tables and pictures of the docs"
@@ -159,6 +160,8 @@ def measure(
     if chosen.docs or chosen.profile:
         found["profile"] = profiles.run(bench, progress)
         text += ["Where the time goes:", profiles.table(found["profile"])]
+        found["kernel"] = kernel.run(bench, progress)
+        text += ["What of it is the kernel's:", kernel.table(found["kernel"])]
     return found, "\n".join(text)
 
 

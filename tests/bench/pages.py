@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench import machine, report, rows
+from tests.bench import kernel, machine, report, rows
 from tests.bench.report import short
 
 PEERS = ("gnsq", "pynsq", "nsq-py", "go-nsq", "nsq-bench")
@@ -44,6 +44,7 @@ def write(found: Mapping[str, Any], folder: Path) -> None:
         "handlers": _handlers(found["scale"]["handlers"]),
         "instructions": _instructions(found["instructions"]),
         "profile": _profile(found["profile"]),
+        "kernel": _kernel(found["kernel"]),
     }
     for name, lines in tables.items():
         with open(folder / f"{name}.csv", "w", newline="") as file:
@@ -234,4 +235,10 @@ def _instructions(points: Sequence[Mapping[str, Any]]) -> Lines:
 def _profile(points: Sequence[Mapping[str, Any]]) -> Lines:
     return [["Row", "Client", "Part of its time", "Function"]] + [
         [p["row"], p["client"], f"{p['part']:.0%}", p["function"]] for p in points
+    ]
+
+
+def _kernel(points: Sequence[Mapping[str, Any]]) -> Lines:
+    return [["Row", "Client", *kernel.TITLES.values()]] + [
+        [p["row"], p["client"], *(f"{p[name]:.2f}" for name in kernel.TITLES)] for p in points
     ]

@@ -19,6 +19,7 @@ from tests.bench import (
     clients,
     counts,
     environments,
+    kernel,
     pages,
     pictures,
     profiles,
@@ -142,6 +143,7 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         found["ramp"] = ramp.run(bench, Progress(), rates=(100, 2000))
         found["scale"] = scale.run(bench, program, Progress())
     found["profile"] = [{"row": "publish-1", "client": "ours", "function": "a", "part": 0.5}]
+    found["kernel"] = [{"row": "publish-1", "client": "ours", **dict.fromkeys(kernel.TITLES, 1.0)}]
     found["instructions"] = [{"row": "publish-1", "client": "floor", "instructions": 7.0}]
     found["machine"] = {
         **dict.fromkeys(("cpu", "cores", "kernel", "python", "nsqd"), "?"),
@@ -280,3 +282,12 @@ def test_a_profile_counts_the_innermost_functions_below_ours() -> None:
         "gnsqsync/writer.py: publish": 0.125,
         "gevent/hub.py: wait": 0.125,
     }
+
+
+def test_the_counts_of_perf() -> None:
+    """As ``perf stat -x,`` writes them; what it could not count is left out."""
+    text = "# started on Friday\n\n1472000,ns,user_time,1472000,100.00,,\n"
+    text += (
+        "<not supported>,,raw_syscalls:sys_enter,0,100.00,,\n29,,context-switches,845663,100.00,,\n"
+    )
+    assert kernel._parse(text) == {"user_time": 1472000.0, "context-switches": 29.0}

@@ -266,12 +266,19 @@ def in_greenlets(order: Order, meter: Meter, publish: Callable[[], object]) -> N
 
 
 def main(
-    kinds: Mapping[str, Callable[[Order, Meter], object]], distributions: Sequence[str] = ()
+    kinds: Mapping[str, Callable[[Order, Meter], object]],
+    distributions: Sequence[str] = (),
+    load: Callable[[Order], object] | None = None,
 ) -> None:
-    """Run the order given as JSON in the first argument and print the result as one JSON line."""
+    """Run the order given as JSON in the first argument and print the result as one JSON line.
+
+    ``load`` imports what only this order needs: memory is counted above the imports.
+    """
     order = Order(**json.loads(sys.argv[1]))
     if order.cpu is not None:
         os.sched_setaffinity(0, {order.cpu})
+    if load is not None:
+        load(order)
     meter = Meter(order)
     if not order.collect:
         gc.disable()

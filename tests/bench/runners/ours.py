@@ -13,6 +13,13 @@ import measure
 from measure import Meter, Order
 
 from gnsqsync import Message, Reader, ReaderGroup, Writer
+from gnsqsync.runtime import choose
+
+
+def load(order: Order) -> None:
+    if order.flavour == "gevent":
+        import gevent.event  # noqa: F401
+    choose("threads" if order.flavour == "counting" else order.flavour)
 
 
 def publish(order: Order, meter: Meter) -> None:
@@ -52,7 +59,6 @@ def options(order: Order) -> dict[str, Any]:
 def consume(order: Order, meter: Meter) -> None:
     counting_runtime = None
     if order.flavour == "counting":
-        from gnsqsync.runtime import choose
         from tests.support.counting import CountingRuntime
 
         counting_runtime = CountingRuntime(choose("threads"))
@@ -134,4 +140,5 @@ if __name__ == "__main__":
             "latency": consume,
         },
         ("gnsqsync",),
+        load,
     )
