@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.files import make_folder, sync_folder
 
 __all__ = ["FileStore", "Store", "open_store"]
 
@@ -152,7 +153,7 @@ class FileStore(Store):
             return False
         finally:
             os.unlink(temporary)
-        _sync_folder(path.parent)
+        sync_folder(str(path.parent))
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -164,7 +165,7 @@ class FileStore(Store):
     def put(self, name: str, data: bytes) -> None:
         path = self._root / name
         os.replace(self._write_temporary(path, data), path)
-        _sync_folder(path.parent)
+        sync_folder(str(path.parent))
 
     def list(self, prefix: str = "") -> list[str]:
         names = []
@@ -184,27 +185,9 @@ class FileStore(Store):
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
         temporary = path.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        if not path.parent.is_dir():
-            self._make_folder(path.parent)
+        make_folder(str(path.parent))
         with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         return temporary
-
-    def _make_folder(self, folder: Path) -> None:
-        """With all parents; each new name is durable before something lies below it."""
-        missing = [folder]
-        while not missing[-1].parent.exists():
-            missing.append(missing[-1].parent)
-        folder.mkdir(parents=True, exist_ok=True)
-        for made in reversed(missing):
-            _sync_folder(made.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

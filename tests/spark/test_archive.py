@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark.jobs import compaction, files, parquet
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import compaction, parquet
 from gnsqsync.spark.jobs.archive import archive
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.layout import HIDDEN, read_archive

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs import files, parquet
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.batches import ArchiveWriter
 from gnsqsync.spark.jobs.rollup import Rolled, rollup
 from tests.spark import session as sessions

@@ -17,7 +17,8 @@ import pytest
 
 from gnsqsync.cli.spark_options import format_options
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs import compaction, files
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import compaction
 from gnsqsync.spark.jobs.batches import ArchiveWriter
 from gnsqsync.spark.jobs.common import local_path, parse_time
 from gnsqsync.spark.jobs.layout import COLUMN_NAMES, HIDDEN, has_parquet
@@ -169,7 +170,7 @@ def test_a_dead_process_holds_no_lock(tmp_path: Path) -> None:
     out = run_script(
         f"""
         import fcntl, os, signal, subprocess, sys
-        from gnsqsync.spark.jobs import files
+        from gnsqsync.spark import files
 
         def taken():
             with open({path!r}) as file:

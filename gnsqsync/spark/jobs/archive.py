@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs import files, parquet
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.common import local_path
 from gnsqsync.spark.jobs.layout import HIDDEN

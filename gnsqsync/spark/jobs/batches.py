@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark.jobs import compaction, files, parquet
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import compaction, parquet
 from gnsqsync.spark.jobs.layout import ARCHIVE_SCHEMA, COLUMN_NAMES, HIDDEN, KEY, PARTITIONS
 
 if TYPE_CHECKING:

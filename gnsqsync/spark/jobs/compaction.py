@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import NSQError
-from gnsqsync.spark.jobs import files, parquet
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.layout import COLUMNS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from gnsqsync.spark.jobs import files
+from gnsqsync.spark import files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs import files, parquet
+from gnsqsync.spark import files
+from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.common import local_path
 from gnsqsync.spark.jobs.layout import ARCHIVE_SCHEMA, HIDDEN, PARTITIONS, has_parquet
 

@@ -1,4 +1,4 @@
-"""File operations of an archive that survive a crash: what returned is on the disk.
+"""File operations that survive a crash: what returned is on the disk.
 
 Knows the local file system only. Nothing of Spark, Parquet or messages.
 """
