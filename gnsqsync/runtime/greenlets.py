@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import math
 import os
 import socket
 import weakref
@@ -27,6 +26,7 @@ import gevent.socket
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import base, dial, world
+from gnsqsync.runtime.rough_latch import Clock, RoughLatch
 
 __all__ = ["GreenletRuntime"]
 
@@ -35,9 +35,6 @@ logger = logging.getLogger("gnsqsync.runtime")
 _SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 # gevent takes 0 for "do not wait at all".
 _SHORTEST = 1e-6
-_now = base.Runtime.now
-# How late a _RoughLatch may be, and how often its clock looks.
-_TICK_SECONDS = 0.005
 
 
 class GreenletRuntime(base.Runtime):
@@ -56,7 +53,7 @@ class GreenletRuntime(base.Runtime):
         self._home = self._get_ident()
         self._new_lock = world.native("_thread", "allocate_lock")
         self._sockets_patched = world.check().socket
-        self._clock = _Clock(self._home, self._get_ident)
+        self._clock = Clock(self._home, self._get_ident)
         self._net = dial.Net(gevent.socket.socket, _look_up)
         self._tasks: weakref.WeakSet[gevent.Greenlet] = weakref.WeakSet()
         self.on_fork(self._in_child)
@@ -113,7 +110,7 @@ class GreenletRuntime(base.Runtime):
 
     def rough_latch(self) -> base.Latch:
         self._check_thread()
-        return _RoughLatch(self._clock)
+        return RoughLatch(self._clock)
 
     def gather(self) -> None:
         # What gevent.sleep(0) does, for less. It runs behind all that is ready.
@@ -261,91 +258,6 @@ class _Latch(gevent.event.Event):  # type: ignore[misc]
     def released(self) -> bool:
         is_set: bool = self.is_set()
         return is_set
-
-
-class _Clock:
-    """One timer for all who wait with a _RoughLatch; it runs while somebody does."""
-
-    __slots__ = ("_timer", "get_ident", "home", "loop", "waiting")
-
-    def __init__(self, home: int, get_ident: Callable[[], int]) -> None:
-        self.home = home
-        self.get_ident = get_ident
-        self.waiting: dict[_RoughLatch, float] = {}
-        # Of the timer, while it runs.
-        self.loop: Any = None
-        self._timer: Any = None
-
-    def run(self, loop: Any) -> None:
-        # Another loop: gevent.get_hub().destroy() has ended the one before, and its timers.
-        self.loop = loop
-        self._timer = loop.timer(_TICK_SECONDS, _TICK_SECONDS)
-        self._timer.start(self._tick)
-
-    def _tick(self) -> None:
-        if not self.waiting:
-            self._timer.stop()
-            self._timer.close()
-            self.loop = None
-            return
-        now = _now()
-        for latch, until in list(self.waiting.items()):
-            if until <= now:
-                latch.expire()
-
-
-class _RoughLatch:
-    """A bare switch to the hub and back: less than half the price of an Event with a timeout."""
-
-    __slots__ = ("_callback", "_clock", "_expired", "_waiter", "released")
-
-    def __init__(self, clock: _Clock) -> None:
-        self._clock = clock
-        self._waiter: Any = None
-        self._callback: Any = None
-        self._expired = False
-        self.released = False
-
-    def release(self) -> None:
-        self.released = True
-        self._wake()
-
-    def expire(self) -> None:
-        self._expired = True
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is None or self._callback is not None:
-            return
-        clock = self._clock
-        if clock.get_ident() == clock.home:
-            self._callback = clock.loop.run_callback(waiter.switch)
-        else:
-            self._callback = clock.loop.run_callback_threadsafe(waiter.switch)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.released or (timeout is not None and timeout <= 0):
-            return self.released
-        clock = self._clock
-        hub = gevent.get_hub()
-        self._expired = False
-        clock.waiting[self] = math.inf if timeout is None else _now() + timeout
-        if clock.loop is not hub.loop:
-            clock.run(hub.loop)
-        # Behind it: who releases finds the loop.
-        self._waiter = gevent.getcurrent()
-        try:
-            while not (self.released or self._expired):
-                hub.switch()
-        finally:
-            self._waiter = None
-            clock.waiting.pop(self, None)
-            callback, self._callback = self._callback, None
-            if callback is not None:
-                # Where an exception was thrown in, it must not switch a second time.
-                callback.stop()
-        return self.released
 
 
 class _Socket:
