@@ -183,11 +183,11 @@ class Dispatch:
                 connection.outbox.flush(PASSING_WAIT)
                 self._outcomes.on_chunk_sent()
                 if turns is not None and not (ended - started < _CHUNK_SECONDS and empty()):
-                    turns.end_turn()
+                    turns.recall()
                     turns = None
         finally:
             if turns is not None:
-                turns.end_turn()
+                turns.recall()
             if unsent is not None:
                 unsent.outbox.flush(PASSING_WAIT)
             self._at_work.pop(number, None)

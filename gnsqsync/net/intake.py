@@ -40,8 +40,8 @@ class Intake:
     would cost a hop to that worker, so with one of them it lends the right: having answered it,
     the worker reads the next message itself (``read_one``), and so on. The right lies free while
     the handler runs. The reading thread looks every 0.05 s, and takes the right back when a
-    handler runs that long, at once when the worker says that it goes on otherwise (``end_turn``)
-    or that more came than one message, and when it is recalled.
+    handler runs that long, at once when more came than one message, and when it is recalled, as
+    by a worker that goes on otherwise.
 
     ``_right`` guards the receiving side: stream, decoder, level, ``_chunks``, ``_left`` and the
     fields of the connection that are the reading side's. It is only ever tried. A worker that
@@ -246,5 +246,3 @@ class Intake:
             self._wanted = True
         if self._wanted:
             self._called.set()
-
-    end_turn = recall
