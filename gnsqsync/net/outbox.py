@@ -162,12 +162,8 @@ class Outbox:
                 if self.is_closed or self.broken is not None:
                     return False
                 emptied = self._write(wait)
-            except Exception as error:  # noqa: BLE001 - kept for the reading thread
-                self._break(error)
-                return False
-            except BaseException as error:
-                self._tear(error)
-                raise
+            except BaseException as error:  # noqa: BLE001 - see there
+                return self._broken_by(error)
             finally:
                 lock.release()
             if not emptied:
@@ -189,27 +185,25 @@ class Outbox:
             self._batch = (slot,)
             if not self._send(slot.data, 0.0):
                 return False
-        except Exception as error:  # noqa: BLE001 - kept for the reading thread
-            self._break(error)
-            return False
-        except BaseException as error:
-            self._tear(error)
-            raise
+        except BaseException as error:  # noqa: BLE001 - see there
+            return self._broken_by(error)
         finally:
             lock.release()
         return self.flush() if self.slots or self.commands else True
 
-    def _break(self, error: Exception) -> None:
+    def _broken_by(self, error: BaseException) -> bool:
+        """Keep what ended a send for the reading thread: False, or raised if no Exception."""
+        if not isinstance(error, Exception):
+            # A killed greenlet or an interrupt may have torn a command in two.
+            self.broken = ConnectionLost(f"a send was ended by {error!r}")
+            self._stream.shutdown()
+            raise error
         self.broken = error
         # Otherwise nsqd is gone, and the reading thread will see that behind what nsqd sent
         # before: perhaps the error that says why.
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._stream.shutdown()
-
-    def _tear(self, error: BaseException) -> None:
-        """A killed greenlet or an interrupt may have torn a command in two."""
-        self.broken = ConnectionLost(f"a send was ended by {error!r}")
-        self._stream.shutdown()
+        return False
 
     def finish(self, wait: float) -> None:
         """Write what waits before a close, for which another thread's write must end first."""
