@@ -21,6 +21,7 @@ from gnsqsync.errors import (
     server_error,
 )
 from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Message
+from gnsqsync.net.answers import Answers
 from gnsqsync.net.exchange import Exchange
 from gnsqsync.net.intake import Intake
 from gnsqsync.net.opening import Opening
@@ -103,6 +104,7 @@ class Connection:
     outbox: Outbox
     # Of a connection that publishes: it then reads, too.
     exchange: Exchange
+    _answers: Answers
     # Of one that is subscribed.
     intake: Intake
     negotiated: Negotiated
@@ -142,13 +144,20 @@ class Connection:
             stall_timeout=heartbeat,
         )
         if self._consumer is None:
-            self.exchange = Exchange(
+            self._answers = Answers(
                 stream,
                 self.outbox,
                 self._decoder,
                 self._runtime,
                 nsqd_address=self.nsqd_address,
                 on_reply=self.on_reply,
+            )
+            self.exchange = Exchange(
+                stream,
+                self.outbox,
+                self._answers,
+                self._runtime,
+                nsqd_address=self.nsqd_address,
                 silence=2 * heartbeat,
                 round_trip=opening.round_trip,
             )
@@ -266,7 +275,7 @@ class Connection:
     @property
     def published(self) -> int:
         """Messages that nsqd has confirmed."""
-        return self.exchange.published if self.connected_at and self._consumer is None else 0
+        return self._answers.published if self.connected_at and self._consumer is None else 0
 
     @property
     def msg_timeout(self) -> float:

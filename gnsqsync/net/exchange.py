@@ -1,6 +1,6 @@
-"""Publishes and their answers on one connection, and who reads them: the reading right.
+"""Publishes on one connection, and who reads their answers: the reading right.
 
-Knows the order of publishes and whose turn it is; knows no deadline policy and no redial.
+Knows whose turn it is, to send and to read; knows no frame, no deadline policy and no redial.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
+from gnsqsync.errors import ConnectionLost, NSQError
+from gnsqsync.net.answers import Answers
 from gnsqsync.net.outbox import Outbox, PublishSlot
 from gnsqsync.net.stream import Stream
 from gnsqsync.runtime import Runtime
-from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
+from gnsqsync.wire.frames import Reply
 
 __all__ = ["Exchange"]
 
-_OK = b"OK"
 # Answers are short: this is four hundred of them, and cheaper than a large buffer.
 _RECV_SIZE = 4096
 # How often the reading thread looks, while publishers read, whether they still do.
@@ -38,48 +38,46 @@ _COMPANY = 8
 
 
 class Exchange:
-    """Sends publishes and takes in the answers of one connection.
+    """Sends the publishes of one connection, and settles who reads the answers.
 
-    One at a time has the right to read: who reads what is received, takes ``pending`` in order,
-    and writes ``published`` and ``last_frame_at``. It is the reading thread's at first. When it
-    has answered a publish it *lends* the right and looks at it every 0.1 s: from then on a
-    publisher that finds it free sends what is queued, its own and others', reads until it has
-    its own outcome, and hands it on to one that waits. When none came between two looks the
-    reading thread takes it back. So a lone publisher pays for no other thread, and an idle
-    connection has one that notices heartbeats and its end.
+    One at a time has the right to read: who receives, and has the Answers take that in. It is
+    the reading thread's at first. When it has answered a publish it *lends* the right and looks
+    at it every 0.1 s: from then on a publisher that finds it free sends what is queued, its own
+    and others', reads until it has its own outcome, and hands it on to one that waits. When none
+    came between two looks the reading thread takes it back. So a lone publisher pays for no other
+    thread, and an idle connection has one that notices heartbeats and its end.
 
     ``_right`` is held while its owner receives, and is given to others held. It guards the
-    receiving side: stream, decoder, ``_chunks``. It is only ever tried, so nothing waits for it.
-    When reading fails it is kept for ever, and the reading thread ends the connection.
+    receiving side: stream, ``_chunks``, and the Answers with their decoder. It is only ever
+    tried, so nothing waits for it. When reading fails it is kept for ever, and the reading thread
+    ends the connection.
     """
 
     def __init__(
         self,
         stream: Stream,
         outbox: Outbox,
-        decoder: FrameDecoder,
+        answers: Answers,
         runtime: Runtime,
         *,
         nsqd_address: str,
-        on_reply: Callable[[Reply], None],
         silence: float,
         round_trip: float,
     ) -> None:
-        """``on_reply`` takes what is no OK. ``silence``: seconds without a frame that are death.
+        """``silence``: seconds without a frame that are death.
 
         ``round_trip``: seconds that nsqd took to answer once.
         """
         self._nsqd_address = nsqd_address
-        self.published = 0
-        self.last_frame_at = runtime.now()
         self._stream = stream
         self._receive = stream.receive
-        self._clear = stream.is_clear
         self._outbox = outbox
-        self._decoder = decoder
+        self._answers = answers
+        self._take_in = answers.take_in
+        # Only looked at here: answers that the reading thread has to tell.
+        self._ended = answers.ended
         self._runtime = runtime
         self._now = runtime.now
-        self._on_reply = on_reply
         self._silence = silence
         self._right = runtime.baton()
         self._right.acquire(False)
@@ -89,8 +87,6 @@ class Exchange:
         # What was received and not taken in yet. An exception that comes out of nowhere as the
         # receive returns must not lose it: the next one that reads begins here.
         self._chunks: deque[bytes] = deque()
-        # Answered ones whose future is left to the reading thread.
-        self._ended: deque[PublishSlot] = deque()
         self._failure: BaseException | None = None
         # Whether the reading thread stands aside, and whether it wants the right back.
         self._lent = False
@@ -292,7 +288,7 @@ class Exchange:
                 if not slot.done:
                     self._until = 0.0
                     if started:
-                        self._note(self.last_frame_at - started)
+                        self._note(self._answers.last_frame_at - started)
                     assert slot.latch is not None
                     slot.latch.release()
                     return
@@ -317,11 +313,8 @@ class Exchange:
 
         ``early``: replies that came with the last answer of the handshake.
         """
-        outbox, chunks = self._outbox, self._chunks
-        for reply in early:
-            self._reply(reply)
-        if self._decoder.broken is not None:
-            raise self._broken()
+        outbox, chunks, answers = self._outbox, self._chunks, self._answers
+        answers.take_replies(early)
         while True:
             if outbox.has_unsent:
                 outbox.flush()
@@ -331,8 +324,8 @@ class Exchange:
                 except TimeoutError:
                     self._allow(self._silence)
                     continue
-            answered = self._take_in(chunks.popleft())
-            self._end_futures()
+            answered = answers.take_in(chunks.popleft())
+            answers.end_futures()
             if answered and (self._waiting or not outbox.pending):
                 self._lend()
 
@@ -353,7 +346,7 @@ class Exchange:
         while True:
             called.wait(_LOOK_SECONDS)
             called.clear()
-            self._end_futures()
+            self._answers.end_futures()
             if self._failure is not None:
                 raise self._failure
             if self._used and not self._wanted:
@@ -372,72 +365,9 @@ class Exchange:
                 raise ConnectionLost(f"who read from {self._nsqd_address} was killed")
             late = overdue
 
-    def _end_futures(self) -> None:
-        while self._ended:
-            self._ended.popleft().succeed()
-
-    # -- taking in, with the right -----------------------------------------------------------
-
-    def _take_in(self, data: bytes) -> int:
-        """What was received; how many publishers that wait were answered."""
-        self.last_frame_at = self._now()
-        if self._clear:
-            count = self._decoder.count_oks(data)
-            return self._answer(count) if count else self._take_in_clear(data)
-        return sum(map(self._take_in_clear, self._stream.decode_received(data)))
-
-    def _take_in_clear(self, data: bytes) -> int:
-        count = self._decoder.count_oks(data)
-        if count:
-            return self._answer(count)
-        if not data:
-            raise ConnectionLost(f"{self._nsqd_address} closed the connection")
-        messages, replies = self._decoder.feed(data)
-        if messages:
-            raise ProtocolError(f"{self._nsqd_address} sent a message without SUB")
-        answered = 0
-        for reply in replies:
-            answered += self._reply(reply)
-        if self._decoder.broken is not None:
-            raise self._broken()
-        return answered
-
-    def _reply(self, reply: Reply) -> int:
-        kind, data = reply
-        if kind == FRAME_RESPONSE and data == _OK:
-            return self._answer(1)
-        self._on_reply(reply)
-        return 0
-
-    def _answer(self, count: int) -> int:
-        """So many OKs: for the oldest that have none."""
-        outbox = self._outbox
-        pending = outbox.pending
-        waited_for = 0
-        for _ in range(count):
-            if not pending:
-                raise ProtocolError(
-                    f"{self._nsqd_address} sent b'OK', but no publish waits for an answer"
-                )
-            slot = pending.popleft()
-            self.published += slot.messages
-            if slot.future is not None:
-                self._ended.append(slot)
-                continue
-            waited_for += 1
-            slot.done = True
-            if slot.latch is not None:
-                slot.latch.release()
-        if not pending and outbox.drained:
-            outbox.tell_drained()
-        return waited_for
-
-    def _broken(self) -> ProtocolError:
-        return ProtocolError(f"{self._nsqd_address}: {self._decoder.broken}")
-
     def _allow(self, left: float) -> None:
         """Set the read timeout anew after it has passed; TimeoutError when it is nsqd's silence."""
-        silent = self._now() - self.last_frame_at
+        silent = self._now() - self._answers.last_frame_at
         if silent >= self._silence:
             raise TimeoutError
         self._stream.set_read_timeout(min(left, self._silence - silent))
