@@ -16,7 +16,8 @@ from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.finding import Finder, Lookups
-from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
+from gnsqsync.net.connection import PASSING_WAIT, Connection
+from gnsqsync.net.joining import join_or_cut
 from gnsqsync.policy.nodes import WriterNodes
 from gnsqsync.runtime import Latch, Runtime, Task
 from gnsqsync.wire import commands

@@ -15,8 +15,9 @@ from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
-from gnsqsync.net.connection import PASSING_WAIT, Connection, join_or_cut
+from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
+from gnsqsync.net.joining import join_or_cut
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.reader_options import ReaderOptions

@@ -6,7 +6,7 @@ Decides nothing about RDY, backoff or redials and runs no user code: it tells it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from gnsqsync.addresses import Address
@@ -29,12 +29,12 @@ from gnsqsync.net.outbox import Outbox
 from gnsqsync.net.owner import Consumer, Owner
 from gnsqsync.net.stream import Stream
 from gnsqsync.policy.latency import RdyLevel
-from gnsqsync.runtime import Runtime, Task
+from gnsqsync.runtime import Runtime
 from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["PASSING_WAIT", "Connection", "join_or_cut"]
+__all__ = ["PASSING_WAIT", "Connection"]
 
 log = logging.getLogger("gnsqsync.connection")
 
@@ -44,9 +44,6 @@ _CLOSE_WAIT = b"CLOSE_WAIT"
 
 # How long a thread that only passes by waits for room in the kernel's buffer.
 PASSING_WAIT = 1.0
-# How long nsqd has to close its side after our EOF, and a reading thread then to end.
-_EOF_SECONDS = 1.0
-_JOIN_SECONDS = 5.0
 
 
 class Connection:
@@ -405,21 +402,3 @@ class Connection:
             self.outbox.abandon()
         elif self._stream is not None:
             self._stream.abandon()
-
-
-def join_or_cut(
-    tasks: Iterable[Task], connections: Callable[[], list[Connection]], runtime: Runtime
-) -> None:
-    """Wait for reading threads whose connections were closed; cut what nsqd does not end.
-
-    ``connections`` tells which are left. Called by whoever started the threads.
-    """
-    waiting = [task for task in tasks if not task.is_current]
-    deadline = runtime.now() + _EOF_SECONDS
-    for task in waiting:
-        task.join(max(0.0, deadline - runtime.now()))
-    for connection in connections():
-        connection.cut()
-    deadline = runtime.now() + _JOIN_SECONDS
-    for task in waiting:
-        task.join(max(0.0, deadline - runtime.now()))
