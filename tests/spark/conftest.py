@@ -6,7 +6,6 @@ Tests import pyspark inside, not at the top, so that they are skipped where it i
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from tests.spark import session as sessions
 from tests.spark.cluster import Cluster, OwnCluster, fresh_topic
 from tests.support import leftovers, realnsq
+from tests.support.needs import missing
 from tests.support.servers import Pool
 
 if TYPE_CHECKING:
@@ -45,12 +45,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if "real_nsqd" in wanted:
             realnsq.find_or_build()
     except (sessions.Unavailable, realnsq.Unavailable) as error:
-        reason = str(error)
-    else:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+        missing(error)
 
 
 @pytest.fixture

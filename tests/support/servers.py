@@ -27,6 +27,7 @@ import trustme
 pytest.register_assert_rewrite("tests.support.rawclient")
 
 from tests.support import realnsq  # noqa: E402
+from tests.support.needs import missing  # noqa: E402
 from tests.support.rawclient import Client, LookupClient  # noqa: E402
 
 Address = tuple[str, int]
@@ -355,12 +356,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     try:
         realnsq.find_or_build()
     except realnsq.Unavailable as error:
-        reason = str(error)
-    else:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+        missing(error)
 
 
 @pytest.fixture(scope="session")

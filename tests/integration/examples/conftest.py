@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.browser import Unavailable, open_browser, show_as
+from tests.support.needs import missing
 
 
 @pytest.fixture(scope="package")
@@ -20,9 +20,7 @@ def browser() -> Iterator[Chrome]:
         with open_browser() as browser:
             yield browser
     except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        missing(error)
 
 
 # What is wrong with the page that is shown, as a list of sentences.
