@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tests.spark import session
 from tests.spark.cluster import Cluster, OwnCluster, numbered, scratch
 from tests.spark.processes import Meter, children
-from tests.support import realnsq
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,11 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     chosen = parser.parse_args(argv)
-    try:
-        session.require()
-        realnsq.find_or_build()
-    except (session.Unavailable, realnsq.Unavailable) as error:
-        print(error, file=sys.stderr)
+    if not session.is_ready():
         return 2
     with scratch("idle") as folder, OwnCluster("real", 3) as cluster:
         spark = session.start(Path(folder), "local[2]")

@@ -23,7 +23,6 @@ from tests.bench.progress import Progress
 from tests.spark import session
 from tests.spark.cluster import Cluster, OwnCluster, number_of, numbered, scratch
 from tests.spark.processes import Family
-from tests.support import realnsq
 
 TOPIC, CHANNEL = "numbers", "archive"
 BODY = 100
@@ -361,11 +360,7 @@ def arguments(argv: Sequence[str] | None) -> Plan:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 when something was lost or is there twice, 2 when it cannot run."""
     plan = arguments(argv)
-    try:
-        session.require()
-        realnsq.find_or_build()
-    except (session.Unavailable, realnsq.Unavailable) as error:
-        print(error, file=sys.stderr)
+    if not session.is_ready():
         return 2
     with progress_kinds.choose() as progress:
         progress.say(f"seed {plan.seed}")

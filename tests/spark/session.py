@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support import realnsq
 from tests.support.leftovers import Alive
 from tests.support.servers import ROOT
 
@@ -39,6 +40,17 @@ def require() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise Unavailable("no Java on PATH or in JAVA_HOME; Spark 4 wants Java 17")
+
+
+def is_ready() -> bool:
+    """Whether Spark and the real nsqd are here; a program's stderr says what is not."""
+    try:
+        require()
+        realnsq.find_or_build()
+    except (Unavailable, realnsq.Unavailable) as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
 
 
 def environment() -> dict[str, str]:

@@ -18,7 +18,6 @@ from tests.spark import session
 from tests.spark.cluster import Cluster, OwnCluster, numbered, scratch
 from tests.spark.queries import Numbers, Reading, numbers_in
 from tests.spark.standalone import CORES, Standalone
-from tests.support import realnsq
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,11 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--messages", type=int, default=20_000)
     chosen = parser.parse_args(argv)
-    try:
-        session.require()
-        realnsq.find_or_build()
-    except (session.Unavailable, realnsq.Unavailable) as error:
-        print(error, file=sys.stderr)
+    if not session.is_ready():
         return 2
     with scratch("copies") as folder, OwnCluster("real", 3) as cluster:
         outcome = run(chosen.messages, Path(folder), cluster)

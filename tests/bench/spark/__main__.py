@@ -84,11 +84,7 @@ def line(row: Row, found: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 when a goal was missed, 2 when nothing could be measured."""
     chosen = arguments(argv)
-    try:
-        session.require()
-        realnsq.find_or_build()
-    except (session.Unavailable, realnsq.Unavailable) as error:
-        print(error, file=sys.stderr)
+    if not session.is_ready():
         return 2
     before = machine.describe()
     with (
