@@ -42,7 +42,7 @@ def test_it_is_a_runtime(runtime: CountingRuntime) -> None:
 
 
 def test_a_quiet_program_has_its_counts_and_no_violation(runtime: CountingRuntime) -> None:
-    lock, queue, latch = runtime.lock(), runtime.queue(), runtime.latch()
+    lock, queue, latch = runtime.lock(), runtime.timed_queue(), runtime.latch()
     listener = runtime.listen(HOME)
 
     def serve() -> None:
