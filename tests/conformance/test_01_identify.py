@@ -9,23 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.rawclient import Client
+from tests.support.scripted import NEGOTIATED
 from tests.support.servers import Server, Site, unique
 
-ANSWER = {
-    "max_rdy_count": 100,
-    "version": "1.3.0",
-    "max_msg_timeout": 900000,
-    "msg_timeout": 60000,
-    "tls_v1": False,
-    "deflate": False,
-    "deflate_level": 6,
-    "max_deflate_level": 6,
-    "snappy": False,
-    "sample_rate": 0,
-    "auth_required": False,
-    "output_buffer_size": 16384,
-    "output_buffer_timeout": 250,
-}
+ANSWER = NEGOTIATED | {"max_rdy_count": 100}
 
 
 def identify(site: Site, server: Server, body: bytes) -> Client:

@@ -22,32 +22,17 @@ from gnsqsync.errors import (
 from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_ERROR, FRAME_RESPONSE, Reply
 from gnsqsync.wire.handshake import Negotiated, Receive, Send, Step, Upgrade, handshake
+from tests.support.scripted import NEGOTIATED
 
 SERVER = "127.0.0.1:4150"
 OK: Reply = (FRAME_RESPONSE, b"OK")
 HEARTBEAT: Reply = (FRAME_RESPONSE, b"_heartbeat_")
-# The 13 keys of nsq-reference 1.9 with nsqd's defaults.
-DEFAULTS: dict[str, Any] = {
-    "max_rdy_count": 2500,
-    "version": "1.3.0",
-    "max_msg_timeout": 900000,
-    "msg_timeout": 60000,
-    "tls_v1": False,
-    "deflate": False,
-    "deflate_level": 6,
-    "max_deflate_level": 6,
-    "snappy": False,
-    "sample_rate": 0,
-    "auth_required": False,
-    "output_buffer_size": 16384,
-    "output_buffer_timeout": 250,
-}
 AUTH_ANSWER = {"identity": "me", "identity_url": "", "permission_count": 1}
 TLS = ssl.create_default_context()
 
 
 def answer(**changes: Any) -> Reply:
-    return FRAME_RESPONSE, json.dumps(DEFAULTS | changes).encode()
+    return FRAME_RESPONSE, json.dumps(NEGOTIATED | changes).encode()
 
 
 def error(text: str) -> Reply:
