@@ -61,15 +61,9 @@ def outcome_of(error: BaseException | None) -> str:
 
 def descriptors() -> set[str]:
     """What this process has open that is no socket, nor part of an event loop."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            name = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue  # the descriptor of the listing itself
-        if not name.startswith(("socket:", "anon_inode:", "/proc/")):
-            found.add(f"{number} {name}")
-    return found
+    others = ("socket:", "anon_inode:", "/proc/")
+    opened = leftovers.descriptors().items()
+    return {f"{number} {name}" for number, name in opened if not name.startswith(others)}
 
 
 class Noting(Observer):

@@ -69,16 +69,19 @@ def _live_greenlets() -> set[Any]:
     return {greenlet for greenlet in _greenlets if greenlet.started and not greenlet.ready()}
 
 
-def _sockets() -> set[str]:
-    names = set()
-    for entry in os.listdir("/proc/self/fd"):
+def descriptors() -> dict[str, str]:
+    """What this process has open, by the number of the descriptor."""
+    names = {}
+    for number in os.listdir("/proc/self/fd"):
         try:
-            name = os.readlink(f"/proc/self/fd/{entry}")
+            names[number] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             continue  # the descriptor of the listing itself
-        if name.startswith("socket:"):
-            names.add(f"{entry} {name}")
     return names
+
+
+def _sockets() -> set[str]:
+    return {f"{n} {name}" for n, name in descriptors().items() if name.startswith("socket:")}
 
 
 def _children() -> set[int]:
