@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from gnsqsync.embedded.identify import Fatal
 from gnsqsync.wire.frames import encode_error, encode_response
+from gnsqsync.wire.pieces import Pieces
 
 __all__ = ["OK_FRAME", "Command", "CommandStream", "insufficient"]
 
@@ -22,9 +23,6 @@ A negative number says that it is incomplete: minus the position up to which byt
 
 # A line with its \n fits nsqd's read buffer, or the connection is closed.
 _MAX_LINE = 16384
-# Smaller parts of a command are joined as they come: of a client that drips, a list of single
-# bytes would take many times the command's size.
-_LEAST_PART = 1024
 # A client is not served further while this many bytes have not left.
 _MAX_BACKLOG = 1024 * 1024
 
@@ -54,10 +52,8 @@ class CommandStream:
         self.unsent = 0
         self._output: list[bytes] = []
         self._output_size = 0
-        # The beginning of an incomplete command, as it arrived; joined when it can be whole.
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
+        # The beginning of an incomplete command.
+        self._pieces = Pieces()
         # The error should the input end here; None between commands.
         self._missing: Fatal | None = None
         # Reads on in a body that is taken piece by piece; set by its command.
@@ -67,16 +63,11 @@ class CommandStream:
 
     def receive(self, data: bytes) -> None:
         """Execute every command that ``data`` completes. Stops at an upgrade or when closed."""
-        if self._parts:
-            if len(self._parts[-1]) < _LEAST_PART:
-                self._parts[-1] += data
-            else:
-                self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
+        if self._pieces.kept:
+            whole = self._pieces.add(data)
+            if whole is None:
                 return
-            data = b"".join(self._parts)
-            self._parts = []
+            data = whole
         end = len(data)
         offset = 0
         commands = self._commands
@@ -90,7 +81,7 @@ class CommandStream:
                         if end - offset >= _MAX_LINE:
                             self.close()
                             return
-                        self._need = 0
+                        self._pieces.need = 0
                         self._missing = None
                         break
                     line = data[offset:newline]
@@ -103,7 +94,7 @@ class CommandStream:
                         raise Fatal(b"E_INVALID", b"invalid command " + params[0])
                     stop = command(params, data, newline + 1)
                 if stop < 0:
-                    self._need = -stop - offset
+                    self._pieces.need = -stop - offset
                     break
                 offset = stop
                 if self._continue is None:
@@ -114,8 +105,7 @@ class CommandStream:
             self._fail(error)
             return
         if offset < end and not self.closed:
-            self._parts.append(data[offset:])
-            self._have = end - offset
+            self._pieces.begin(data[offset:])
 
     def _check_line(self, params: list[bytes]) -> None:
         """What is checked before a line is looked at; raises Fatal."""
@@ -127,7 +117,7 @@ class CommandStream:
     def input_ended(self) -> None:
         """EOF, or the read deadline passed: nsqd reports it only inside a body."""
         if not self.closed:
-            if (self._parts or self._continue is not None) and self._missing is not None:
+            if (self._pieces.kept or self._continue is not None) and self._missing is not None:
                 self._fail(self._missing)
             self.close()
 
@@ -159,7 +149,7 @@ class CommandStream:
     def close(self) -> None:
         """The connection is over. Idempotent; what is in the output is still to be written."""
         self.closed = True
-        self._parts = []
+        self._pieces = Pieces()
         self._continue = None
 
     def _fail(self, error: Fatal) -> None:

@@ -9,6 +9,7 @@ import zlib
 from typing import Any, Protocol
 
 from gnsqsync.errors import NegotiationFailed, ProtocolError
+from gnsqsync.wire.pieces import Pieces
 
 __all__ = ["DeflateLayer", "Layer", "SnappyLayer"]
 
@@ -106,10 +107,7 @@ class SnappyLayer:
         self._compressor: Any = snappy.StreamCompressor()
         self._decompressor: Any = snappy.StreamDecompressor()
         self._identified = False
-        # The beginning of a chunk, as it arrived; how long it is and has to be.
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
+        self._pieces = Pieces()
         # How much has not arrived yet of a chunk that is to be skipped.
         self._skip = 0
 
@@ -122,13 +120,11 @@ class SnappyLayer:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        if self._parts:
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
+        if self._pieces.kept:
+            chunk = self._pieces.add(data)
+            if chunk is None:
                 return b""
-            data = b"".join(self._parts)
-            self._parts = []
+            data = chunk
         if not self._identified:
             if not _SNAPPY_IDENTIFIER.startswith(data[:10]):
                 raise ProtocolError("the Snappy stream does not start with its identifier")
@@ -149,7 +145,7 @@ class SnappyLayer:
         end = len(data)
         wanted: list[bytes] = []
         start = offset = 0
-        self._need = 4
+        self._pieces.need = 4
         while end - offset >= 4:
             kind = data[offset]
             size = int.from_bytes(data[offset + 1 : offset + 4], "little")
@@ -167,11 +163,10 @@ class SnappyLayer:
                     f" type {kind:#04x} has at most {_MAX_CHUNK[kind]}"
                 )
             if stop > end:
-                self._need = 4 + size
+                self._pieces.need = 4 + size
                 break
             offset = stop
         wanted.append(data[start:offset])
         if offset < end:
-            self._parts.append(data[offset:])
-            self._have = end - offset
+            self._pieces.begin(data[offset:])
         return b"".join(wanted)

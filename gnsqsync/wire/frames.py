@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from gnsqsync.errors import ProtocolError
 from gnsqsync.message import Message, Responder
+from gnsqsync.wire.pieces import Pieces
 
 __all__ = [
     "FRAME_ERROR",
@@ -32,9 +33,6 @@ Reply: TypeAlias = tuple[int, bytes]
 # size, frame type, timestamp, attempts, id. Unsigned attempts: after 32767 deliveries they go on.
 _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 _HEAD = struct.Struct(">ii")
-# Smaller parts of a frame are joined as they come: of a peer that drips, a list of single bytes
-# would take many times the frame's size.
-_LEAST_PART = 1024
 # Type, timestamp, attempts and id: the least that the size of a message frame can be.
 _MIN_MESSAGE_SIZE = 4 + 26
 # The answer to a publish, by far the most frequent frame where nothing is consumed.
@@ -53,16 +51,12 @@ class FrameDecoder:
     came together with the answer do break the rules of this one, and ``take_rest`` heals that.
     """
 
-    __slots__ = ("_have", "_max_frame_size", "_need", "_parts", "_responder", "broken")
+    __slots__ = ("_max_frame_size", "_pieces", "_responder", "broken")
 
     def __init__(self, responder: Responder, max_frame_size: int) -> None:
         self._responder = responder
         self._max_frame_size = max_frame_size
-        # The beginning of a frame, as it arrived, and how long it is and has to be. Parts are
-        # joined only when the frame is whole, so that a large one is not copied per chunk.
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
+        self._pieces = Pieces()
         self.broken: ProtocolError | None = None
 
     def feed(self, data: bytes, received_at: float = 0.0) -> tuple[list[Message], list[Reply]]:
@@ -76,16 +70,12 @@ class FrameDecoder:
         replies: list[Reply] = []
         if not data or self.broken is not None:
             return messages, replies
-        if self._parts:
-            if len(self._parts[-1]) < _LEAST_PART:
-                self._parts[-1] += data
-            else:
-                self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
+        pieces = self._pieces
+        if pieces.kept:
+            whole = pieces.add(data)
+            if whole is None:
                 return messages, replies
-            data = b"".join(self._parts)
-            self._parts = []
+            data = whole
 
         unpack_message_head = _MESSAGE_HEAD.unpack_from
         append = messages.append
@@ -116,25 +106,24 @@ class FrameDecoder:
             # so the verdict does not depend on where the stream was cut.
             left = end - offset
             if left < 4:
-                self._need = 4
+                pieces.need = 4
                 break
             if left < 8:
-                self._need = 8
+                pieces.need = 8
                 self.broken = self._check_size(data, offset)
                 break
             size, kind = _HEAD.unpack_from(data, offset)
             self.broken = self._check_size(data, offset) or _check_kind(data, offset, size, kind)
-            self._need = 4 + size
-            if self.broken is not None or left < self._need:
+            pieces.need = 4 + size
+            if self.broken is not None or left < pieces.need:
                 break
-            stop = offset + self._need
+            stop = offset + pieces.need
             replies.append((kind, data[offset + 8 : stop]))
             offset = stop
 
         if offset < end:
             # Also when broken: these may be the first bytes of the next layer.
-            self._parts.append(data[offset:])
-            self._have = end - offset
+            pieces.begin(data[offset:])
         return messages, replies
 
     def count_oks(self, data: bytes) -> int:
@@ -143,7 +132,7 @@ class FrameDecoder:
         Where it is not 0, ``data`` must not be given to ``feed``.
         """
         count = len(data) // _OK_SIZE
-        if data != _OK_FRAME * count or self._parts or self.broken is not None:
+        if data != _OK_FRAME * count or self._pieces.kept or self.broken is not None:
             return 0
         return count
 
@@ -152,10 +141,8 @@ class FrameDecoder:
 
         The decoder is then empty and no longer broken.
         """
-        rest = b"".join(self._parts)
-        self._parts = []
         self.broken = None
-        return rest
+        return self._pieces.take()
 
     def _check_size(self, data: bytes, offset: int) -> ProtocolError | None:
         head = data[offset : offset + 4]

@@ -50,7 +50,8 @@ def nsqd_session(data: bytes) -> None:
             piece = layer.decode(piece)
         session.receive(piece)
         broker.settle()
-        promise(session._have <= 16384 + MAX_BODY + 65536, f"{session._have} bytes are kept")
+        kept = session._pieces.have
+        promise(kept <= 16384 + MAX_BODY + 65536, f"{kept} bytes are kept")
         answers.feed(session.take_output())
         promise(answers.broken is None, f"what is answered is no frame: {answers.broken}")
         while session.upgrades and not session.closed:
