@@ -9,7 +9,8 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ConfigError
@@ -18,6 +19,7 @@ from gnsqsync.reader import Reader
 from gnsqsync.writer import Writer
 
 __all__ = [
+    "ClientSettings",
     "did_you_mean",
     "known_options",
     "load_observer",
@@ -61,6 +63,35 @@ def options_for_writer(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``options`` that a Writer takes."""
     names = _keywords(Writer, ConnectionOptions)
     return {name: value for name, value in options.items() if name in names}
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Addresses and options as an application's settings have them; a framework adds its own."""
+
+    # In place of ``nsqd`` where there are no addresses at all.
+    NSQD_BY_DEFAULT: ClassVar[str | tuple[str, ...]] = ()
+
+    nsqd: tuple[str, ...]
+    # Not shown: these may hold secrets, and a framework prints what a failed frame held.
+    lookupd: tuple[str, ...] = field(repr=False)
+    nsqd_http: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
+    observer: object
+
+    def writer_keywords(self) -> dict[str, Any]:
+        """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
+        keywords = options_for_writer(self.options)
+        if self.nsqd or not self.lookupd:
+            return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
+        return {**keywords, "lookupd_http_addresses": self.lookupd}
+
+    def reader_keywords(self) -> dict[str, Any]:
+        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds."""
+        keywords = options_for_reader(self.options)
+        if self.lookupd:
+            return {**keywords, "lookupd_http_addresses": self.lookupd}
+        return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

@@ -5,8 +5,8 @@ Knows no connection and no handler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -15,12 +15,11 @@ from django.core.exceptions import ImproperlyConfigured
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.settings import (
+    ClientSettings,
     did_you_mean,
     known_options,
     load_observer,
     make_observer,
-    options_for_reader,
-    options_for_writer,
 )
 
 __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems"]
@@ -55,31 +54,11 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Alias:
+class Alias(ClientSettings):
     """One entry of GNSQSYNC that has no problem in its keys."""
 
     name: str
-    nsqd: tuple[str, ...]
-    # Not shown: these may hold secrets, and a framework prints what a failed frame held.
-    lookupd: tuple[str, ...] = field(repr=False)
-    nsqd_http: tuple[str, ...] = field(repr=False)
-    options: Mapping[str, Any] = field(repr=False)
-    observer: object
     is_memory: bool
-
-    def writer_keywords(self) -> dict[str, Any]:
-        """Publishes go to NSQD, or without it to whatever LOOKUPD lists."""
-        keywords = options_for_writer(self.options)
-        if self.nsqd or not self.lookupd:
-            return {**keywords, "nsqd_tcp_addresses": self.nsqd}
-        return {**keywords, "lookupd_http_addresses": self.lookupd}
-
-    def reader_keywords(self) -> dict[str, Any]:
-        """Consumed is from whatever LOOKUPD lists, or without it from NSQD."""
-        keywords = options_for_reader(self.options)
-        if self.lookupd:
-            return {**keywords, "lookupd_http_addresses": self.lookupd}
-        return {**keywords, "nsqd_tcp_addresses": self.nsqd}
 
     def make_observer(self, topic: str, channel: str) -> Observer | None:
         """What OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""

@@ -6,7 +6,7 @@ Knows no connection and no handler.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flask import Flask
@@ -14,11 +14,10 @@ from flask import Flask
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.settings import (
+    ClientSettings,
     did_you_mean,
     known_options,
     make_observer,
-    options_for_reader,
-    options_for_writer,
 )
 
 __all__ = ["KEYS", "Settings", "is_memory", "read_settings"]
@@ -48,29 +47,10 @@ _ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ClientSettings):
     """The config of one application, checked."""
 
-    nsqd: tuple[str, ...]
-    # Not shown: these may hold secrets, and a debugger prints what a failed frame held.
-    lookupd: tuple[str, ...] = field(repr=False)
-    nsqd_http: tuple[str, ...] = field(repr=False)
-    options: Mapping[str, Any] = field(repr=False)
-    observer: object
-
-    def writer_keywords(self) -> dict[str, Any]:
-        """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
-        keywords = options_for_writer(self.options)
-        if self.nsqd or not self.lookupd:
-            return {**keywords, "nsqd_tcp_addresses": self.nsqd or "127.0.0.1:4150"}
-        return {**keywords, "lookupd_http_addresses": self.lookupd}
-
-    def reader_keywords(self) -> dict[str, Any]:
-        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds."""
-        keywords = options_for_reader(self.options)
-        if self.lookupd:
-            return {**keywords, "lookupd_http_addresses": self.lookupd}
-        return {**keywords, "nsqd_tcp_addresses": self.nsqd or "127.0.0.1:4150"}
+    NSQD_BY_DEFAULT = "127.0.0.1:4150"
 
     def make_observer(self, topic: str, channel: str) -> Observer | None:
         """What NSQ_OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""
