@@ -25,7 +25,7 @@ _CHUNK_SECONDS = 0.001
 _CHUNK_MAX = 64
 # A chunk that takes longer than this was cut for faster handlers than it has met.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS
-# A lone worker that has more to do may leave FINs unsent this long.
+# A worker that has more to do may leave FINs unsent this long.
 _FLUSH_SECONDS = 0.001
 
 # attempts is a 16 bit number, so no message is above this one.
@@ -146,10 +146,8 @@ class Dispatch:
 
     def _work(self, number: int) -> None:
         get, empty, now = self._queue.get, self._queue.empty, self._runtime.now
-        # With one worker an empty queue is known to be empty, so FINs of several chunks can
-        # share a send; with more, each chunk sends its own.
-        alone = self._concurrency == 1
         at_work = self._at_work
+        # Whose FINs wait for those of the next chunk, to share a send.
         unsent: Connection | None = None
         turns: Intake | None = None
         flushed_at = 0.0
@@ -160,7 +158,7 @@ class Dispatch:
                 if read is not None:
                     messages = read
                 else:
-                    chunk: _Chunk | None = get()
+                    chunk: _Chunk | None = get() if unsent is None else self._next_or_send(unsent)
                     if chunk is None:
                         ended_as_told = True
                         break
@@ -175,7 +173,7 @@ class Dispatch:
                 ended = now()
                 del at_work[number]
                 self._pace += (max(1e-7, (ended - started) / len(messages)) - self._pace) * 0.25
-                if alone and all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
+                if all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
                     unsent = connection
                     continue
                 flushed_at = ended
@@ -198,6 +196,17 @@ class Dispatch:
             self._tell_handler()
             self._working.remove(number)
             self._outcomes.on_settled()
+
+    def _next_or_send(self, unsent: Connection) -> _Chunk | None:
+        """The next chunk; where another worker was quicker, after a send and a wait."""
+        chunk: _Chunk | None
+        try:
+            chunk = self._queue.get_nowait()
+        except TimeoutError:
+            unsent.outbox.flush(PASSING_WAIT)
+            self._outcomes.on_chunk_sent()
+            chunk = self._queue.get()
+        return chunk
 
     def _handle(
         self, connection: Connection, messages_left: Iterator[Message], started: float

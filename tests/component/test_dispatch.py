@@ -65,9 +65,12 @@ class Bench:
         self.give_up: Callable[[Message], bool] = lambda message: True
         self.dispatch: Any = None
 
-    def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
+    def make(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
         options = {"concurrency": 1, "max_attempts": 5, "report_all": True, **options}
         self.dispatch = Dispatch(choose(self.world.runtime), handler, outcomes=self, **options)
+
+    def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
+        self.make(handler, **options)
         self.dispatch.start()
 
     def put(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
@@ -128,6 +131,17 @@ def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
     bench.idle()
     world.eventually(lambda: len(bench.chunks) >= before + 4)
     assert bench.chunks[-4:] == [(1, 0, 0)] * 4
+
+
+def test_what_was_kept_for_the_next_chunk_is_sent_when_another_worker_has_that_one(
+    bench: Bench, world: World
+) -> None:
+    bench.make(lambda message: None, concurrency=2)
+    # As each worker sees it before another one takes the last chunk.
+    bench.dispatch._queue.empty = lambda: False
+    bench.dispatch.start()
+    bench.put(b"x")
+    world.eventually(lambda: bench.connection.flushes == 1 and bench.sent == 1)
 
 
 def test_slow_messages_are_shared_one_by_one(bench: Bench, world: World) -> None:
