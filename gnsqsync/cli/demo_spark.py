@@ -1,7 +1,7 @@
 """``gnsqsync demo --spark``: three embedded nsqds, the archive job, a SIGKILL, and a count.
 
-Knows what is archived, when a worker dies and how the files are counted. What is published is the
-plain demo's; drawing is demo_spark_view's.
+Knows what is archived, when a worker dies and how the files are counted. What is published is
+demo_lines', as in the plain demo; drawing is demo_spark_view's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.common import Flag, Signals, rate_text
-from gnsqsync.cli.demo import (
+from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
     Verdict,

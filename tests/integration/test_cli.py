@@ -19,7 +19,8 @@ import pytest
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.common import OnceAMinute
-from gnsqsync.cli.demo import failing_numbers, read_lines, verify
+from gnsqsync.cli.demo import failing_numbers
+from gnsqsync.cli.demo_lines import read_lines, verify
 from tests.support.servers import Server, Site, unique
 
 ROOT = Path(__file__).parents[2]
@@ -466,15 +467,15 @@ def test_demo_with_a_file(tmp_path: Path, content: bytes) -> None:
 # Runs the demo with a publisher that leaves line 17 out and sends line 3 twice.
 LOSSY = """
 import sys
-from gnsqsync.cli import demo, main
+from gnsqsync.cli import demo, demo_lines, main
 
-numbered = demo.batches
+numbered = demo_lines.batches
 
 def lossy(lines, start, step):
     for bodies in numbered(lines, start, step):
         yield [b for b in bodies if not b.startswith(b"17\\t")] + bodies[2:3] * (start == 0)
 
-demo.batches = lossy
+demo_lines.batches = lossy
 demo.PATIENCE = 5.0
 sys.exit(main(sys.argv[1:]))
 """
