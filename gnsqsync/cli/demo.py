@@ -1,8 +1,7 @@
 """``gnsqsync demo``: two embedded nsqds, several publishers, one consumer, and a count at the end.
 
-Knows what it shows and which handlers fail. What is published and verified is demo_lines'; drawing
-is demo_view's. Of
-``--spark`` it knows only that demo_spark has it.
+Knows what it shows and which handlers fail. What is published and verified is demo_lines',
+drawing is demo_view's. Of ``--spark`` it knows only that demo_spark has it.
 """
 
 from __future__ import annotations
