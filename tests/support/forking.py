@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import posix
 import sys
 import traceback
 import urllib.request
@@ -51,7 +52,7 @@ class Child:
         assert os.read(self._pipe, 10) == b"good", "the child failed"
         os.close(self._pipe)
         try:
-            os.waitpid(self._pid, 0)
+            posix.waitpid(self._pid, 0)  # never gevent's
         except ChildProcessError:
             pass  # gevent's child watcher was first
 
