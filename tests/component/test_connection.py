@@ -337,7 +337,7 @@ def test_silence_for_two_heartbeats_is_the_end(
         world.eventually(lambda: caplog.text.count("was silent for 2 s") == 2)
         # Dialled again, and not only noticed.
         world.eventually(lambda: len(quiet.received("SUB")) == 2)
-        assert reader.stats().connections
+        world.eventually(lambda: reader.stats().connections)
 
 
 @pytest.mark.parametrize(
