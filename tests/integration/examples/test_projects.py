@@ -12,12 +12,15 @@ from tests.support.applications import line_of
 from tests.support.programs import Program
 from tests.support.texts import EXAMPLES, ROOT
 
-SHOP, COUNTER = EXAMPLES / "shop", EXAMPLES / "link_counter"
+SHOP = EXAMPLES / "shop"
 
 
 def test_the_tests_of_the_shop(tmp_path: Path) -> None:
-    words = ["python", "-W", "error", "manage.py", "test", "--noinput"]
-    output = Program(words, tmp_path, {"SHOP_DATA": str(tmp_path)}, cwd=SHOP).end()
+    """By the line of the page, in a checkout, where the tests of gnsqsync lie beside it."""
+    line = "docs/examples/shop/manage.py test orders"
+    assert f"   $ .venv/bin/python {line}\n" in (EXAMPLES / "shop.rst").read_text()
+    words = ["python", "-W", "error", *line.split(), "--noinput"]
+    output = Program(words, tmp_path, {"SHOP_DATA": str(tmp_path)}, cwd=ROOT).end()
     assert re.search(r"Ran \d+ tests", output) and "\nOK\n" in output
 
 
@@ -32,8 +35,11 @@ def test_the_shop_is_ready_for_its_handlers(tmp_path: Path) -> None:
 
 
 def test_the_tests_of_the_link_counter(tmp_path: Path) -> None:
-    output = Program(["python", "-m", "pytest", "-p", "no:cacheprovider"], tmp_path, cwd=COUNTER)
-    assert re.search(r"\d+ passed in", output.end())
+    line = "-m pytest -c /dev/null docs/examples/link_counter"
+    page = (EXAMPLES / "link-counter.rst").read_text()
+    assert f" && .venv/bin/python {line}\n" in page
+    words = ["python", *line.split(), "-p", "no:cacheprovider"]
+    assert re.search(r"\d+ passed in", Program(words, tmp_path, cwd=ROOT).end())
 
 
 @pytest.mark.parametrize(("name", "extra"), [("shop", "django"), ("link-counter", "flask")])

@@ -1,4 +1,4 @@
-"""``manage.py test``: no nsqd, no browser."""
+"""``manage.py test orders``: no nsqd, no browser."""
 
 from __future__ import annotations
 
