@@ -240,5 +240,5 @@ def _profile(points: Sequence[Mapping[str, Any]]) -> Lines:
 
 def _kernel(points: Sequence[Mapping[str, Any]]) -> Lines:
     return [["Row", "Client", *kernel.TITLES.values()]] + [
-        [p["row"], p["client"], *(f"{p[name]:.2f}" for name in kernel.TITLES)] for p in points
+        [p["row"], p["client"], *(f"{p[name]:.3f}" for name in kernel.TITLES)] for p in points
     ]
