@@ -366,11 +366,7 @@ class Dispatch:
 
     def drain(self) -> Iterator[tuple[Connection, Message]]:
         """Take out what no handler has begun."""
-        while True:
-            try:
-                chunk: _Chunk | None = self._queue.get_nowait()
-            except TimeoutError:
-                break
+        for chunk in self._taken_out():
             if chunk is not None:
                 connection, messages, _ = chunk
                 for message in messages:
@@ -385,11 +381,7 @@ class Dispatch:
         """Take out what no handler has begun of one connection; the rest stays queued."""
         mine: list[Message] = []
         others: list[_Chunk | None] = []
-        while True:
-            try:
-                chunk: _Chunk | None = self._queue.get_nowait()
-            except TimeoutError:
-                break
+        for chunk in self._taken_out():
             if chunk is not None and chunk[0] is connection:
                 mine.extend(chunk[1])
             else:
@@ -397,6 +389,15 @@ class Dispatch:
         for chunk in others:
             self._queue.put(chunk)
         yield from mine
+
+    def _taken_out(self) -> Iterator[_Chunk | None]:
+        """Each chunk that waits, until the queue is empty."""
+        while True:
+            try:
+                chunk: _Chunk | None = self._queue.get_nowait()
+            except TimeoutError:
+                return
+            yield chunk
 
     def stop(self) -> None:
         """Tell every worker to end after what it has in hand."""

@@ -77,15 +77,10 @@ class Queue(Protocol):
     def get_nowait(self) -> Any: ...
 
 
-class TimedQueue(Protocol):
+class TimedQueue(Queue, Protocol):
     """A Queue, dearer, whose ``get()`` raises TimeoutError after ``timeout`` seconds."""
 
-    @property
-    def put(self) -> Callable[[Any], None]: ...
-    @property
-    def empty(self) -> Callable[[], bool]: ...
     def get(self, timeout: float | None = None) -> Any: ...
-    def get_nowait(self) -> Any: ...
 
 
 class Task(Protocol):

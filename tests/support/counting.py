@@ -312,7 +312,7 @@ class CountingLatch:
 class CountingQueue:
     """A queue whose puts are counted as hops; waiting under a lock is noted."""
 
-    def __init__(self, runtime: CountingRuntime, inner: Queue | TimedQueue) -> None:
+    def __init__(self, runtime: CountingRuntime, inner: Queue) -> None:
         self._runtime = runtime
         self._inner = inner
         self.empty = inner.empty
