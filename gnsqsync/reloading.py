@@ -12,13 +12,15 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 from gnsqsync.runtime import Event, choose
 from gnsqsync.supervisor import Place
 
-__all__ = ["Files", "reloaded_place", "run_reloading"]
+__all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 
 # Tells the child what it is; the value is the process id of the one that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
@@ -48,13 +50,14 @@ class Files:
         self._installed = {Path(sysconfig.get_path(key)).resolve() for key in keys}
         self._seen = self._look()
 
-    def changed(self) -> Path | None:
-        """A file that came, went or was written since this was asked last."""
+    def changed(self) -> list[Path]:
+        """The files that came, went or were written since this was asked last, sorted."""
         before, self._seen = self._seen, self._look()
-        for path in sorted(before.keys() | self._seen.keys()):
-            if before.get(path) != self._seen.get(path):
-                return path
-        return None
+        return sorted(
+            path
+            for path in before.keys() | self._seen.keys()
+            if before.get(path) != self._seen.get(path)
+        )
 
     def _look(self) -> dict[Path, int]:
         times = {}
@@ -79,6 +82,16 @@ class Files:
                 yield from path.parent.rglob("*.py")
             else:
                 yield path
+
+
+def forget_compiled(path: Path) -> None:
+    """Have Python compile that file anew.
+
+    By itself it takes the compiled file for valid when size and whole second of the change agree,
+    as they do when one letter is mended soon after a start.
+    """
+    with suppress(OSError):  # who may not remove it has not written it just now either
+        os.unlink(cache_from_source(path))
 
 
 def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
@@ -138,9 +151,11 @@ class _Reloader:
     def _wait_for_change(self) -> None:
         ended = False
         while not self._asked_now.wait(_LOOK_SECONDS):
-            path = self._files.changed()
-            if path is not None:
-                self._say(f"{path} changed; starting again")
+            changed = self._files.changed()
+            if changed:
+                for path in changed:
+                    forget_compiled(path)
+                self._say(f"{changed[0]} changed; starting again")
                 return
             assert self._child is not None
             code = self._child.poll()

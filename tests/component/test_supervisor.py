@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.reloading import Files, reloaded_place
+from gnsqsync.reloading import Files, forget_compiled, reloaded_place
 from gnsqsync.stats import StopResult
 from gnsqsync.supervisor import Ending, Place, StopSignals, supervise
 from tests.support.interpreter import run_script
@@ -114,16 +114,38 @@ def test_files_of_the_program_are_watched(tmp_path: Path, monkeypatch: pytest.Mo
         module.__file__ = str(path)
         monkeypatch.setitem(sys.modules, name, module)
     files = Files()
-    assert files.changed() is None
+    assert files.changed() == []
     assert not any("site-packages" in str(path) for path in files._seen)
     for path in (package, part, single):
         os.utime(path, ns=(1, 1))
-        assert files.changed() == path
-        assert files.changed() is None
+        assert files.changed() == [path]
+        assert files.changed() == []
     new = tmp_path / "shop" / "new.py"
     new.touch()
-    assert files.changed() == new
+    assert files.changed() == [new]
     new.unlink()
-    assert files.changed() == new
+    assert files.changed() == [new]
     (tmp_path / "beside.py").touch()
-    assert files.changed() is None
+    assert files.changed() == []
+
+
+def test_a_change_that_python_would_not_notice_is_compiled(tmp_path: Path) -> None:
+    source = tmp_path / "shop.py"
+
+    def version() -> str:
+        return run_script(
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.dont_write_bytecode = False",
+            "import shop; print(shop.version)",
+        )
+
+    def write(number: int) -> None:
+        source.write_text(f"version = {number}\n")
+        os.utime(source, (1_700_000_000, 1_700_000_000))
+
+    write(1)
+    assert version() == "1"
+    write(2)
+    assert version() == "1"
+    forget_compiled(source)
+    assert version() == "2"
+    forget_compiled(tmp_path / "never_compiled.py")

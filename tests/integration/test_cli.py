@@ -75,13 +75,11 @@ def started(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Pop
         env=environment(),
         **options,
     )
-    try:
-        with process:
+    with process:  # waits for its end
+        try:
             yield process
-            if process.poll() is None:
-                process.kill()
-    finally:
-        process.kill()
+        finally:
+            process.kill()
 
 
 def tcp(server: Server) -> str:

@@ -56,12 +56,7 @@ class Program:
                 stdin=lines,
                 stdout=output,
                 stderr=output,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "PYTHONDONTWRITEBYTECODE": "1",
-                    **(environment or {}),
-                },
+                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
                 start_new_session=True,
             )
 

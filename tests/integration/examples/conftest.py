@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.browser import Unavailable, open_browser, show_as
@@ -86,11 +87,10 @@ def check_page(browser: Chrome) -> None:
 
 def follow(browser: Chrome, by: str, name: str) -> None:
     """Click what leads to another page, or to the same one anew; returns when that is there."""
-    before = browser.find_element(By.TAG_NAME, "html")
+    browser.execute_script("window.isBefore = true")
     browser.find_element(by, name).click()
-    waiting = WebDriverWait(browser, 60)
-    waiting.until(staleness_of(before))
-    waiting.until(lambda _: browser.execute_script("return document.readyState") == "complete")
+    arrived = "return !window.isBefore && document.readyState === 'complete'"
+    WebDriverWait(browser, 60).until(lambda _: ask(browser, arrived))
 
 
 def submit(browser: Chrome) -> None:
@@ -100,4 +100,11 @@ def submit(browser: Chrome) -> None:
 def text_of(browser: Chrome, selector: str = "main") -> str:
     """What is read there; empty where nothing is. In one step, as a page may renew itself."""
     script = "return document.querySelector(arguments[0])?.innerText ?? ''"
-    return str(browser.execute_script(script, selector))
+    return str(ask(browser, script, selector))
+
+
+def ask(browser: Chrome, script: str, *arguments: object) -> Any:
+    """What the script returns, run again while it fails: it does, with any error of the driver's,
+    in the moment in which one page gives way to the next."""
+    waiting = WebDriverWait(browser, 60, ignored_exceptions=[WebDriverException])
+    return waiting.until(lambda _: [browser.execute_script(script, *arguments)])[0]
