@@ -161,6 +161,7 @@ class Reader:
         for url in lookupds:
             self._check_lookupd(url)
         self._run: RunningReader | None = None
+        self._stop_asked: float | None = None
 
     # -- lifecycle -----------------------------------------------------------------------------
 
@@ -180,6 +181,9 @@ class Reader:
         if first is not run:
             raise ClosedError("a Reader is started once; make a new one to consume again")
         self._run = run
+        # One that came before that line has not reached the run.
+        if self._stop_asked is not None:
+            run.stop(self._stop_asked)
         run.start()
         # What was added or removed before the line that published the run, and after the copy.
         for address in self._nsqds.keys() ^ set(setup.nsqds):
@@ -196,9 +200,11 @@ class Reader:
         """Ask the reader to end; returns at once. From a signal handler or a handler, too.
 
         Handlers at work have ``timeout`` seconds to finish; what none has begun is requeued. A
-        second call can only shorten the time; ``stop(0)`` forces.
+        second call can only shorten the time; ``stop(0)`` forces. Before ``start()`` it has that
+        one end as soon as it begins.
         """
         check_duration("timeout", timeout)
+        self._stop_asked = timeout
         run = self._run
         if run is not None:
             run.stop(timeout)

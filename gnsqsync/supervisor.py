@@ -145,12 +145,7 @@ class StopSignals:
         if os.isatty(2):
             again = "once more forces" if self.count == 1 else "once more ends at once"
             os.write(2, f"\nstopping; {again}\n".encode())
-        self.repeat()
-
-    def repeat(self) -> None:
-        """Tell ``stop`` once more what was received, if anything was."""
-        if self.count:
-            self._stop(self._timeout if self.count == 1 else 0.0)
+        self._stop(self._timeout if self.count == 1 else 0.0)
 
 
 def run_readers(
@@ -171,8 +166,6 @@ def run_readers(
     with StopSignals(group.stop, stop_timeout, place.signals) as signals:
         try:
             group.start(block=False)
-            # One that came before the last of them was there has not reached that one.
-            signals.repeat()
             if on_start is not None:
                 on_start()
             for reader in readers:

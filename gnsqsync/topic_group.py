@@ -82,6 +82,7 @@ class TopicGroup(Group):
         if not self._lookups.urls:
             raise ConfigError("a TopicGroup needs lookupd_http_addresses, at least one address")
         self._following: _Following | None = None
+        self._stop_asked: float | None = None
 
     @property
     def readers(self) -> tuple[Reader, ...]:
@@ -92,6 +93,7 @@ class TopicGroup(Group):
     def stop(self, timeout: float = 30.0) -> None:
         """Ask every reader to end, and start none any more; returns at once. See Reader.stop."""
         check_duration("timeout", timeout)
+        self._stop_asked = timeout
         following = self._following
         if following is not None:
             following.stop(timeout)
@@ -101,6 +103,9 @@ class TopicGroup(Group):
         self._following = following = _Following(
             self._pattern, self._make_reader, self._lookups, runtime, members
         )
+        # One that came before that line has not reached the thread.
+        if self._stop_asked is not None:
+            following.stop(self._stop_asked)
         return (following.start(),)
 
 

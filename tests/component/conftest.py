@@ -30,10 +30,12 @@ class Client(Clients):
         options.setdefault("runtime", self.world.runtime)
         return self.keep(Writer([address(nsqd) for nsqd in nsqds], **options))
 
-    def reader(self, handler: Any, *nsqds: ScriptedNsqd, **options: Any) -> Reader:
+    def reader(
+        self, handler: Any, *nsqds: ScriptedNsqd, kind: type[Reader] = Reader, **options: Any
+    ) -> Reader:
         options.setdefault("runtime", self.world.runtime)
         options.setdefault("nsqd_tcp_addresses", [address(nsqd) for nsqd in nsqds])
-        return self.keep(Reader("t", "ch", handler, **options))
+        return self.keep(kind("t", "ch", handler, **options))
 
     def consume(self, handler: Any, *nsqds: ScriptedNsqd, **options: Any) -> Reader:
         """A Reader that has started."""

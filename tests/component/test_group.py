@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnsqsync import Message, ReaderGroup
+from gnsqsync import Message, Reader, ReaderGroup
 from gnsqsync.errors import BadTopic, ClosedError, ConfigError
 from gnsqsync.stats import StopResult
 from tests.component.conftest import Client
@@ -35,6 +35,32 @@ def test_one_that_fails_ends_the_others(client: Client, world: World, number: in
         with pytest.raises(BadTopic):
             task.join()
         assert readers[1 - number].join(0) == StopResult(0, 0)
+
+
+def test_one_that_fails_before_the_next_has_started(client: Client, world: World) -> None:
+    class Late(Reader):
+        def start(self, block: bool = True) -> StopResult | None:
+            with pytest.raises(BadTopic):
+                readers[0].join(15.0)
+            # What watches the first one has told all by then.
+            world.eventually(lambda: self._stop_asked is not None)
+            return super().start(block)
+
+    bad = ScriptedNsqd([automatic(hooks={"SUB": refuse})])
+    with bad, ScriptedNsqd() as good:
+        readers = [client.reader(print, bad), client.reader(print, good, kind=Late)]
+        task = world.spawn(ReaderGroup(readers, runtime=world.runtime).start)
+        with pytest.raises(BadTopic):
+            task.join()
+        assert readers[1].join(0) == StopResult(0, 0)
+
+
+def test_a_stop_before_the_start(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        readers = [client.reader(print, nsqd), client.reader(print, nsqd)]
+        group = ReaderGroup(readers, runtime=world.runtime)
+        group.stop()
+        assert world.spawn(group.start).join() == [StopResult(0, 0)] * 2
 
 
 def test_a_group_that_cannot_start_leaves_nothing_running(client: Client, world: World) -> None:

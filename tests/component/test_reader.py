@@ -142,6 +142,14 @@ def test_stop_in_a_handler_and_before_it_returns(client: Client, world: World) -
         world.eventually(lambda: nsqd.received("FIN") and nsqd.received("CLS"))
 
 
+def test_stop_before_the_start(client: Client, world: World) -> None:
+    """As by a signal whose handler was installed just before start()."""
+    with ScriptedNsqd() as nsqd:
+        reader = client.reader(print, nsqd)
+        reader.stop()
+        assert world.spawn(reader.start).join() == CLEAN
+
+
 def test_stop_wakes_for_a_message_that_nsqd_took_back(client: Client, world: World) -> None:
     kept: list[Message] = []
 

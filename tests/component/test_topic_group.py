@@ -305,6 +305,14 @@ def test_a_stop_while_a_reader_is_made(
     assert groups.made == ["a"]
 
 
+def test_a_stop_before_the_start(groups: Groups, world: World, lookupd: FakeServer) -> None:
+    lists(lookupd, "a")
+    group = groups("", lookupd)
+    group.stop()
+    assert world.spawn(group.start).join() == []
+    assert groups.made == []
+
+
 def test_a_stop_from_a_handler(
     groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
 ) -> None:
@@ -334,7 +342,6 @@ def test_a_stop_does_not_wait_for_the_next_round(
     group = groups("", lookupd)
     with pytest.raises(ClosedError, match="the TopicGroup is not started"):
         group.join()
-    group.stop()
     with group:
         world.eventually(lambda: lookupd.requests)
         with pytest.raises(ClosedError, match="a TopicGroup is started once"):
