@@ -1,4 +1,4 @@
-"""The runtime of native threads, locks and sockets.
+"""The runtime of native threads, locks and queues.
 
 Takes each of them as Python made it, so that it also works where gevent patched sockets only.
 Knows nothing of what runs in the threads.
@@ -6,15 +6,9 @@ Knows nothing of what runs in the threads.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import logging
-import math
-import os
 import queue
-import select
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,14 +16,11 @@ from typing import Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import base, dial, world
+from gnsqsync.runtime.native_sockets import NativeListener, NativeSocket
 
 __all__ = ["ThreadRuntime"]
 
 logger = logging.getLogger("gnsqsync.runtime")
-
-# MSG_NOSIGNAL: an application may have set SIGPIPE back to its deadly default.
-_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
-_TIMEVAL = struct.Struct("@ll")
 
 
 class ThreadRuntime(base.Runtime):
@@ -93,10 +84,10 @@ class ThreadRuntime(base.Runtime):
     ) -> base.Socket:
         assert cutter is None or isinstance(cutter, dial.Cutter)
         sock = dial.connect(self._net, address, timeout, local, cutter)
-        return _Socket(sock, dial.peer_of(sock, address))
+        return NativeSocket(sock, dial.peer_of(sock, address))
 
     def listen(self, address: Address, backlog: int = 128) -> base.Listener:
-        return _Listener(dial.listen(self._net, address, backlog), self._new_lock())
+        return NativeListener(dial.listen(self._net, address, backlog), self._new_lock())
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
@@ -278,134 +269,3 @@ class _Latch:
             return self.released
         self.release()  # for the next waiter
         return True
-
-
-class _Socket:
-    """A blocking socket; the read timeout is the kernel's, so that sends know nothing of it."""
-
-    __slots__ = ("_read_timeout", "_recv", "_sock", "local", "peer")
-
-    def __init__(self, sock: Any, peer: str) -> None:
-        self._sock = sock
-        self._recv = sock.recv
-        self._read_timeout: float | None = None
-        self.peer = peer
-        self.local = dial.name_of(sock.family, sock.getsockname())
-
-    def recv(self, size: int) -> bytes:
-        try:
-            data: bytes = self._sock.recv(size)
-        except BlockingIOError:
-            raise TimeoutError(
-                f"nothing from {self.peer} for {self._read_timeout:g} seconds"
-            ) from None
-        return data
-
-    def receive(self, chunks: deque[bytes], size: int) -> None:
-        try:
-            # From the system call into ``chunks`` all is C: no place where an interrupt is raised.
-            chunks.extend(map(self._recv, (size,)))
-        except BlockingIOError:
-            raise TimeoutError(
-                f"nothing from {self.peer} for {self._read_timeout:g} seconds"
-            ) from None
-
-    def send(self, data: bytes | memoryview) -> int:
-        try:
-            sent: int = self._sock.send(data, _SEND_FLAGS)
-        except BlockingIOError:
-            return 0
-        return sent
-
-    def wait_writable(self, timeout: float | None) -> bool:
-        return _wait(self._sock, select.POLLOUT, timeout)
-
-    def set_read_timeout(self, seconds: float | None) -> None:
-        if seconds is None:
-            whole, micros = 0, 0  # which the kernel reads as "for ever"
-        else:
-            whole, micros = divmod(max(math.ceil(seconds * 1e6), 1), 1_000_000)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(whole, micros))
-        self._read_timeout = seconds
-
-    def end_sending(self) -> None:
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # closed or reset before: the peer waits for nothing
-
-    def shutdown(self) -> None:
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # closed or reset before: nobody waits in recv() then
-
-    def close(self) -> None:
-        self._sock.close()
-
-    abandon = close
-
-    def fileno(self) -> int:
-        descriptor: int = self._sock.fileno()
-        return descriptor
-
-    def __repr__(self) -> str:
-        return f"<socket {self.local} to {self.peer}>"
-
-
-class _Listener:
-    def __init__(self, sock: Any, accepting: base.Lock) -> None:
-        self._sock = sock
-        # Held while accept() waits: close() may not free a descriptor number in use.
-        self._accepting = accepting
-        self._closed = False
-        # Not blocking, because a connection can vanish between poll() and accept().
-        sock.setblocking(False)
-        self.address = dial.address_of(sock.family, sock.getsockname())
-
-    def accept(self, timeout: float | None = None) -> base.Socket:
-        deadline = None if timeout is None else base.Runtime.now() + timeout
-        while True:
-            left = None if deadline is None else deadline - base.Runtime.now()
-            with self._accepting:
-                # Once closed the descriptor is -1, which _wait() refuses.
-                if not _wait(self._sock, select.POLLIN, left):
-                    raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds")
-                try:
-                    accepted, _ = self._sock.accept()
-                except (BlockingIOError, ConnectionAbortedError):
-                    continue
-            native = type(self._sock)
-            if type(accepted) is not native:  # gevent's, where only sockets are patched
-                accepted = native(self._sock.family, socket.SOCK_STREAM, 0, accepted.detach())
-            accepted.setblocking(True)
-            if accepted.family != socket.AF_UNIX:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return _Socket(accepted, dial.peer_of(accepted))
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        except OSError:
-            pass
-        with self._accepting:
-            self._sock.close()
-        if self.address.path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.address.path)
-
-
-def _wait(sock: Any, condition: int, timeout: float | None) -> bool:
-    """Whether ``sock`` is ready, broken or shut down before ``timeout`` seconds are over."""
-    descriptor = sock.fileno()
-    if descriptor < 0:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    poll = world.native("select", "poll")()
-    poll.register(descriptor, condition)
-    milliseconds = None
-    if timeout is not None:
-        milliseconds = min(max(math.ceil(timeout * 1000), 0), 2**31 - 1)
-    return bool(poll.poll(milliseconds))
