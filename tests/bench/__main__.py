@@ -17,6 +17,7 @@ from tests.bench import (
     instructions,
     kernel,
     machine,
+    memory,
     pages,
     pictures,
     profiles,
@@ -55,7 +56,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--instructions", action="store_true", help="instructions a message, by valgrind"
     )
     parser.add_argument(
-        "--profile", action="store_true", help="where the time of ours goes, by py-spy and perf"
+        "--profile",
+        action="store_true",
+        help="where time and memory of ours go, by py-spy, perf and tracemalloc",
     )
     what.add_argument(
         "--docs", action="store_true", help="all of it, and the tables and pictures of the docs"
@@ -162,6 +165,8 @@ def measure(
         text += ["Where the time goes:", profiles.table(found["profile"])]
         found["kernel"] = kernel.run(bench, progress)
         text += ["What of it is the kernel's:", kernel.table(found["kernel"])]
+        found["memory"] = memory.run(bench, progress)
+        text += ["What the memory is made of:", memory.table(found["memory"])]
     return found, "\n".join(text)
 
 

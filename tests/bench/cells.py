@@ -202,8 +202,12 @@ class Bench:
         timeout: float | None = None,
         steps: Sequence[tuple[float, int]] = (),
         flavour: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """What the runner printed. ``steps``: rates and messages, instead of the row's rate."""
+        """What the runner printed. ``steps``: rates and messages, instead of the row's rate.
+
+        ``environment``: variables besides those of the client.
+        """
         self._topics += 1
         server = self.servers[layout.name]
         topic, channel = f"bench-{self._topics}", "bench" if row.consumes else ""
@@ -226,7 +230,7 @@ class Bench:
                     "cpu": order.cpu,
                     "steps": steps or [(row.rate, row.warmup + messages)],
                 }
-            result = self.child(client, order, pacer, timeout)
+            result = self.child(client, order, pacer, timeout, environment)
             if not row.consumes:
                 said = result["messages"] + (row.warmup if client.name != "nsq-bench" else 0)
                 received = server.published(topic)
@@ -272,6 +276,7 @@ class Bench:
         order: Order,
         pacer: dict[str, Any] | None = None,
         timeout: float | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Run one child process to its end, a publisher beside it, and return what it printed."""
         timeout = timeout or self._plan.cell_timeout
@@ -279,7 +284,7 @@ class Bench:
         if order.cpu is not None and client.runner in client.go:
             # Before Go counts its CPUs, which it does once, at start.
             command = pinned(order.cpu, command)
-        child = start(command, client.environment())
+        child = start(command, {**client.environment(), **(environment or {})})
         with contextlib.ExitStack() as stack:
             stack.callback(_end, child)
             if pacer is not None:

@@ -45,6 +45,7 @@ def write(found: Mapping[str, Any], folder: Path) -> None:
         "instructions": _instructions(found["instructions"]),
         "profile": _profile(found["profile"]),
         "kernel": _kernel(found["kernel"]),
+        "memory-parts": _memory(found["memory"]),
     }
     for name, lines in tables.items():
         with open(folder / f"{name}.csv", "w", newline="") as file:
@@ -241,4 +242,15 @@ def _profile(points: Sequence[Mapping[str, Any]]) -> Lines:
 def _kernel(points: Sequence[Mapping[str, Any]]) -> Lines:
     return [["Row", "Client", *kernel.TITLES.values()]] + [
         [p["row"], p["client"], *(f"{p[name]:.3f}" for name in kernel.TITLES)] for p in points
+    ]
+
+
+def _memory(points: Sequence[Mapping[str, Any]]) -> Lines:
+    titles = {
+        "measured": "all, above the imports",
+        "one arena": "all, with MALLOC_ARENA_MAX=1",
+        "objects": "Python's objects while 2500 messages wait",
+    }
+    return [["What", "MiB"]] + [
+        [titles.get(p["part"], f"made by {p['part']}"), f"{p['mib']:.2f}"] for p in points
     ]

@@ -20,6 +20,7 @@ from tests.bench import (
     counts,
     environments,
     kernel,
+    memory,
     pages,
     pictures,
     profiles,
@@ -128,6 +129,7 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         (scale, "MOST_OF_A_SIZE", 20_000_000),
         (scale, "SECONDS", 0.1),
         (counts, "MESSAGES", 2000),
+        (memory, "MESSAGES", 5000),
     ):
         monkeypatch.setattr(module, name, value)
     program, free = find(None), Layout("free", None)
@@ -140,6 +142,7 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         bench.run(measured, chosen)
         found: dict[str, Any] = report.document(bench, measured)
         found["counts"] = counts.run(bench, Progress())
+        found["memory"] = memory.run(bench, Progress())
         found["ramp"] = ramp.run(bench, Progress(), rates=(100, 2000))
         found["scale"] = scale.run(bench, program, Progress())
     found["profile"] = [{"row": "publish-1", "client": "ours", "function": "a", "part": 0.5}]
@@ -153,6 +156,10 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     found["options"] = {"rounds": 1}
     for point in found["counts"]:
         assert point["received"] >= 2000 and point["sends"] > 0 and point["recvs"] > 0
+    parts = {point["part"]: point["mib"] for point in found["memory"]}
+    # 2500 messages of 200 bytes wait.
+    assert parts["objects"] > parts["gnsqsync/wire/frames.py"] > 2500 * 200 / memory.MIB
+    assert memory.table(found["memory"])
     assert [len(mode["series"]) for mode in found["ramp"]["change_over"]] == [45, 45]
     busy = [point["busy"] for point in found["scale"]["handlers"] if point["seconds"]]
     assert all(0.1 < share <= 1 for share in busy)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +21,11 @@ from gnsqsync.runtime import choose
 def load(order: Order) -> None:
     if order.flavour == "gevent":
         import gevent.event  # noqa: F401
-    choose("threads" if order.flavour == "counting" else order.flavour)
+    choose(runtime_of(order))
+
+
+def runtime_of(order: Order) -> str:
+    return "gevent" if order.flavour == "gevent" else "threads"
 
 
 def publish(order: Order, meter: Meter) -> None:
@@ -47,7 +53,7 @@ def options(order: Order) -> dict[str, Any]:
         "max_in_flight": order.max_in_flight,
         "concurrency": order.workers,
         "latency": order.latency,
-        "runtime": order.flavour,
+        "runtime": runtime_of(order),
     }
     if order.transport == "tls":
         chosen["tls_ca_file"] = order.ca_file
@@ -71,6 +77,8 @@ def consume(order: Order, meter: Meter) -> None:
     handler = measure.counting_handler(order, meter, attrgetter("body"), done.set)
     if order.handler_seconds:
         handler = Taking(order, handler)
+    if order.flavour == "traced":
+        handler = Traced(order, meter, handler)
     chosen = options(order)
     if counting_runtime is not None:
         chosen["runtime"] = counting_runtime
@@ -78,6 +86,8 @@ def consume(order: Order, meter: Meter) -> None:
     consumer: Reader | ReaderGroup = readers[0]
     if len(readers) > 1:
         consumer = ReaderGroup(readers, max_in_flight=order.max_in_flight, runtime=order.flavour)
+    if isinstance(handler, Traced):
+        handler.reader = readers[0]
     consumer.start(block=False)
     done.wait()
     if counting_runtime is not None:
@@ -88,6 +98,39 @@ def consume(order: Order, meter: Meter) -> None:
         meter.extra = handler.work(*meter.window)
     consumer.stop(timeout=5.0)
     consumer.join()
+
+
+class Traced:
+    """A handler that begins when all messages that may be in flight are, and looks at what
+    Python's objects take then: bytes by the file that made them."""
+
+    def __init__(self, order: Order, meter: Meter, counted: Callable[[Any], None]) -> None:
+        tracemalloc.start()
+        self.reader: Reader | None = None
+        self._waiting = order.max_in_flight
+        self._meter = meter
+        self._counted = counted
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            if not self._meter.extra:
+                self._look()
+        self._counted(message)
+
+    def _look(self) -> None:
+        assert self.reader is not None
+        while self.reader.stats().in_flight < self._waiting:
+            time.sleep(0.01)
+        found = tracemalloc.take_snapshot().statistics("filename")
+        tracemalloc.stop()
+        self._meter.extra = {"objects": {_short(s.traceback[0].filename): s.size for s in found}}
+
+
+def _short(file: str) -> str:
+    """From its package or the standard library on."""
+    _, package, rest = file.rpartition("gnsqsync/")
+    return package + rest if package else Path(file).name
 
 
 class Taking:
