@@ -212,7 +212,7 @@ def test_a_long_backoff_is_told_as_the_reason(
         told = (logging.INFO, "backoff after failures")
         world.eventually(lambda: told in reasons(caplog))
         assert reader.is_in_backoff
-        assert nsqd.received("RDY")[-1].parameters == ("0",)
+        world.eventually(lambda: nsqd.received("RDY")[-1].parameters == ("0",))
         # It is one pause, and one line.
         world.sleep(0.3)
         assert reasons(caplog).count(told) == 1

@@ -51,7 +51,7 @@ def test_a_publish_that_stalls_in_a_handler(client: Client, world: World) -> Non
     outcomes: list[str] = []
     nothing = {"PUB": lambda connection, command: None}
     with ScriptedNsqd([SUBSCRIBED]) as nsqd, ScriptedNsqd([automatic(hooks=nothing)]) as stalled:
-        writer = client.writer(stalled, publish_timeout=0.5)
+        writer = client.writer(stalled, publish_timeout=3)
 
         def handler(message: Message) -> None:
             try:
