@@ -157,7 +157,8 @@ def test_more_nsqds_than_max_in_flight_are_served_in_turn(
     count, limit, turn, work = 20, 5, 0.3, 0.01
     nsqds = site.nsqds(count)
     for nsqd in nsqds:
-        client.writer(nsqd).publish_many(topic, [b"x"] * 300)
+        # More than what is handled within the bound below if nobody has to give way.
+        client.writer(nsqd).publish_many(topic, [b"x"] * 2000)
     first: dict[str, float] = {}
 
     def handler(message: Message) -> None:
@@ -181,7 +182,7 @@ def test_more_nsqds_than_max_in_flight_are_served_in_turn(
     # The formula of RdyAllocator; D is the handler's time and 0.1 s of transit. The rest is
     # for a machine that has other things to do.
     bound = math.ceil(count / limit) * (turn + work + 0.1)
-    assert max(first.values()) - connected <= bound + 3.0
+    assert max(first.values()) - connected <= bound + 15.0
     assert sampler.stop() <= limit
     assert all(connection.rdy <= 1 for connection in reader.stats().connections)
 
@@ -191,7 +192,6 @@ def test_the_survivor_holds_the_whole_limit(
 ) -> None:
     stays, leaves = site.nsqd(), site.own_nsqd()
     feeder = Feeder(client, topic, stays, leaves)
-    interval = 2.0
     client.consume(
         topic,
         lambda m: world.sleep(0.005),
@@ -199,13 +199,14 @@ def test_the_survivor_holds_the_whole_limit(
         leaves,
         max_in_flight=11,
         concurrency=4,
-        rdy_redistribute_interval=interval,
+        # At once, and not in the next round.
+        rdy_redistribute_interval=60.0,
         latency="throughput",
     )
     look = watch(stays, leaves)
     look.becomes(5, 6)
     leaves.kill()
-    look.becomes(11, 0, timeout=interval)
+    look.becomes(11, 0)
     feeder.stop()
 
 
