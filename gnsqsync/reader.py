@@ -184,17 +184,21 @@ class Reader:
         # One that came before that line has not reached the run.
         if self._stop_asked is not None:
             run.stop(self._stop_asked)
-        run.start()
-        # What was added or removed before the line that published the run, and after the copy.
-        for address in self._nsqds.keys() ^ set(setup.nsqds):
-            self._want_nsqd(run, address)
-        for url in self._lookupds.keys() ^ set(setup.lookupds):
-            self._want_lookupd(run, url)
-        if block:
-            run.supervise_here()
-            return run.join(None)
-        run.supervise_aside()
-        return None
+        try:
+            run.start()
+            # What was added or removed before the line that published the run, and after the copy.
+            for address in self._nsqds.keys() ^ set(setup.nsqds):
+                self._want_nsqd(run, address)
+            for url in self._lookupds.keys() ^ set(setup.lookupds):
+                self._want_lookupd(run, url)
+            if not block:
+                run.supervise_aside()
+                return None
+        except BaseException as error:
+            run.end_failed_start(error)
+            raise
+        run.supervise_here()
+        return run.join(None)
 
     def stop(self, timeout: float = 30.0) -> None:
         """Ask the reader to end; returns at once. From a signal handler or a handler, too.

@@ -159,6 +159,12 @@ class RunningReader:
                 raise
             raise
 
+    def end_failed_start(self, error: BaseException) -> None:
+        """End what has started, as there may be no thread for all; who joins gets the error."""
+        self._error = self._error or error
+        self.stop(0.0)
+        self._supervise()
+
     def stop(self, timeout: float) -> None:
         self._control.put((_STOP, timeout))
 

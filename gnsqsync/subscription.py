@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
-from gnsqsync.errors import ClosedError, FinFailed, NSQError, ServerError
+from gnsqsync.errors import ClosedError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
@@ -272,12 +272,21 @@ class Subscription:
         if resumed:
             self._reports.testing()
         for connection in due:
-            task = self._runtime.spawn(
-                f"nsq-read {connection.nsqd_address}", self._serve, connection
-            )
-            with self._lock:
-                self._tasks.append(task)
+            self._spawn(connection)
         self._apply(changed)
+
+    def _spawn(self, connection: Connection) -> None:
+        address = connection.nsqd_address
+        try:
+            task = self._runtime.spawn(f"nsq-read {address}", self._serve, connection)
+        except BaseException as error:
+            # Tried again as any dial: nothing else would bring this nsqd back.
+            self._dial_failed(connection, ConnectionLost(f"no thread for {address}: {error}"))
+            if not isinstance(error, RuntimeError):
+                raise
+            return
+        with self._lock:
+            self._tasks.append(task)
 
     def _arm(self) -> None:
         """See to it that ``_tick`` runs when time alone changes something."""
