@@ -85,7 +85,7 @@ class GivingUp:
         )
         try:
             self._observer.gave_up(message)
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("the observer's gave_up failed")
         return True
 

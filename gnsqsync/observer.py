@@ -92,7 +92,7 @@ class _Several(Observer):
         for member in self.members:
             try:
                 getattr(member, hook)(*args)
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("the observer's %s failed", hook)
 
     def connected(self, nsqd_address: str) -> None:

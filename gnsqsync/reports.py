@@ -28,7 +28,8 @@ class Reports:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
         try:
             getattr(self._observer, hook)(*args)
-        except Exception:
+        except (Exception, SystemExit):
+            # SystemExit too: it would end this thread of ours only, or on greenlets the process.
             log.exception("the observer's %s failed", hook)
 
     def connected(self, connection: Connection) -> None:

@@ -202,12 +202,17 @@ class Subscription:
             connection.close()
             connection.read()
             return
-        for other in self.connections():
-            other.intake.recall()
-        self._apply(changed)
-        self._reports.connected(connection)
-        if crowd:
-            self._reports.crowd(limit)
+        try:
+            for other in self.connections():
+                other.intake.recall()
+            self._apply(changed)
+            self._reports.connected(connection)
+            if crowd:
+                self._reports.crowd(limit)
+        except BaseException as error:
+            # Nobody would read from it.
+            connection.lose(ConnectionLost(f"its reading thread was ended by {error!r}"))
+            raise
         connection.read()
 
     def _dial_failed(self, connection: Connection, error: NSQError) -> None:
@@ -230,10 +235,13 @@ class Subscription:
             self._arm()
             return
         pause = None if again is None else again - self._runtime.now()
-        self._reports.dial_failed(connection, error, pause, discovered=not direct)
-        if hopeless is not None:
-            self._on_hopeless(hopeless)
-        self._tick()
+        try:
+            self._reports.dial_failed(connection, error, pause, discovered=not direct)
+        finally:
+            # A hook may be ended by what is no Exception, as gevent.Timeout.
+            if hopeless is not None:
+                self._on_hopeless(hopeless)
+            self._tick()
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
@@ -247,8 +255,10 @@ class Subscription:
         self._apply(changed)
         self._reports.strategy(error)
         self._receiver.on_settled()
-        self._reports.lost(connection, reason)
-        self._tick()
+        try:
+            self._reports.lost(connection, reason)
+        finally:
+            self._tick()
 
     # -- RDY and backoff ---------------------------------------------------------------------
 

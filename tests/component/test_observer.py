@@ -19,7 +19,12 @@ from tests.support.worlds import World
 class Recorder(Observer):
     """Notes every call; under a lock it would be a violation; it may raise."""
 
-    def __init__(self, runtime: CountingRuntime | None = None, *, fails: bool = False) -> None:
+    def __init__(
+        self,
+        runtime: CountingRuntime | None = None,
+        *,
+        fails: type[BaseException] | None = None,
+    ) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self._runtime = runtime
         self._fails = fails
@@ -28,8 +33,8 @@ class Recorder(Observer):
         self.calls.append(call)
         if self._runtime is not None:
             self._runtime.no_lock_held(f"the observer's {call[0]}")
-        if self._fails:
-            raise RuntimeError("a bad observer")
+        if self._fails is not None:
+            raise self._fails("a bad observer")
 
     def connected(self, nsqd_address: str) -> None:
         self._note("connected", nsqd_address)
@@ -116,10 +121,11 @@ def test_each_hook_is_called_once_and_outside_all_locks(client: Client, world: W
     assert stats.finished == 3
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_an_observer_that_raises_changes_nothing(
-    client: Client, world: World, caplog: pytest.LogCaptureFixture
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
-    stats = live_through(client, world, Recorder(fails=True))
+    stats = live_through(client, world, Recorder(fails=error))
     assert (stats.received, stats.gave_up, stats.finished) == (4, 1, 3)
     told = [r.getMessage() for r in caplog.records if "the observer's" in r.getMessage()]
     assert {text.split(" ")[2] for text in told} == {
@@ -133,7 +139,7 @@ def test_an_observer_that_raises_changes_nothing(
 
 
 def test_several_are_told_each_whatever_another_one_raises(client: Client, world: World) -> None:
-    first, second = Recorder(fails=True), Recorder()
+    first, second = Recorder(fails=SystemExit), Recorder()
     with ScriptedNsqd([automatic(until="RDY"), scripted.message(b"x"), automatic()]) as nsqd:
         reader = client.consume(lambda m: None, nsqd, observer=[first, (second,)])
         world.eventually(lambda: second.of("batch"))
@@ -143,6 +149,47 @@ def test_several_are_told_each_whatever_another_one_raises(client: Client, world
     assert [call[0] for call in second.calls[:2]] == ["connected", "batch"]
     with pytest.raises(ConfigError, match=r"must be a gnsqsync\.Observer, or a list"):
         client.reader(print, nsqd, observer=[first, print])
+
+
+class TimeOver(BaseException):
+    """As gevent.Timeout: no Exception, and hooks let it out where somebody forgot that."""
+
+
+class Impatient(Observer):
+    """Its first calls end like that."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def _note(self, hook: str) -> None:
+        self.calls.append(hook)
+        if self.calls.count(hook) == 1:
+            raise TimeOver
+
+    def connected(self, nsqd_address: str) -> None:
+        self._note("connected")
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        self._note("lost")
+
+
+def test_a_hook_whose_thread_is_ended_costs_a_connection(client: Client, world: World) -> None:
+    """But not the Reader: it dials again, and reads what comes then."""
+    observer = Impatient()
+    got: list[Message] = []
+    script = [automatic(until="RDY"), scripted.message(b"x"), automatic()]
+    with ScriptedNsqd([automatic()], script) as nsqd:
+        client.consume(got.append, nsqd, observer=observer)
+        world.eventually(lambda: got)
+        assert observer.calls == ["connected", "lost", "connected"]
+
+
+def test_the_same_of_a_dial(client: Client, world: World) -> None:
+    observer = Impatient()
+    with ScriptedNsqd([scripted.close()], [automatic()]) as nsqd:
+        reader = client.consume(print, nsqd, observer=observer)
+        world.eventually(lambda: reader.stats().connections)
+        assert observer.calls[0] == "lost"
 
 
 def test_batches_are_told_by_chunk(client: Client, world: World) -> None:
