@@ -24,8 +24,8 @@ def test_one_burst_is_cut_into_lists(client: Client, world: World) -> None:
     bodies = [b"%d" % n for n in range(10)]
     script = [automatic(until="RDY"), send(burst(*bodies)), automatic()]
     with ScriptedNsqd(script) as nsqd, client.reader(None, nsqd, max_in_flight=10) as reader:
-        world.eventually(lambda: reader.stats().received == 10)
-        lists = [next(reader.batches(4, 0.0)) for _ in range(4)]
+        # The first one waits for the burst, which is counted just before it can be taken.
+        lists = [next(reader.batches(4, max_wait)) for max_wait in (15.0, 0.0, 0.0, 0.0)]
         assert [len(batch) for batch in lists] == [4, 4, 2, 0]
         assert [message.body for batch in lists for message in batch] == bodies
         assert reader.finish(message for batch in lists for message in batch) == 10
@@ -56,9 +56,14 @@ def test_max_attempts_holds_for_a_whole_burst(client: Client, world: World) -> N
     bodies = burst(b"a", b"b", attempts=6)
     script = [automatic(until="RDY"), send(bodies), automatic()]
     with ScriptedNsqd(script) as nsqd, client.reader(None, nsqd, max_in_flight=10) as reader:
-        world.eventually(lambda: reader.stats().received == 2)
-        assert next(reader.batches(10, 0.01)) == []
-        world.eventually(lambda: len(nsqd.received("FIN")) == 2)
+        lists: list[list[Message]] = []
+
+        def finished() -> bool:
+            lists.append(next(reader.batches(10, 0.01)))
+            return len(nsqd.received("FIN")) == 2
+
+        world.eventually(finished)
+        assert not any(lists)
         assert reader.stats().gave_up == 2
 
 
