@@ -109,6 +109,16 @@ class Answers:
         return waited_for
 
     def end_futures(self) -> None:
-        """Tell the callers of ``publish_async``. By the reading thread."""
+        """Tell the callers of ``publish_async``. By the reading thread.
+
+        Of what their callbacks raise and futures let through (SystemExit, gevent.Timeout) the
+        last is raised when all are told.
+        """
+        raised: BaseException | None = None
         while self.ended:
-            self.ended.popleft().succeed()
+            try:
+                self.ended.popleft().succeed()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                raised = error
+        if raised is not None:
+            raise raised

@@ -203,12 +203,15 @@ class Connection:
             raise
         finally:
             broken = self.outbox.broken
-            if isinstance(reason, ServerError):
-                # Of all that waits for an answer, this is the oldest one's.
-                self.outbox.refuse_oldest(self.nsqd_address, reason)
-            elif broken is not None:
-                reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
-            self.lose(reason)
+            try:
+                if isinstance(reason, ServerError):
+                    # Of all that waits for an answer, this is the oldest one's.
+                    self.outbox.refuse_oldest(self.nsqd_address, reason)
+                elif broken is not None:
+                    reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
+            finally:
+                # Also where a callback of a future ends this thread.
+                self.lose(reason)
 
     def on_reply(self, reply: Reply) -> None:
         """A reply that answers no publish. By the reading thread, or who has the right to read."""
@@ -263,9 +266,16 @@ class Connection:
         stream = self._stream
         assert stream is not None
         stream.shutdown()
-        self.outbox.close(str(reason))
-        self.in_flight.clear()
-        self._owner.on_lost(self, reason)
+        try:
+            if self._consumer is None:
+                # Some may have been answered by who read last, just before it met the end.
+                self._answers.end_futures()
+        finally:
+            try:
+                self.outbox.close(str(reason))
+            finally:
+                self.in_flight.clear()
+                self._owner.on_lost(self, reason)
 
     # -- answers, from any thread ----------------------------------------------------------
 

@@ -7,7 +7,7 @@ that come back, only the order of publishes, which is the order of their answers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from gnsqsync.errors import (
@@ -126,7 +126,7 @@ class Outbox:
         self._unsent: memoryview | None = None
         self._stalled_since = 0.0
         # The publishes in the batch of _unsent, and the bytes behind the last of them; for
-        # _lost_slots to tell a whole command from a torn one.
+        # _torn_slots to tell a whole command from a torn one.
         self._batch: Sequence[PublishSlot] = ()
         # Released when no publish waits for an answer any more.
         self.drained: list[Latch] = []
@@ -340,30 +340,41 @@ class Outbox:
         """Close the stream and fail what has no answer. By the reading thread, once.
 
         The stream was shut down before, so a sender that blocks leaves and gives the lock back.
+        What callbacks of futures raise is raised as by ``Answers.end_futures``.
         """
         with self._lock:
             self.is_closed = True
             self._stream.close()
+        raised: BaseException | None = None
+        for slot, error in self._lost_slots(reason):
+            try:
+                slot.fail(error)
+            except BaseException as out:  # noqa: BLE001 - raised below
+                raised = out
+        # Behind that: who saw a publish waiting may have begun to wait only just now.
         self.tell_drained()
+        if raised is not None:
+            raise raised
+
+    def _lost_slots(self, reason: str) -> Iterator[tuple[PublishSlot, PublishError]]:
+        """What has no answer, each taken out, and what is known of it."""
         torn = self._torn_slots()
         while self.pending:
             slot = self.pending.popleft()
             if self.peer_stopped:
-                slot.fail(NotSent(f"nsqd ended the connection before it read this: {reason}"))
+                text = f"nsqd ended the connection before it read this: {reason}"
+                yield slot, NotSent(text)
             elif slot in torn:
-                slot.fail(NotSent(f"the connection closed while the message was sent: {reason}"))
+                yield slot, NotSent(f"the connection closed while the message was sent: {reason}")
             else:
-                slot.fail(
-                    OutcomeUnknown(
-                        f"the connection closed before nsqd answered the publish: {reason}"
-                    )
-                )
+                text = f"the connection closed before nsqd answered the publish: {reason}"
+                yield slot, OutcomeUnknown(text)
         while self.slots:
             try:
                 slot = self.slots.popleft()
             except IndexError:
                 break  # its publisher took it back at the same moment
-            slot.fail(NotSent(f"the connection closed before the message was sent: {reason}"))
+            yield slot, NotSent(f"the connection closed before the message was sent: {reason}")
 
     def _torn_slots(self) -> set[PublishSlot]:
         """Publishes of the last batch whose last byte the kernel never took.

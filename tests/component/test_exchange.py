@@ -15,6 +15,8 @@ import pytest
 from gnsqsync import Writer
 from gnsqsync.errors import OutcomeUnknown, PublishError
 from gnsqsync.net.exchange import Exchange
+from gnsqsync.net.outbox import PublishSlot
+from gnsqsync.wire import commands
 from tests.component.conftest import Client
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic
@@ -337,3 +339,74 @@ def test_publishes_of_many_sides_are_all_answered(client: Client, world: World) 
         assert len(bodies) == len(set(bodies)) == 8 * 200 + 1
         assert writer.stats().published == 8 * 200 + 1
         assert len(nsqd.connections) == 1
+
+
+def leave(future: Future[None]) -> None:
+    # Of what callbacks raise, futures catch what is an Exception.
+    raise Killed
+
+
+def test_callbacks_that_end_the_thread_end_no_other_future(client: Client, world: World) -> None:
+    """Neither the futures behind theirs, nor the Writer; whether nsqd answers or is lost."""
+    held = Held()
+    with ScriptedNsqd(held.script, [automatic()]) as nsqd:
+        writer = client.writer(nsqd)
+        futures = [writer.publish_async("t", f"hold {n}") for n in range(3)]
+        for future in futures:
+            future.add_done_callback(leave)
+        world.eventually(lambda: held.held)
+        nsqd.connections[0].send(scripted.frame(scripted.RESPONSE, b"OK") * 2)
+        world.eventually(lambda: all(future.done() for future in futures))
+        assert [type(future.exception()) for future in futures] == [
+            type(None),
+            type(None),
+            OutcomeUnknown,
+        ]
+        writer.publish("t", "x")
+        assert len(nsqd.connections) == 2
+        held.let_go()
+
+
+def test_callbacks_that_end_the_thread_at_a_loss(client: Client, world: World) -> None:
+    held = Held()
+    with ScriptedNsqd(held.script, [automatic()]) as nsqd:
+        writer = client.writer(nsqd)
+        futures = [writer.publish_async("t", f"hold {n}") for n in range(3)]
+        for future in futures:
+            future.add_done_callback(leave)
+        world.eventually(lambda: held.held)
+        nsqd.connections[0].shutdown()
+        world.eventually(lambda: all(future.done() for future in futures))
+        assert {type(future.exception()) for future in futures} == {OutcomeUnknown}
+        writer.publish("t", "x")
+        held.let_go()
+
+
+def test_an_answer_just_before_the_end_reaches_its_future(client: Client, world: World) -> None:
+    """Read by a publisher, who then meets the end while the reading thread looks elsewhere."""
+
+    def answer(connection: scripted.Connection, command: Command) -> None:
+        if command.body == b"last":
+            connection.response()
+            scripted.close()(connection)
+        elif command.body != b"async":
+            connection.answer(command)
+
+    with ScriptedNsqd([automatic(hooks={"PUB": answer})]) as nsqd:
+        writer = client.writer(nsqd)
+        exchange = lent(world, writer)
+        tell = exchange._answers.end_futures
+        told = threading.Event()
+
+        def tell_and_dawdle() -> None:
+            tell()
+            told.set()
+            world.eventually(lambda: exchange._failure)
+
+        exchange._answers.end_futures = tell_and_dawdle  # type: ignore[method-assign]
+        world.eventually(told.is_set)
+        future: Future[None] = Future()
+        # As submit() begins, by another thread, just before somebody publishes.
+        exchange._outbox.slots.append(PublishSlot(commands.pub("t", b"async"), None, future))
+        assert world.spawn(outcome, writer, "last").join() == "OutcomeUnknown"
+        assert future.result(10) is None

@@ -341,3 +341,36 @@ def test_many_threads_keep_their_order() -> None:
         assert mine == [f"{who}-{n}" for n in range(300)]
     outbox.close("the end")
     assert all(isinstance(s.error, OutcomeUnknown) for slots in published for s in slots)
+
+
+def test_who_waits_for_answers_is_woken_by_a_loss_that_is_under_way() -> None:
+    """It found the connection open and a publish unanswered, when the close had begun."""
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    begun, waits = threading.Event(), threading.Event()
+    latch = choose().latch()
+    woken: list[bool] = []
+
+    class Noted:
+        release = latch.release
+
+        def wait(self, timeout: float) -> None:
+            waits.set()
+            woken.append(latch.wait(timeout))
+
+    def until_somebody_waits(slot: PublishSlot) -> None:
+        begun.set()
+        waits.wait(10)
+
+    def begin_to_close(wait: float = 0.0) -> bool:
+        closer.start()
+        return begun.wait(10)
+
+    kernel.latch = Noted  # type: ignore[attr-defined]
+    closer = threading.Thread(target=outbox.close, args=["reset"])
+    for _ in range(2):
+        outbox.submit(PublishSlot(FIRST, on_end=until_somebody_waits), 1.0)
+    outbox.flush = begin_to_close  # type: ignore[method-assign]
+    outbox.wait_until_answered(kernel.time + 10, 1.0)
+    closer.join()
+    assert woken == [True]
