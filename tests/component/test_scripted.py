@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 
@@ -151,3 +152,12 @@ def test_failure_is_raised(connect):
             client = connect(nsqd)
             client.half_close()
             client.closed()
+
+
+def test_its_port_is_nobody_elses_while_it_refuses():
+    with ScriptedNsqd() as nsqd:
+        nsqd.refuse_connections()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(nsqd.address)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(nsqd.address)

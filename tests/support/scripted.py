@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tests.support.ports import HeldPorts
+
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 TIMEOUT = 10.0
 WITH_BODY = ("IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB")
@@ -332,6 +334,7 @@ class ScriptedNsqd:
         self._acceptor: threading.Thread | None = None
         self._threads: list[threading.Thread] = []
         self.address: tuple[str, int] = ("127.0.0.1", 0)
+        self._held = HeldPorts()
 
     def __enter__(self) -> ScriptedNsqd:
         self.accept_connections()
@@ -345,6 +348,7 @@ class ScriptedNsqd:
     def accept_connections(self) -> None:
         """Listen: at first on a port chosen by the kernel, later on the same one again."""
         listener = socket.create_server(self.address)
+        self._held.release()
         listener.settimeout(0.02)
         self.address = listener.getsockname()
         self._refusing.clear()
@@ -355,6 +359,7 @@ class ScriptedNsqd:
         self._refusing.set()
         if self._acceptor is not None:
             self._acceptor.join()
+            self._held.hold(self.address)
 
     def drop_connections(self) -> None:
         """Close what is connected."""
@@ -365,6 +370,7 @@ class ScriptedNsqd:
         """End everything and join the threads."""
         self._stopping.set()
         self.refuse_connections()
+        self._held.release()
         self.drop_connections()
         for thread in self._threads:
             thread.join(TIMEOUT)

@@ -28,6 +28,7 @@ pytest.register_assert_rewrite("tests.support.rawclient")
 
 from tests.support import realnsq  # noqa: E402
 from tests.support.needs import missing  # noqa: E402
+from tests.support.ports import HeldPorts  # noqa: E402
 from tests.support.rawclient import Client, LookupClient  # noqa: E402
 
 Address = tuple[str, int]
@@ -66,6 +67,7 @@ class Server:
         self.http_address: Address = ("127.0.0.1", 0)
         self.https_address: Address = ("127.0.0.1", 0)
         self.process: subprocess.Popen[bytes] | None = None
+        self._held = HeldPorts()
 
     def command(self) -> list[str]:
         if self.kind == "real":
@@ -101,6 +103,7 @@ class Server:
         self.tcp_address = found["TCP"]
         self.http_address = found["HTTP"]
         self.https_address = found.get("HTTPS", self.https_address)
+        self._held.release()
         return self
 
     def run_to_the_end(self) -> int:
@@ -134,16 +137,23 @@ class Server:
         assert self.process is not None
         self.process.terminate()
         try:
-            return self.process.wait(STOP_TIMEOUT)
+            status = self.process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.program} ignores SIGTERM:\n{self.log}") from None
+        self._hold_ports()
+        return status
 
     def kill(self) -> None:
         """End it as a crash would."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
+            self._hold_ports()
+
+    def _hold_ports(self) -> None:
+        addresses = (self.tcp_address, self.http_address, self.https_address)
+        self._held.hold(*(address for address in addresses if address[1]))
 
     def restart(self) -> None:
         """Stop it cleanly if it runs, then start it on the same ports and data."""
@@ -160,6 +170,7 @@ class Server:
                 self.process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._held.release()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -100,13 +100,14 @@ def outbox(project: Project, request: pytest.FixtureRequest) -> Outbox:
 
 
 # The real nsqd only: what is to be shown is that none of its messages is missing.
+@pytest.mark.timeout(500)  # ten thousand rows, six programs
 @pytest.mark.parametrize("server_kind", ["real"])
 def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> None:
     outbox.project.make_channel("count")
     outbox.fill().end()
     # At the two worst moments, as it dies by itself then; and at some moment.
     for moment in ("before 11", "after 11"):
-        outbox.relay(SHOP_KILL=moment).process.wait(30)
+        outbox.relay(SHOP_KILL=moment).process.wait(120)
     # The eleventh batch of the second relay is in nsqd, and still in the table.
     assert (outbox.published(), outbox.lag()["waiting"]) == (2100, ROWS - 2000)
     relay = outbox.relay()
@@ -154,7 +155,8 @@ def test_nsqd_is_away_for_a_while(project: Project, site: Site) -> None:
     relay.wait_for("trying again in")
     project.nsqd.start()
     project.make_channel("count")
-    relay.eventually(lambda: outbox.published() == 300)
+    # On a busy machine nsqd may answer too late, and then has some of them twice.
+    relay.eventually(lambda: outbox.published() >= 300 and not outbox.lag()["waiting"])
     relay.signal(signal.SIGTERM)
     relay.end()
     assert set(outbox.bodies()) == {b"%d" % n for n in range(300)}

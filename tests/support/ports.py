@@ -1,0 +1,29 @@
+"""Ports of servers that come back. Knows sockets; knows no server."""
+
+from __future__ import annotations
+
+import socket
+
+Address = tuple[str, int]
+
+
+class HeldPorts:
+    """Ports that the kernel gives to nobody while a server that had them is away.
+
+    A dial there is refused, as nothing listens; who names the port may listen on it.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def hold(self, *addresses: Address) -> None:
+        self.release()
+        for address in addresses:
+            held = socket.socket()
+            self._sockets.append(held)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(address)
+
+    def release(self) -> None:
+        while self._sockets:
+            self._sockets.pop().close()
