@@ -73,15 +73,24 @@ class Files:
             if "." in name:
                 continue
             file = getattr(module, "__file__", None)
+            if file is None:
+                # A package without an __init__.py has folders only; a built-in module nothing.
+                for folder in map(Path, getattr(module, "__path__", ())):
+                    if not self._is_installed(folder.resolve()):
+                        yield from folder.resolve().rglob("*.py")
+                continue
             if not isinstance(file, str) or not file.endswith(".py"):
                 continue
             path = Path(file).resolve()
-            if not self._installed.isdisjoint(path.parents):
+            if self._is_installed(path):
                 continue
             if path.name == "__init__.py":
                 yield from path.parent.rglob("*.py")
             else:
                 yield path
+
+    def _is_installed(self, path: Path) -> bool:
+        return not self._installed.isdisjoint(path.parents)
 
 
 def forget_compiled(path: Path) -> None:

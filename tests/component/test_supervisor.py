@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -126,6 +127,21 @@ def test_files_of_the_program_are_watched(tmp_path: Path, monkeypatch: pytest.Mo
     assert files.changed() == [new]
     (tmp_path / "beside.py").touch()
     assert files.changed() == []
+
+
+def test_a_package_without_an_init_file_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = tmp_path / "shop_of_test" / "inner" / "jobs.py"
+    jobs.parent.mkdir(parents=True)
+    jobs.touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("shop_of_test", "shop_of_test.inner", "shop_of_test.inner.jobs"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    files = Files()
+    assert not any("site-packages" in str(path) for path in files._seen)
+    os.utime(jobs, ns=(1, 1))
+    assert files.changed() == [jobs]
 
 
 def test_a_change_that_python_would_not_notice_is_compiled(tmp_path: Path) -> None:
