@@ -110,6 +110,11 @@ def _run(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         logger.exception("%s ended by an unexpected exception", threading.current_thread().name)
 
 
+def _waited(timeout: float) -> float:
+    """What a lock takes for it: infinity, as in ``stop(math.inf)``, would overflow."""
+    return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+
+
 class _Task:
     __slots__ = ("_thread", "name")
 
@@ -129,7 +134,7 @@ class _Task:
     def join(self, timeout: float | None = None) -> bool:
         if self.is_current:
             return False
-        self._thread.join(None if timeout is None else max(timeout, 0.0))
+        self._thread.join(None if timeout is None else _waited(timeout))
         return not self._thread.is_alive()
 
     def __repr__(self) -> str:
@@ -239,7 +244,7 @@ class _Waiters:
             # Asked after appending: a wake() before it has missed us.
             if due():
                 return True
-            woken: bool = lock.acquire(True, -1 if timeout is None else max(timeout, 0.0))
+            woken: bool = lock.acquire(True, -1 if timeout is None else _waited(timeout))
             return woken
         finally:
             self._locks.remove(lock)
@@ -265,7 +270,7 @@ class _Latch:
     def wait(self, timeout: float | None = None) -> bool:
         if self.released:
             return True
-        if not self._lock.acquire(True, -1 if timeout is None else max(timeout, 0.0)):
+        if not self._lock.acquire(True, -1 if timeout is None else _waited(timeout)):
             return self.released
         self.release()  # for the next waiter
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -409,6 +410,22 @@ def test_task_runs_with_its_arguments_and_ends(runtime: Runtime) -> None:
     assert task.join() is True
     assert not task.alive
     assert task.join(0) is True
+
+
+def test_an_infinite_wait_is_a_wait_without_end(runtime: Runtime) -> None:
+    go, gone, queue = runtime.event(), runtime.latch(), runtime.timed_queue()
+
+    def run() -> None:
+        go.wait(math.inf)
+        gone.release()
+        queue.put("put")
+
+    task = runtime.spawn("waiting", run)
+    settle(runtime)
+    go.set()
+    assert gone.wait(math.inf)
+    assert queue.get(math.inf) == "put"
+    assert task.join(math.inf)
 
 
 def test_threads_carry_the_name_and_are_daemons() -> None:
