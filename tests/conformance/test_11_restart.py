@@ -169,6 +169,8 @@ def test_a_broken_nsqd_dat(site: Site) -> None:
     for content in ("null", "{}", '{"topics":[null]}'):
         path.write_text(content)
         server.start()
+        # The real one says that it listens just before it takes signals, and answers later.
+        assert stats(server.http_address)["topics"] == []
         assert server.stop() == 0
 
 
