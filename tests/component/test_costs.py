@@ -111,18 +111,18 @@ def burst(
             server.send(messages)
             finished(world, nsqd, n * count)
         settle(world, runtime)
-        # Another process that takes the processor away makes the handler look slow, and the
-        # next chunks small.
+        # The least of them: another process that takes the processor away makes the handler look
+        # slow, and the next chunks small; and has a timer look that is counted, too.
+        runs = []
         for n in range(6, 10):
             with runtime.measure() as counts:
                 server.send(messages)
                 finished(world, nsqd, n * count)
                 settle(world, runtime)
-            if counts.hops <= -(-count // 64):
-                break
+            runs.append(counts)
         reader.stop(1)
         reader.join()
-    return counts
+    return min(runs, key=lambda counts: (counts.hops, counts.locks))
 
 
 def finished(world: World, nsqd: ScriptedNsqd, count: int) -> None:
