@@ -323,12 +323,14 @@ def test_a_connection_that_is_lost_while_handlers_run(client: Client, world: Wor
     with ScriptedNsqd([SUBSCRIBED, *messages], [automatic()]) as nsqd:
         reader = client.consume(handler, nsqd, max_in_flight=5)
         world.eventually(lambda: begun and reader.stats().in_flight == 5)
+        nsqd.refuse_connections()
         nsqd.drop_connections()
         world.eventually(lambda: not reader.stats().connections)
         assert reader.stats().in_flight == 0
         release.append(True)
         world.eventually(lambda: len(answers) == 3)
         assert answers == [False, False, False]
+        nsqd.accept_connections()
         # Dialled again after a pause, with all of max_in_flight; the other four never began.
         world.eventually(lambda: nsqd.connections[1:] and len(nsqd.connections[1].commands) == 3)
         nsqd.connections[1].message(b"after")

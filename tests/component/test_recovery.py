@@ -211,10 +211,9 @@ def test_a_backoff_outlives_the_connection(client: Client, world: World) -> None
             handler, nsqd, max_in_flight=5, latency="throughput", backoff_multiplier=0.4
         )
         world.eventually(lambda: nsqd.received("REQ"))
-        world.eventually(lambda: not reader.stats().connections)
+        world.eventually(lambda: len(nsqd.received("SUB")) == 2)
         assert reader.is_in_backoff
         assert reader.stats().backoff_level == 1
-        world.eventually(lambda: len(nsqd.received("SUB")) == 2)
         world.eventually(lambda: names(nsqd)[-1] == "RDY 1")
         assert reader.is_in_backoff
         nsqd.connections[1].message(b"good")
