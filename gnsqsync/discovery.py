@@ -175,7 +175,14 @@ class Discovery(Generic[Found]):
                 return
             poll.begun = True
             self._tasks = [task for task in self._tasks if task.alive]
-        task = self._runtime.spawn(f"nsq-lookup {poll.client.url}", self._run, poll)
+        try:
+            task = self._runtime.spawn(f"nsq-lookup {poll.client.url}", self._run, poll)
+        except BaseException:
+            # So that it can be added once more.
+            with self._lock:
+                self._polls = {url: other for url, other in self._polls.items() if other != poll}
+            poll.client.close()
+            raise
         with self._lock:
             self._tasks.append(task)
 

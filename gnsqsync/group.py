@@ -167,7 +167,12 @@ class Members:
             own = None if self._max_in_flight is None else 0
             reader._prepare_for_group(self._together, own)
             reader.start(block=False)
-            watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
+            try:
+                watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
+            except BaseException:
+                # Nobody else knows it yet.
+                reader.stop(0.0)
+                raise
             with self._lock:
                 self.readers = (*self.readers, reader)
                 self._watchers = [task for task in self._watchers if task.alive]

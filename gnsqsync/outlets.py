@@ -102,7 +102,7 @@ class Outlets:
         while True:
             choice = self._choose(since)
             for connection in choice.dial_aside:
-                self._spawn(connection, self._serve)
+                self._dial_aside(connection)
             if choice.connection is not None:
                 return choice.connection
             left = deadline - self._now()
@@ -234,20 +234,32 @@ class Outlets:
                         self._failures[address] = (self._now(), failure)
             # Whoever waits for this dial looks again, however it ended.
             latch.release()
-        if failure is None and self._closed:
-            connection.close()
-        if failure is None:
-            log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
-        else:
+        if failure is not None:
             level = logging.WARNING if failure.retriable else logging.ERROR
             level = logging.DEBUG if connection.closing else level
             log.log(level, "%s", failure, extra=_log_fields(connection))
-        return failure
+            return failure
+        try:
+            if self._closed:
+                connection.close()
+            log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
+        except BaseException as error:
+            # Handlers of logging wait for locks and networks: the caller may be killed there.
+            connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
+            raise
+        return None
 
     def _serve(self, connection: Connection) -> None:
         """Dial aside and then read: the body of ``nsq-read`` for an nsqd that comes back."""
         if self._open(connection, None) is None:
             connection.read()
+
+    def _dial_aside(self, connection: Connection) -> None:
+        """Where no thread can be started, the next publish tries again."""
+        try:
+            self._spawn(connection, self._serve)
+        except NotSent as error:
+            log.warning("%s", error, extra=_log_fields(connection))
 
     def _spawn(self, connection: Connection, body: object) -> None:
         assert callable(body)
@@ -315,7 +327,7 @@ class Outlets:
             new = [self._new_connection(a) for a in missing if a not in self._dialling]
             latches = [self._dialling[a][1] for a in missing]
         for connection in new:
-            self._spawn(connection, self._serve)
+            self._dial_aside(connection)
         for latch in latches:
             latch.wait(max(0.0, deadline - self._now()))
         if not self.is_connected:

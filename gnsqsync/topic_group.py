@@ -142,8 +142,12 @@ class _Following:
 
     def start(self) -> Task:
         at_exit(self.end_now)
-        self._discovery.start()
-        self._task = self._runtime.spawn("nsq-topics", self._run)
+        try:
+            self._discovery.start()
+            self._task = self._runtime.spawn("nsq-topics", self._run)
+        except BaseException:
+            self._end()
+            raise
         return self._task
 
     def stop(self, timeout: float) -> None:
@@ -166,9 +170,12 @@ class _Following:
         except BaseException as error:  # noqa: BLE001 - join() raises it
             self._members.fail(error)
         finally:
-            not_at_exit(self.end_now)
-            self._discovery.stop()
-            self._discovery.join(_JOIN_SECONDS)
+            self._end()
+
+    def _end(self) -> None:
+        not_at_exit(self.end_now)
+        self._discovery.stop()
+        self._discovery.join(_JOIN_SECONDS)
 
     def _catch_up(self) -> None:
         # An nsqlookupd that cannot be asked changes nothing: its last answer stands.

@@ -304,8 +304,20 @@ class Writer:
             runtime.on_fork(self._after_fork)
             at_exit(self._close_at_exit)
             weakref.finalize(self, mine.let_go).atexit = False
-            mine.start()
+            self._start(mine)
         return publication
+
+    def _start(self, mine: Publication) -> None:
+        try:
+            mine.start()
+        except BaseException:
+            # The next publish begins anew.
+            self._by_process.pop(mine.pid, None)
+            mine.let_go()
+            raise
+        if self._closed:
+            # By another thread, and perhaps before there was anything to close.
+            mine.close(0.0)
 
     def _after_fork(self) -> None:
         for pid in [pid for pid in self._by_process if pid != os.getpid()]:

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from gnsqsync import Reader, TopicGroup, Writer
+from gnsqsync.errors import NotSent
 from gnsqsync.runtime import Runtime, Task, choose
-from tests.component.conftest import Client
+from gnsqsync.stats import StopResult
+from tests.component.conftest import Client, address
+from tests.component.test_http_clients import fake_server
+from tests.component.test_writer_discovery import nodes
 from tests.support import scripted
 from tests.support.scripted import ScriptedNsqd, automatic
 from tests.support.worlds import World
@@ -59,3 +64,73 @@ def test_an_nsqd_without_a_reading_thread_is_dialled_again(
         reader = client.consume(print, nsqd, runtime=short_of(world, "nsq-read ", number))
         world.eventually(lambda: MESSAGE in caplog.text)
         world.eventually(lambda: reader.stats().connections)
+
+
+def test_an_nsqlookupd_without_a_thread_can_be_added_again(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd, fake_server() as lookupd:
+        lookupd.answer({"producers": []})
+        reader = client.consume(print, nsqd, runtime=short_of(world, "nsq-lookup"))
+        with pytest.raises(RuntimeError, match=MESSAGE):
+            reader.add_lookupd(lookupd.address)
+        reader.add_lookupd(lookupd.address)
+        world.eventually(lambda: lookupd.requests)
+
+
+def connections_behind_a_publish(writer: Writer) -> int:
+    writer.publish("t", "x", timeout=15)
+    return len(writer.stats().connections)
+
+
+def test_a_writer_connects_to_the_others(client: Client, world: World) -> None:
+    with ScriptedNsqd() as one, ScriptedNsqd() as two, ScriptedNsqd() as three:
+        writer = client.writer(one, two, three, runtime=short_of(world, "nsq-read"))
+        writer.connect(15)
+        assert len(writer.stats().connections) == 2
+        # And to that one with a later publish.
+        world.eventually(lambda: connections_behind_a_publish(writer) == 3)
+
+
+def test_a_publish_goes_where_there_is_a_connection(client: Client, world: World) -> None:
+    with ScriptedNsqd() as one, ScriptedNsqd() as two:
+        writer = client.writer(one, two, runtime=short_of(world, "nsq-read", 1))
+        writer.publish("t", "x", timeout=15)
+        # The other one is dialled aside, as soon as a thread can be started.
+        world.eventually(lambda: connections_behind_a_publish(writer) == 2)
+
+
+def test_a_writer_that_could_not_ask_asks_again(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd, fake_server() as lookupd:
+        lookupd.answer(nodes(nsqd))
+        writer = client.keep(
+            Writer(lookupd_http_addresses=lookupd.address, runtime=short_of(world, "nsq-lookup"))
+        )
+        with pytest.raises(NotSent, match=f"no thread asks for nsqds: {MESSAGE}"):
+            writer.publish("t", "x")
+        writer.publish("t", "x", timeout=15)
+
+
+@pytest.mark.parametrize("name", ["nsq-topics", "nsq-group"])
+def test_a_topic_group_ends_whole(world: World, name: str) -> None:
+    """It has no thread for itself, or none that watches the Reader it has just started."""
+
+    made: list[Reader] = []
+
+    def reader(topic: str) -> Reader:
+        made.append(
+            Reader(topic, "ch", print, nsqd_tcp_addresses=address(nsqd), runtime=world.runtime)
+        )
+        return made[-1]
+
+    with ScriptedNsqd() as nsqd, fake_server() as lookupd:
+        lookupd.answer({"topics": ["t"]})
+        group = TopicGroup(
+            "t",
+            reader,
+            lookupd_http_addresses=lookupd.address,
+            lookupd_poll_interval=0.05,
+            runtime=short_of(world, name),
+        )
+        with pytest.raises(RuntimeError, match=MESSAGE):
+            world.spawn(group.start).join()
+        assert [reader.join(10) for reader in made] == [StopResult(0, 0)] * len(made)
+        assert len(made) == (name == "nsq-group")

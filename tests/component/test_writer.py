@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
 import socket
 import threading
@@ -364,4 +365,29 @@ def test_a_pickled_writer_is_its_configuration(client: Client, world: World) -> 
         assert nsqd.received("IDENTIFY")[1].json["client_id"] == "me"
         copy.close()
         writer.publish("t", "c")
+        assert len(nsqd.connections) == 2
+
+
+def test_a_publisher_that_is_killed_between_dial_and_publish(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it logs: a handler may wait there, and on greenlets a Timeout hits who waits."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith("connected to"):
+            log.removeFilter(kill)
+            raise Killed
+        return True
+
+    caplog.set_level(logging.INFO, "gnsqsync.writer")
+    log = logging.getLogger("gnsqsync.writer")
+    log.addFilter(kill)
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd)
+        with pytest.raises(Killed):
+            writer.publish("t", "x")
+        writer.publish("t", "x", timeout=15)
         assert len(nsqd.connections) == 2

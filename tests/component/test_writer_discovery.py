@@ -12,6 +12,7 @@ import pytest
 
 from gnsqsync import Writer
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, NotSent
+from gnsqsync.runtime import Lock, choose
 from tests.component.conftest import Client, address
 from tests.component.test_http_clients import FakeServer, fake_server
 from tests.support.interpreter import run_script
@@ -53,8 +54,8 @@ class Finding:
     def __call__(self, *lookupds: FakeServer | str, given: Any = None, **options: Any) -> Writer:
         urls = [at if isinstance(at, str) else at.address for at in lookupds]
         options.setdefault("lookupd_poll_interval", OFTEN)
-        runtime = self.client.world.runtime
-        writer = Writer(given, lookupd_http_addresses=urls, runtime=runtime, **options)
+        options.setdefault("runtime", self.client.world.runtime)
+        writer = Writer(given, lookupd_http_addresses=urls, **options)
         self.client._open.append(writer)
         return writer
 
@@ -338,6 +339,27 @@ def test_a_forgotten_writer_asks_no_more(
     del writer
     gc.collect()
     world.eventually(lambda: not poll_threads())
+    asked = len(lookupd.requests)
+    world.sleep(3 * OFTEN)
+    assert len(lookupd.requests) <= asked + 1
+
+
+def test_a_writer_that_is_closed_while_it_begins_asks_no_more(
+    find: Finding, world: World, lookupd: FakeServer
+) -> None:
+    runtime = choose(world.runtime)
+    new_lock = runtime.lock
+
+    def close_meanwhile() -> Lock:
+        # As another thread does, which finds nothing to close yet.
+        runtime.lock = new_lock  # type: ignore[method-assign]
+        writer.close()
+        return new_lock()
+
+    runtime.lock = close_meanwhile  # type: ignore[method-assign]
+    writer = find(lookupd, runtime=runtime)
+    with pytest.raises(ClosedError):
+        writer.publish("t", "x")
     asked = len(lookupd.requests)
     world.sleep(3 * OFTEN)
     assert len(lookupd.requests) <= asked + 1
