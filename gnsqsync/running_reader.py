@@ -328,6 +328,10 @@ class RunningReader:
         for message in self.dispatch.take_back(connection):
             connection.requeue_quietly(message, 0)
         connection.outbox.flush(1.0)
+        if self._stopping:
+            # What it put back may stand behind the word that ends the workers.
+            self._give_back()
+            self.dispatch.stop()
         self.on_settled()
 
     def add_lookupd(self, url: str) -> None:

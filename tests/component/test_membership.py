@@ -11,6 +11,7 @@ import pytest
 
 from gnsqsync import Message, Reader
 from gnsqsync.errors import ConfigError, ConnectionLost
+from gnsqsync.stats import StopResult
 from tests.component.conftest import Client, address, names
 from tests.component.test_discovery_lies import (
     OFTEN,
@@ -113,6 +114,39 @@ def test_messages_that_cross_with_the_removal_go_back(client: Client, world: Wor
         world.eventually(lambda: not reader.stats().connections)
         world.eventually(lambda: len(one.received("REQ")) == 1)
         assert not got
+
+
+def test_a_removal_beside_a_stop(client: Client, world: World) -> None:
+    """It holds what it took out of the queue in its hands while the stop looks there."""
+    go = threading.Event()
+    begun: list[Message] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        world.eventually(go.is_set)
+
+    two_frames = message_frame(b"1") + message_frame(b"2")
+    with (
+        ScriptedNsqd([SUBSCRIBED, scripted.send(two_frames), automatic()]) as one,
+        ScriptedNsqd() as two,
+    ):
+        reader = client.consume(handler, one, two, max_in_flight=6, latency="throughput")
+        world.eventually(lambda: begun and two.received("RDY") and reader.stats().in_flight == 2)
+        run = reader._running()
+        take_out = run.dispatch._taken_out
+
+        def take_out_slowly() -> Any:
+            chunks = list(take_out())
+            run.dispatch._taken_out = take_out  # type: ignore[method-assign]
+            reader.stop()
+            world.eventually(lambda: run.dispatch._stopping)
+            go.set()
+            yield from chunks
+
+        run.dispatch._taken_out = take_out_slowly  # type: ignore[method-assign]
+        reader.remove_nsqd(address(two))
+        assert reader.join(10) == StopResult(0, 0)
+        assert [command.parameters[1] for command in one.received("REQ")] == ["0"]
 
 
 def test_a_removal_in_a_handler_and_an_addition_again(client: Client, world: World) -> None:
