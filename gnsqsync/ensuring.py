@@ -66,6 +66,8 @@ class ChannelMaker:
                 make(place)
             except NSQError as error:
                 problems.append(error)
+            except Exception as error:  # noqa: BLE001 - a lookupd_session may raise anything
+                problems.append(ConnectionLost(repr(error)))
 
         tasks = [self._runtime.spawn("nsq-ensure", at, place) for place in places]
         late = [task for task in tasks if not task.join(self._left)]

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from gnsqsync import Reader, Writer
-from gnsqsync.errors import ConfigError, NotSent
+from gnsqsync.errors import ConfigError, ConnectionLost, NotSent
 from tests.component.conftest import Client
 from tests.component.test_http_clients import FakeServer, closed_port, fake_server
 from tests.support.scripted import ScriptedNsqd
@@ -224,3 +224,18 @@ def test_what_the_function_raises_is_raised(client: Client, two_lookupds: Any) -
     reader = client.consume(print, lookupd_http_addresses=one.address, lookupd_session=second_fails)
     with pytest.raises(LookupError, match="no such secret"):
         reader.add_lookupd(two.address)
+
+
+def test_a_session_that_raises_makes_no_channel(client: Client) -> None:
+    """And whoever waits for the channel hears of it, whatever it raises."""
+
+    class Unready(Session):
+        def request(self, *args: Any, **options: Any) -> requests.Response:
+            raise KeyError("token")
+
+    with fake_server() as lookupd:
+        reader = client.reader(
+            print, lookupd_http_addresses=lookupd.address, lookupd_session=Unready
+        )
+        with pytest.raises(ConnectionLost, match=r"could not be made everywhere: KeyError\('token"):
+            reader.ensure_channel()
