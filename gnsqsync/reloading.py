@@ -187,4 +187,6 @@ class _Reloader:
             self._asked_now.wait(0.05)
         code = self._child.wait()
         self._child = None
+        if code == -signal.SIGTERM:
+            return 0  # it had not come to its own handler, so it had begun nothing
         return code if code >= 0 else 1

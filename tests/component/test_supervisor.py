@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -164,3 +165,19 @@ def test_a_change_that_python_would_not_notice_is_compiled(tmp_path: Path) -> No
     forget_compiled(source)
     assert version() == "2"
     forget_compiled(tmp_path / "never_compiled.py")
+
+
+def test_a_reloaded_child_that_a_stop_meets_in_its_start_has_begun_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("""
+import os, signal, sys, time
+from gnsqsync.reloading import reloaded_place, run_reloading
+
+place = reloaded_place()
+if place is None:
+    sys.exit(run_reloading(print, stop_timeout=20.0))
+os.kill(place.parent, signal.SIGTERM)
+time.sleep(60)  # SIGTERM ends it
+""")
+    ended = subprocess.run([sys.executable, str(script)], timeout=60)
+    assert ended.returncode == 0
