@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def load_handler(
 ) -> Callable[[Message], object]:
     """What ``package.module:function`` names; the working directory is searched too."""
     module_name, colon, path = value.partition(":")
-    if not colon or not module_name or not path:
+    if not colon or not module_name or not path or module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -41,6 +42,12 @@ def load_handler(
         target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise click.BadParameter(f"cannot import {module_name!r}: {error}") from None
+    except (ImportError, SyntaxError) as error:
+        # Where it happened in the caller's files; the first frame is ours.
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        theirs = [frame for frame in frames if "importlib" not in frame.filename]
+        lines = "".join(traceback.format_list(theirs) + traceback.format_exception_only(error))
+        raise click.ClickException(f"cannot import {module_name!r}:\n{lines.rstrip()}") from None
     for name in path.split("."):
         try:
             target = getattr(target, name)

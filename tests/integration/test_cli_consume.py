@@ -224,3 +224,38 @@ def test_the_lines_of_the_docs_make_a_script(shell: str, tmp_path: Path) -> None
         timeout=60,
     )
     assert done.stdout == "tail\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def handle(message:\n", ("jobs.py", "line 1", "SyntaxError")),
+        ("from os import nothing_like_it\n", ("jobs.py", "ImportError", "nothing_like_it")),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_without_our_stack(
+    tmp_path: Path, source: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "jobs.py").write_text(source)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gnsqsync.cli", "consume", "orders", "billing", "jobs:handle"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert all(word in ended.stderr for word in ("cannot import 'jobs'", *words))
+
+
+def test_a_relative_module_is_wrong_usage() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "gnsqsync.cli", "consume", "orders", "billing", ".jobs:handle"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert "'.jobs:handle' is not of the form package.module:function" in ended.stderr
