@@ -250,3 +250,9 @@ def test_a_pool_of_connections(project: Project, postgres: Postgres, processes: 
         assert "Traceback" not in consumer.end()
         assert sessions() == 0
         database.execute("DELETE FROM shop_order WHERE number >= 2000000")
+
+
+def test_a_database_that_there_is_not_is_wrong_usage(project: Project) -> None:
+    for words in ((), ("--lag",), ("--once",)):
+        command = project.manage("nsq_relay", "--database", "nope", *words)
+        assert command.process.wait(60) == 2

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from gnsqsync.django.management.commands.nsq_consume import at_least
 from gnsqsync.django.outbox.relay import Relay
@@ -26,7 +26,13 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: Any) -> None:
-        parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="Whose outbox.")
+        parser.add_argument(
+            "--database",
+            default=DEFAULT_DB_ALIAS,
+            choices=tuple(connections),
+            metavar="ALIAS",
+            help="Whose outbox.",
+        )
         parser.add_argument(
             "--batch",
             type=at_least(1),
