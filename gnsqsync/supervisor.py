@@ -289,8 +289,14 @@ class _Supervisor:
         parent = os.getpid()
         # A signal for the child must not meet our handlers, which it inherits.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._place.signals, signal.SIGTERM})
-        child.pid = os.fork()
-        if child.pid:
+        try:
+            child.pid = os.fork()
+        except OSError as error:
+            # No process left for a while: the others go on, and this one is tried again.
+            pause = child.delays.next()
+            child.at = self._now() + pause
+            log.error("no process can be started (%s); trying again in %.1f s", error, pause)
+        if child.pid != 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             return
         code = 1

@@ -181,3 +181,27 @@ time.sleep(60)  # SIGTERM ends it
 """)
     ended = subprocess.run([sys.executable, str(script)], timeout=60)
     assert ended.returncode == 0
+
+
+def test_a_process_that_cannot_be_started_is_tried_again() -> None:
+    """And costs none of the others its end in good order."""
+    out = run_script("""
+        import errno, os, signal
+        from gnsqsync.supervisor import supervise
+        fork, calls = os.fork, []
+
+        def fork_but_once():
+            calls.append(None)
+            if len(calls) == 2:
+                raise OSError(errno.EAGAIN, "no process left")
+            return fork()
+
+        def run(place):
+            if place.number == 1:
+                os.kill(place.parent, signal.SIGTERM)
+            signal.pause()
+
+        os.fork = fork_but_once
+        print(supervise(run, 2, stop_timeout=20.0), len(calls))
+    """)
+    assert out.split() == ["0", "3"]
