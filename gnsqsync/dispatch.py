@@ -105,7 +105,12 @@ class Dispatch:
 
     def _spawn(self, number: int) -> None:
         self._working.append(number)
-        self._tasks.append(self._runtime.spawn(f"nsq-work {number}", self._work, number))
+        try:
+            task = self._runtime.spawn(f"nsq-work {number}", self._work, number)
+        except BaseException:
+            self._working.remove(number)
+            raise
+        self._tasks.append(task)
 
     @property
     def working(self) -> int:
@@ -172,7 +177,9 @@ class Dispatch:
                 all_finished = self._handle(connection, left, started)
                 ended = now()
                 del at_work[number]
-                self._pace += (max(1e-7, (ended - started) / len(messages)) - self._pace) * 0.25
+                if messages:  # relieve() may have taken all
+                    pace = max(1e-7, (ended - started) / len(messages))
+                    self._pace += (pace - self._pace) * 0.25
                 if all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
                     unsent = connection
                     continue
@@ -189,13 +196,15 @@ class Dispatch:
             if unsent is not None:
                 unsent.outbox.flush(PASSING_WAIT)
             self._at_work.pop(number, None)
-            if not ended_as_told and not self._stopping:
-                # A handler killed its thread or greenlet; the others rely on their number.
-                log.warning("a handler ended worker %d; another one takes its place", number)
-                self._spawn(number)
-            self._tell_handler()
-            self._working.remove(number)
-            self._outcomes.on_settled()
+            try:
+                if not ended_as_told and not self._stopping:
+                    # A handler killed its thread or greenlet; the others rely on their number.
+                    log.warning("a handler ended worker %d; another one takes its place", number)
+                    self._spawn(number)
+            finally:
+                self._tell_handler()
+                self._working.remove(number)
+                self._outcomes.on_settled()
 
     def _next_or_send(self, unsent: Connection) -> _Chunk | None:
         """The next chunk; where another worker was quicker, after a send and a wait."""
@@ -279,7 +288,8 @@ class Dispatch:
                 rest = list(left)
                 if rest:
                     del messages[-len(rest) :]
-                    self._pace = max(self._pace, (now - started) / len(messages))
+                    if messages:  # else its thread has not been scheduled since it took them
+                        self._pace = max(self._pace, (now - started) / len(messages))
                     self.put(connection, rest)
 
     def _tell_handler(self) -> None:

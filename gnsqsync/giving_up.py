@@ -17,6 +17,9 @@ __all__ = ["GivingUp"]
 
 log = logging.getLogger("gnsqsync.reader")
 
+# Bytes. What an nsqd has sent, it takes; how much that may be is its own option.
+_MOST_OF_ANY_NSQD = 2**31 - 1
+
 
 class GivingUp:
     """Settles messages over the limit of attempts. Called by workers, outside all locks.
@@ -93,7 +96,12 @@ class GivingUp:
         with self._lock:
             writer = self._writers.get(address)
             if writer is None:
-                writer = Writer(address, options=self._options, runtime=self._runtime)
+                writer = Writer(
+                    address,
+                    options=self._options,
+                    runtime=self._runtime,
+                    max_msg_size=_MOST_OF_ANY_NSQD,
+                )
                 self._writers[address] = writer
             return writer
 

@@ -183,6 +183,35 @@ def test_what_waits_behind_a_slow_message_is_done_by_idle_workers(
     assert sorted(bench.chunks) == [(1, 0, 0)] * 7 + [(2, 0, 0)]
 
 
+def test_a_chunk_whose_worker_was_not_scheduled_is_done_by_another_one(
+    bench: Bench, world: World
+) -> None:
+    bench.make(lambda message: None, concurrency=2)
+    held, go_on = [], bench.dispatch._runtime.latch()
+    handle = bench.dispatch._handle
+
+    def late(connection: Any, left: Iterator[Message], started: float) -> bool:
+        held.append(left)
+        if len(held) == 1:
+            go_on.wait(15.0)
+        return bool(handle(connection, left, started))
+
+    bench.dispatch._handle = late
+    bench.dispatch._pace = 1e-6
+    bench.dispatch.start()
+    bench.put(b"a", b"b")
+    world.eventually(lambda: held)
+    world.sleep(0.01)
+    bench.dispatch.relieve()
+    bench.idle()
+    assert bench.dispatch._pace <= 1e-3
+    go_on.release()
+    bench.put(b"c")
+    bench.idle()
+    world.eventually(lambda: not bench.dispatch._at_work)
+    assert sum(finished for finished, _, _ in bench.chunks) == 3
+
+
 def test_nothing_is_taken_from_a_worker_while_others_have_work(bench: Bench, world: World) -> None:
     done: list[bytes] = []
     going = False

@@ -144,6 +144,14 @@ def test_a_dead_letter_is_published_before_the_fin(client: Client, world: World)
         assert (letter.parameters, letter.body) == (("dead",), b"x")
 
 
+def test_a_dead_letter_as_large_as_its_nsqd_allows(client: Client, world: World) -> None:
+    body = b"x" * (1 << 20) + b"y"
+    with ScriptedNsqd(deliver((body, 6)), [automatic()]) as nsqd:
+        client.consume(lambda m: None, nsqd, dead_letter_topic="dead")
+        world.eventually(lambda: answers(nsqd) == ["FIN"])
+        assert [letter.body for letter in nsqd.received("PUB")] == [body]
+
+
 def test_a_dead_letter_that_fails_is_a_requeue(client: Client, world: World) -> None:
     def refuse(connection: scripted.Connection, command: Command) -> None:
         connection.error("E_PUB_FAILED PUB failed disk full")

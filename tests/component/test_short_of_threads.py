@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Reader, TopicGroup, Writer
+from gnsqsync import Message, Reader, TopicGroup, Writer
 from gnsqsync.errors import NotSent
 from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.stats import StopResult
@@ -134,3 +134,24 @@ def test_a_topic_group_ends_whole(world: World, name: str) -> None:
             world.spawn(group.start).join()
         assert [reader.join(10) for reader in made] == [StopResult(0, 0)] * len(made)
         assert len(made) == (name == "nsq-group")
+
+
+class Gone(BaseException):
+    pass
+
+
+def test_a_worker_that_cannot_be_replaced_holds_up_no_stop(client: Client, world: World) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"bad":
+            raise Gone
+
+    with ScriptedNsqd() as nsqd:
+        runtime = short_of(world, "nsq-work", 2)
+        reader = client.consume(handler, nsqd, concurrency=2, runtime=runtime)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"bad")
+        world.eventually(lambda: nsqd.received("REQ"))
+        nsqd.connections[0].message(b"good")
+        world.eventually(lambda: nsqd.received("FIN"))
+        reader.stop(30.0)
+        assert reader.join(10.0) == StopResult(0, 0)
