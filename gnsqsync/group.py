@@ -66,6 +66,8 @@ class Group(ABC):
         except BaseException:
             self.stop(0.0)
             raise
+        finally:
+            members.begun.set()
         if not block:
             return None
         try:
@@ -88,6 +90,8 @@ class Group(ABC):
         members = self._members
         if members is None:
             raise ClosedError(f"the {type(self).__name__} is not started")
+        while not members.begun.wait(_WAKE_SECONDS):
+            pass
         for task in self._own:
             _wait_for(task)
         return members.join()
@@ -148,6 +152,8 @@ class Members:
         self, runtime: Runtime, max_in_flight: int | None, on_error: Callable[[], None]
     ) -> None:
         self.readers: tuple[Reader, ...] = ()
+        # Set when the start of the group is over; who joins has all of them then.
+        self.begun = runtime.event()
         self._runtime = runtime
         self._max_in_flight = max_in_flight
         self._on_error = on_error

@@ -55,6 +55,29 @@ def test_one_that_fails_before_the_next_has_started(client: Client, world: World
         assert readers[1].join(0) == StopResult(0, 0)
 
 
+def test_who_joins_during_the_start_waits_for_all(client: Client, world: World) -> None:
+    go_on = False
+
+    class Late(Reader):
+        def start(self, block: bool = True) -> StopResult | None:
+            world.eventually(lambda: go_on)
+            return super().start(block)
+
+    with ScriptedNsqd() as nsqd:
+        readers = [client.reader(print, nsqd), client.reader(print, nsqd, kind=Late)]
+        group = ReaderGroup(readers, runtime=world.runtime)
+        starting = world.spawn(group.start)
+        world.eventually(lambda: nsqd.received("RDY"))
+        joining = world.spawn(group.join)
+        readers[0].stop()
+        assert readers[0].join(10.0) == StopResult(0, 0)
+        go_on = True
+        world.eventually(lambda: len(nsqd.received("RDY")) >= 2)
+        assert not joining.done
+        group.stop()
+        assert starting.join() == joining.join() == [StopResult(0, 0)] * 2
+
+
 def test_a_stop_before_the_start(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         readers = [client.reader(print, nsqd), client.reader(print, nsqd)]
