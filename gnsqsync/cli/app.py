@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -57,6 +59,27 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _broken_pipe_kept():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _broken_pipe_kept():
+            return super().invoke(ctx)
+
+
+class ReaderLeft(Exception):
+    """Nobody reads our output any more, as after ``gnsqsync tail orders | head -3``."""
+
+
+@contextmanager
+def _broken_pipe_kept() -> Iterator[None]:
+    # click ends a program whose pipe is broken with exit code 1.
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderLeft from error
+
 
 @click.command(
     cls=Commands,
@@ -90,9 +113,8 @@ def run_command(arguments: Sequence[str]) -> int:
         return 1
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # The reader of our output left, as in `gnsqsync tail orders | head -3`. What is still
-        # buffered must go somewhere, or Python complains when it exits.
+    except (ReaderLeft, BrokenPipeError):
+        # What is still buffered must go somewhere, or Python complains when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

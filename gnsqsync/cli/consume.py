@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import traceback
@@ -17,11 +18,10 @@ from gnsqsync.cli.common import (
     connection_options,
     lookupd_option,
     nsqd_option,
-    print_json,
     reader_addresses,
 )
 from gnsqsync.exposing import Exposed
-from gnsqsync.programs import run_consumers
+from gnsqsync.programs import run_consumers, say
 from gnsqsync.settings import make_observer
 
 if TYPE_CHECKING:
@@ -195,19 +195,18 @@ def consume(
 def print_counts(readers: list[ReaderStats], ending: Ending) -> None:
     """One object for the command's one Reader."""
     (stats,) = readers
-    print_json(
-        {
-            "topic": stats.topic,
-            "channel": stats.channel,
-            "pid": os.getpid(),
-            "received": stats.received,
-            "finished": stats.finished,
-            "requeued": stats.requeued,
-            "gave_up": stats.gave_up,
-            "unanswered": sum(result.unanswered for result in ending.results),
-            "handlers_at_work": sum(result.workers_running for result in ending.results),
-        }
-    )
+    counts = {
+        "topic": stats.topic,
+        "channel": stats.channel,
+        "pid": os.getpid(),
+        "received": stats.received,
+        "finished": stats.finished,
+        "requeued": stats.requeued,
+        "gave_up": stats.gave_up,
+        "unanswered": sum(result.unanswered for result in ending.results),
+        "handlers_at_work": sum(result.workers_running for result in ending.results),
+    }
+    say(sys.stdout, json.dumps(counts))
 
 
 def handler_name(handler: Callable[[Message], object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -18,12 +19,12 @@ from gnsqsync.cli.common import (
     connection_keywords,
     connection_options,
     nsqd_option,
-    print_json,
     rate_text,
     size_text,
 )
 from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError
+from gnsqsync.programs import say
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
 # published at once and lines which stream in are published in batches.
@@ -216,19 +217,19 @@ def _report(
     topic: str, counts: Counts, seconds: float, failure: NSQError | None, as_json: bool
 ) -> None:
     if as_json:
-        print_json(
-            {
-                "topic": topic,
-                "published": counts.published,
-                "bytes": counts.size,
-                "empty_lines_skipped": counts.empty,
-                "seconds": round(seconds, 3),
-                "error": str(failure) if failure is not None else None,
-            }
-        )
+        entry = {
+            "topic": topic,
+            "published": counts.published,
+            "bytes": counts.size,
+            "empty_lines_skipped": counts.empty,
+            "seconds": round(seconds, 3),
+            "error": str(failure) if failure is not None else None,
+        }
+        say(sys.stdout, json.dumps(entry))
         return
     skipped = f", {counts.empty:,} empty lines skipped" if counts.empty else ""
-    click.echo(
+    say(
+        sys.stdout,
         f"published {counts.published:,} messages ({size_text(counts.size)}) to {topic}{skipped}"
-        f" in {seconds:.2f} s: {rate_text(counts.published, seconds, 'messages')}"
+        f" in {seconds:.2f} s: {rate_text(counts.published, seconds, 'messages')}",
     )

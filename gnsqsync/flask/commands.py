@@ -13,7 +13,7 @@ from flask.cli import AppGroup
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
-from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
+from gnsqsync.programs import lines_of, publish_all, run_consumers, say, table, topics_of
 
 if TYPE_CHECKING:
     from gnsqsync.flask.extension import NSQ, Handler
@@ -170,9 +170,7 @@ def _app() -> Flask:
 
 
 def _say(text: str) -> None:
-    click.echo(text)
-    # A pipe or a file gets it now and not at the end.
-    sys.stdout.flush()
+    say(sys.stdout, text)
 
 
 def _complain(text: str) -> None:

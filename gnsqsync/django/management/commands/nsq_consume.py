@@ -13,7 +13,7 @@ from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
 from gnsqsync.exposing import Exposed
-from gnsqsync.programs import run_consumers
+from gnsqsync.programs import run_consumers, say
 
 __all__ = ["Command"]
 
@@ -119,9 +119,7 @@ class Command(BaseCommand):
             raise CommandError("not stopped cleanly", returncode=code)
 
     def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        # A pipe or a file gets it now and not at the end.
-        self.stdout.flush()
+        say(self.stdout, text)
 
     def _list(self, handlers: list[Handler]) -> None:
         rows = [("name", "topic", "channel", "alias", "function")]
@@ -129,7 +127,7 @@ class Command(BaseCommand):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self.stdout.write("  ".join(cells).rstrip())
+            self._say("  ".join(cells).rstrip())
 
 
 def _before_fork() -> None:

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import close_writers, get_writer
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.programs import lines_of, publish_all
+from gnsqsync.programs import lines_of, publish_all, say
 
 __all__ = ["Command"]
 
@@ -47,4 +47,4 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         finally:
             close_writers()
-        self.stdout.write(f"{accepted} published to {topic}")
+        say(self.stdout, f"{accepted} published to {topic}")

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.programs import table, topics_of
+from gnsqsync.programs import say, table, topics_of
 
 __all__ = ["Command"]
 
@@ -37,9 +37,9 @@ class Command(BaseCommand):
             nsqd_tcp=alias.nsqd,
         )
         if options["json"]:
-            self.stdout.write(json.dumps({"topics": topics, "failures": failures}))
+            say(self.stdout, json.dumps({"topics": topics, "failures": failures}))
         else:
             for line in table(topics):
-                self.stdout.write(line)
+                say(self.stdout, line)
         if failures:
             raise CommandError("; ".join(failures))

@@ -13,6 +13,7 @@ from gnsqsync.django.management.commands.nsq_consume import at_least
 from gnsqsync.django.outbox.relay import Relay
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
+from gnsqsync.programs import say
 from gnsqsync.supervisor import StopFlag, StopSignals
 
 __all__ = ["Command"]
@@ -83,16 +84,15 @@ class Command(BaseCommand):
 
     def _say(self, verbosity: int, text: str) -> None:
         if verbosity > 0:
-            self.stdout.write(text)
-            # A pipe or a file gets it now and not at the end.
-            self.stdout.flush()
+            say(self.stdout, text)
 
     def _show_lag(self, database: str, as_json: bool) -> None:
         found = lag(database)
         if as_json:
-            self.stdout.write(json.dumps(asdict(found)))
+            say(self.stdout, json.dumps(asdict(found)))
         else:
-            self.stdout.write(
+            say(
+                self.stdout,
                 f"{found.waiting} waiting, the oldest for {found.oldest_seconds:.1f} s;"
-                f" {found.failed} failed"
+                f" {found.failed} failed",
             )

@@ -1,0 +1,125 @@
+"""Standard input and output that are closed, left or full: what each command makes of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnsqsync import NsqdHTTP
+from tests.integration.conftest import address, url
+from tests.integration.test_stop_of_commands import DJANGO, FLASK, JOBS
+from tests.support.servers import Pool, Server, unique
+from tests.support.texts import ROOT
+
+CLI = ("-m", "gnsqsync.cli")
+MANAGE = ("manage.py",)
+NSQ = ("-m", "flask", "--app", "site_", "nsq")
+
+
+class Commands:
+    """Runs commands in a folder with an application, beside a topic of its own."""
+
+    def __init__(self, folder: Path, nsqd: Server) -> None:
+        self.topic = unique("output")
+        self.nsqd = nsqd
+        self.folder = folder
+        for path, text in {"jobs.py": JOBS, "site_.py": FLASK, **DJANGO}.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+        with open(folder / "settings.py", "a") as settings:
+            settings.write(f"GNSQSYNC['default']['NSQD_HTTP'] = [{url(nsqd)!r}]\n")
+        with open(folder / "site_.py", "a") as site:
+            site.write(f"app.config['NSQ_NSQD_HTTP_ADDRESSES'] = [{url(nsqd)!r}]\n")
+
+    def __call__(
+        self, *words: str, redirected: str = "", stdout: int | None = None, stdin: bytes = b""
+    ) -> tuple[int, str]:
+        """Exit code and stderr; ``redirected`` as the shell writes it."""
+        ended = subprocess.run(
+            ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-W", "error", *words],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "ADDRESS": address(self.nsqd),
+                "TOPIC": self.topic,
+            },
+            input=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=120,
+        )
+        return ended.returncode, ended.stderr.decode()
+
+    def without_reader(self, *words: str, stdin: bytes = b"") -> tuple[int, str]:
+        """As in ``command | true``, when ``true`` has ended."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return self(*words, stdout=writer, stdin=stdin)
+        finally:
+            os.close(writer)
+
+    def published(self) -> int:
+        with NsqdHTTP(url(self.nsqd)) as http:
+            return sum(topic.message_count for topic in http.stats(self.topic).topics)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, server_pool: Pool) -> Commands:
+    return Commands(tmp_path, server_pool.get("embedded", "nsqd", (), ""))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*MANAGE, "nsq_stat"),
+        (*MANAGE, "nsq_stat", "--json"),
+        (*MANAGE, "nsq_consume", "--list"),
+        (*MANAGE, "nsq_publish", "orders", "one"),
+        (*NSQ, "stat"),
+        (*NSQ, "consume", "--list"),
+        (*NSQ, "publish", "orders", "one"),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_left_is_no_error(commands: Commands, words: tuple[str, ...]) -> None:
+    assert commands.without_reader(*words) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("--version",), ("pub", "--help"), ("stat", "--once")], ids=" ".join
+)
+def test_the_command_line_without_a_reader(commands: Commands, words: tuple[str, ...]) -> None:
+    if words[0] == "stat":
+        words += ("-n", url(commands.nsqd))
+    assert commands.without_reader(*CLI, *words) == (0, "")
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)], ids=["plain", "json"])
+def test_pub_without_a_reader_says_by_its_code_what_nsqd_did(
+    commands: Commands, json: tuple[str, ...]
+) -> None:
+    words = (*CLI, "pub", commands.topic, *json, "-n")
+    assert commands.without_reader(*words, address(commands.nsqd), stdin=b"a\nb\n") == (0, "")
+    assert commands.published() == 2
+    code, complaint = commands.without_reader(*words, "127.0.0.1:1", "--timeout=1", stdin=b"a")
+    assert code == 1
+    assert "Traceback" not in complaint
+    assert complaint.splitlines()[-1].startswith("gnsqsync: no nsqd could be reached")
+
+
+def test_consume_without_a_reader_keeps_its_exit_code(commands: Commands) -> None:
+    """0 by a signal: the handler sends it."""
+    (commands.folder / "ending.py").write_text(
+        "import os, signal\ndef end(message):\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    with NsqdHTTP(url(commands.nsqd)) as http:
+        http.pub(commands.topic, b"one")
+    words = ("consume", commands.topic, "c", "ending:end", "-n", address(commands.nsqd))
+    code, said = commands.without_reader(*CLI, *words, "--json")
+    assert (code, "Traceback" in said) == (0, False), said
