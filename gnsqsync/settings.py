@@ -112,7 +112,7 @@ def load_observer(value: object, where: str) -> ObserverFactory:
         module, _, name = value.replace(":", ".").rpartition(".")
         try:
             value = getattr(importlib.import_module(module or name), name)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, SyntaxError) as error:
             raise ConfigError(f"{where} is {value!r}: {error}") from error
     if not callable(value):
         raise ConfigError(

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +30,32 @@ if TYPE_CHECKING:
     from gnsqsync.supervisor import Ending
 
 
+def import_module(name: str) -> ModuleType:
+    """A module of the caller's, also of the working directory; says where it fails."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise click.BadParameter(f"cannot import {name!r}: {error}") from None
+    except (ImportError, SyntaxError) as error:
+        # Where it happened in the caller's files; the first frame is ours.
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        theirs = [frame for frame in frames if "importlib" not in frame.filename]
+        lines = "".join(traceback.format_list(theirs) + traceback.format_exception_only(error))
+        raise click.ClickException(f"cannot import {name!r}:\n{lines.rstrip()}") from None
+
+
+def import_observer(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Import the module, to say where it fails; ``make_observer`` says what else is wrong."""
+    module_name, colon, _ = (value or "").partition(":")
+    if module_name.startswith("."):
+        raise click.BadParameter(f"{value!r} is not of the form package.module:function")
+    if colon and module_name:
+        import_module(module_name)
+    return value
+
+
 def load_handler(
     ctx: click.Context, param: click.Parameter, value: str
 ) -> Callable[[Message], object]:
@@ -36,18 +63,7 @@ def load_handler(
     module_name, colon, path = value.partition(":")
     if not colon or not module_name or not path or module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        target: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise click.BadParameter(f"cannot import {module_name!r}: {error}") from None
-    except (ImportError, SyntaxError) as error:
-        # Where it happened in the caller's files; the first frame is ours.
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        theirs = [frame for frame in frames if "importlib" not in frame.filename]
-        lines = "".join(traceback.format_list(theirs) + traceback.format_exception_only(error))
-        raise click.ClickException(f"cannot import {module_name!r}:\n{lines.rstrip()}") from None
+    target: Any = import_module(module_name)
     for name in path.split("."):
         try:
             target = getattr(target, name)
@@ -136,6 +152,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 )
 @click.option(
     "--observer",
+    callback=import_observer,
     metavar="MODULE:FUNCTION",
     help="Called with topic and channel, returns the gnsqsync.Observer to tell.",
 )

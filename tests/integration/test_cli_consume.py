@@ -14,6 +14,8 @@ import pytest
 import requests
 
 from gnsqsync import NsqdHTTP
+from gnsqsync.errors import ConfigError
+from gnsqsync.settings import load_observer
 from tests.integration.test_cli import command, environment, http, run, started, tcp
 from tests.support.servers import Pool, Server, Site, unique
 
@@ -233,12 +235,13 @@ def test_the_lines_of_the_docs_make_a_script(shell: str, tmp_path: Path) -> None
         ("from os import nothing_like_it\n", ("jobs.py", "ImportError", "nothing_like_it")),
     ],
 )
+@pytest.mark.parametrize("named", [("jobs:handle",), ("os:remove", "--observer", "jobs:handle")])
 def test_a_module_that_cannot_be_imported_is_told_without_our_stack(
-    tmp_path: Path, source: str, words: tuple[str, ...]
+    tmp_path: Path, named: tuple[str, ...], source: str, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "jobs.py").write_text(source)
     ended = subprocess.run(
-        [sys.executable, "-m", "gnsqsync.cli", "consume", "orders", "billing", "jobs:handle"],
+        [sys.executable, "-m", "gnsqsync.cli", "consume", "orders", "billing", *named],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -250,12 +253,22 @@ def test_a_module_that_cannot_be_imported_is_told_without_our_stack(
     assert all(word in ended.stderr for word in ("cannot import 'jobs'", *words))
 
 
-def test_a_relative_module_is_wrong_usage() -> None:
+@pytest.mark.parametrize("named", [(".jobs:handle",), ("os:remove", "--observer", ".jobs:handle")])
+def test_a_relative_module_is_wrong_usage(named: tuple[str, ...]) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "gnsqsync.cli", "consume", "orders", "billing", ".jobs:handle"],
+        [sys.executable, "-m", "gnsqsync.cli", "consume", "orders", "billing", *named],
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert ended.returncode == 2
     assert "'.jobs:handle' is not of the form package.module:function" in ended.stderr
+
+
+def test_an_observer_of_settings_with_a_syntax_error_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "watching_badly.py").write_text("def observer(topic:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"NSQ_OBSERVER is .*watching_badly.py, line 1"):
+        load_observer("watching_badly.observer", "NSQ_OBSERVER")
