@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol, TextIO
 
 from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
@@ -34,11 +34,14 @@ class Output(Protocol):
     def fileno(self) -> int: ...
 
 
-def say(output: Output, text: str) -> None:
+def say(output: Output | None, text: str) -> None:
     """Write a line for people now, also into a pipe. A reader that left is no error.
 
-    As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays.
+    As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays. None is
+    standard output that was closed before the program began.
     """
+    if output is None:
+        return
     try:
         output.write(f"{text}\n")
         output.flush()
@@ -123,9 +126,14 @@ def _run(
     return ending.exit_code
 
 
-def lines_of(file: BinaryIO) -> list[bytes]:
-    """The lines without their ends, and without the empty ones."""
-    lines = (line.rstrip(b"\r\n") for line in file)
+def lines_of(file: TextIO | None) -> list[bytes]:
+    """The lines of standard input without their ends, and without the empty ones.
+
+    ConfigError for None: it was closed before the program began.
+    """
+    if file is None:
+        raise ConfigError("standard input is closed: give the messages as arguments")
+    lines = (line.rstrip(b"\r\n") for line in file.buffer)
     return [line for line in lines if line]
 
 

@@ -99,7 +99,8 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run a command; every foreseen error is one sentence on stderr and a return value."""
     try:
         code = gnsqsync.main(list(arguments), prog_name="gnsqsync", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is after `>&-`
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()

@@ -153,6 +153,8 @@ def pub(
     """
     # Also where there is no line to publish.
     check_topic(topic)
+    if file == "-" and sys.stdin is None:
+        raise click.UsageError("standard input is closed; name a FILE")
     counts = Counts()
     failure: NSQError | None = None
     began = time.monotonic()

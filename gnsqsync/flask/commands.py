@@ -123,8 +123,8 @@ def commands_of(nsq: NSQ) -> AppGroup:
         One message each. Exit code 0: nsqd has accepted all of them.
         """
         accepted = 0
-        messages: list[bytes | str] = [*bodies] or [*lines_of(sys.stdin.buffer)]
         try:
+            messages: list[bytes | str] = [*bodies] or [*lines_of(sys.stdin)]
             for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
                 accepted += more
         except PublishError as error:

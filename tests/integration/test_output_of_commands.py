@@ -123,3 +123,25 @@ def test_consume_without_a_reader_keeps_its_exit_code(commands: Commands) -> Non
     words = ("consume", commands.topic, "c", "ending:end", "-n", address(commands.nsqd))
     code, said = commands.without_reader(*CLI, *words, "--json")
     assert (code, "Traceback" in said) == (0, False), said
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [((*CLI, "pub"), 2), ((*MANAGE, "nsq_publish"), 1), ((*NSQ, "publish"), 1)],
+    ids=["cli", "django", "flask"],
+)
+def test_closed_input_and_output_of_what_publishes(
+    commands: Commands, words: tuple[str, ...], code: int
+) -> None:
+    words += (commands.topic,)
+    if words[:2] == CLI:
+        (commands.folder / "bodies").write_text("one\n")
+        given = ("bodies", "-n", address(commands.nsqd))
+    else:
+        given = ("one",)
+    ended, said = commands(*words, redirected="<&-")
+    assert ended == code
+    assert "standard input is closed" in said
+    assert "Traceback" not in said
+    assert commands(*words, *given, redirected=">&-") == (0, "")
+    assert commands.published() == 1

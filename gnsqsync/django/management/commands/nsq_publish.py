@@ -37,7 +37,7 @@ class Command(BaseCommand):
         topic, alias, timeout = options["topic"], options["alias"], options["timeout"]
         accepted = 0
         try:
-            bodies: list[bytes | str] = options["bodies"] or [*lines_of(sys.stdin.buffer)]
+            bodies: list[bytes | str] = options["bodies"] or [*lines_of(sys.stdin)]
             writer = get_writer(alias)
             for more in publish_all(writer, topic, bodies, defer=options["defer"], timeout=timeout):
                 accepted += more
@@ -47,4 +47,6 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         finally:
             close_writers()
-        say(self.stdout, f"{accepted} published to {topic}")
+        # Of a closed standard output Django makes something that cannot be written to.
+        if sys.stdout is not None or options.get("stdout"):
+            say(self.stdout, f"{accepted} published to {topic}")
