@@ -10,6 +10,7 @@ import click
 from gnsqsync.cli.common import (
     PLAIN_INTERVAL,
     Flag,
+    Number,
     Signals,
     connection_keywords,
     print_json,
@@ -90,7 +91,7 @@ def counts_text(counts: Counts) -> str:
     "--interval",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Number(0),
     metavar="SECONDS",
     help="Seconds from batch to batch.",
 )
@@ -104,7 +105,7 @@ def counts_text(counts: Counts) -> str:
     "--compact-every",
     default=600.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Number(0),
     metavar="SECONDS",
     help="Merge small files so often; 0 for never.",
 )

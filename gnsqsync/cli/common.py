@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -132,6 +133,19 @@ def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[
         "nsqd_tcp_addresses": list(nsqds) if nsqds or lookupds else ["127.0.0.1:4150"],
         "lookupd_http_addresses": list(lookupds),
     }
+
+
+class Number(click.FloatRange):
+    """A range of floats without nan, which for click is in all of them."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            low = f"more than {self.min:g}" if self.min_open else f"{self.min:g} or more"
+            self.fail(f"{value!r} is not a number; allowed is {low}", param, ctx)
+        return number
 
 
 class Scope:

@@ -15,6 +15,7 @@ import click
 
 from gnsqsync import Message, Reader
 from gnsqsync.cli.common import (
+    Number,
     connection_keywords,
     connection_options,
     lookupd_option,
@@ -146,7 +147,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     "stop_timeout",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Number(0),
     metavar="SECONDS",
     help="How long running handlers may go on after the first signal.",
 )

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import click
 
 from gnsqsync import Message, Observer, Reader, Requeue
-from gnsqsync.cli.common import Flag, Signals, rate_text, show_log
+from gnsqsync.cli.common import Flag, Number, Signals, rate_text, show_log
 from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
@@ -93,7 +93,7 @@ def failing_numbers(total: int) -> frozenset[int]:
 )
 @click.option(
     "--work",
-    type=click.FloatRange(0, 1000),
+    type=Number(0, 1000),
     metavar="MS",
     help="Milliseconds that a handler needs for a line."
     " [default: 2 for the text that comes with gnsqsync, 0 for a file]",

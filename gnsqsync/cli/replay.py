@@ -11,6 +11,7 @@ import click
 
 from gnsqsync.cli.common import (
     Counting,
+    Number,
     connection_keywords,
     print_json,
     rate_text,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="N",
     help="Messages per second at most, of the whole job. [default: no limit]",
 )

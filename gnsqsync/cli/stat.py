@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cli.common import Flag, Signals, lookupd_option, print_json, show_log
+from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, print_json, show_log
 from gnsqsync.errors import NSQError
 
 # The numbers of a channel: key in our JSON, attribute in nsqd's, heading in the table.
@@ -181,7 +181,7 @@ Exit codes: 0 Ctrl-C, or --once and an answer; 1 --once, and no nsqd answered; 2
     "--interval",
     default=2.0,
     show_default=True,
-    type=click.FloatRange(0.1),
+    type=Number(0.1),
     metavar="SECONDS",
     help="Seconds between two measurements.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ def commands_of(nsq: NSQ) -> AppGroup:
     @click.option(
         "--shutdown-timeout",
         type=click.FloatRange(0),
+        callback=_number,
         default=30.0,
         metavar="SECONDS",
         help="How long handlers may go on after the first signal. Default: 30.",
@@ -162,6 +164,13 @@ def commands_of(nsq: NSQ) -> AppGroup:
             raise click.ClickException("; ".join(failures))
 
     return group
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    # For click nan is in every range.
+    if math.isnan(value):
+        raise click.BadParameter(f"'{value}' is not a number; allowed is 0 or more")
+    return value
 
 
 def _app() -> Flask:

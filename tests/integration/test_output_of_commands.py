@@ -145,3 +145,27 @@ def test_closed_input_and_output_of_what_publishes(
     assert "Traceback" not in said
     assert commands(*words, *given, redirected=">&-") == (0, "")
     assert commands.published() == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "right"),
+    [
+        ((*CLI, "consume", "t", "c", "os:remove", "--shutdown-timeout"), 2, "0 or more"),
+        ((*CLI, "consume", "t", "c", "os:remove", "--requeue-delay"), 2, "a number of seconds"),
+        ((*CLI, "stat", "--interval"), 2, "0.1 or more"),
+        ((*CLI, "replay", "folder", "--rate"), 2, "more than 0"),
+        ((*CLI, "pub", "t", "--timeout"), 2, "a number of seconds"),
+        ((*MANAGE, "nsq_consume", "--shutdown-timeout"), 1, "0 or more"),
+        ((*MANAGE, "nsq_publish", "t", "one", "--timeout"), 1, "a number of seconds"),
+        ((*MANAGE, "nsq_publish", "t", "one", "--defer"), 1, "a number of seconds"),
+        ((*NSQ, "consume", "--shutdown-timeout"), 2, "0 or more"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_nan_is_wrong_usage(
+    commands: Commands, words: tuple[str, ...], code: int, right: str
+) -> None:
+    ended, said = commands(*words, "nan")
+    assert ended == code, said
+    assert right in said
+    assert "Traceback" not in said

@@ -256,3 +256,7 @@ def test_a_database_that_there_is_not_is_wrong_usage(project: Project) -> None:
     for words in ((), ("--lag",), ("--once",)):
         command = project.manage("nsq_relay", "--database", "nope", *words)
         assert command.process.wait(60) == 2
+
+
+def test_an_interval_that_is_no_number_is_wrong(project: Project) -> None:
+    assert "--interval must be above 0" in project.manage("nsq_relay", "--interval", "nan").end(1)

@@ -89,7 +89,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         timeout = options["shutdown_timeout"]
-        if timeout < 0:
+        if not timeout >= 0:  # nan is not
             raise CommandError("--shutdown-timeout must be 0 or more")
         try:
             handlers = select(options["names"], options["topic"], options["channel"])

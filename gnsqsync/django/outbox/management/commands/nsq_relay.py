@@ -66,7 +66,7 @@ class Command(BaseCommand):
         if options["lag"]:
             self._show_lag(database, options["json"])
             return
-        if options["interval"] <= 0:
+        if not options["interval"] > 0:  # nan is not
             raise CommandError("--interval must be above 0")
         relay = Relay(database, batch=options["batch"], max_attempts=options["max_attempts"])
         stop = StopFlag()
