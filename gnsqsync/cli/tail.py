@@ -47,6 +47,8 @@ class Printer:
         self._left = count
         self._as_json = as_json
         self.reader: Reader | None = None
+        # Why standard output takes nothing any more, unless its reader just left.
+        self.failure: OSError | None = None
 
     def __call__(self, message: Message) -> None:
         if self._left == 0:
@@ -56,9 +58,11 @@ class Printer:
         try:
             sys.stdout.buffer.write(data + b"\n")
             sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            # `gnsqsync tail orders | head -3`: head has enough. Python would complain at exit
-            # about what is still buffered, so it goes nowhere.
+        except OSError as error:
+            # `gnsqsync tail orders | head -3`: head has enough. Or a disk is full. Python would
+            # complain at exit about what is still buffered, so it goes nowhere.
+            if not isinstance(error, BrokenPipeError):
+                self.failure = error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._left = 0
             self._stop()
@@ -96,7 +100,8 @@ Example: gnsqsync tail orders
 --json prints an object per line: topic, id, timestamp (ns), attempts, nsqd_address, and body, or
 body_base64 where that is not UTF-8.
 
-Exit codes: 0 stopped by a signal, or --count messages were shown; 1 no nsqd lets us; 2 wrong usage.
+Exit codes: 0 stopped by a signal, or --count messages were shown; 1 no nsqd lets us, or
+standard output takes nothing; 2 wrong usage.
 """,
 )
 @click.argument("topic")
@@ -132,6 +137,8 @@ def tail(
     everything as before, and only what is published from now on is shown. One exception: a topic
     without any channel gives what waits in it to its first one, which would be this. Ctrl-C ends.
     """
+    if sys.stdout is None:
+        raise click.ClickException("standard output is closed")
     printer = Printer(topic, count, as_json)
     reader = Reader(
         topic,
@@ -146,4 +153,6 @@ def tail(
     printer.reader = reader
     with Signals(reader.stop):
         reader.start()
+    if printer.failure is not None:
+        raise click.ClickException(f"cannot write to standard output: {printer.failure.strerror}")
     return 0

@@ -169,3 +169,22 @@ def test_nan_is_wrong_usage(
     assert ended == code, said
     assert right in said
     assert "Traceback" not in said
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize(
+    ("redirected", "why"), [(">/dev/full", "No space left"), (">&-", "standard output is closed")]
+)
+def test_tail_ends_when_it_cannot_write(commands: Commands, redirected: str, why: str) -> None:
+    """And what it has not written is at nsqd."""
+    with NsqdHTTP(url(commands.nsqd)) as http:
+        http.create_topic(commands.topic)
+        http.create_channel(commands.topic, "c")
+        http.mpub(commands.topic, [b"one", b"two", b"three"])
+        words = ("tail", commands.topic, "-c", "c", "--nsqd-tcp-address", address(commands.nsqd))
+        code, said = commands(*CLI, *words, redirected=redirected)
+        assert code == 1
+        assert why in said
+        assert len(said.splitlines()) == 1
+        (channel,) = http.stats(commands.topic).topics[0].channels
+        assert (channel.depth, channel.in_flight_count) == (3, 0)
