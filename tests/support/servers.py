@@ -153,7 +153,8 @@ class Server:
 
     def _hold_ports(self) -> None:
         addresses = (self.tcp_address, self.http_address, self.https_address)
-        self._held.hold(*(address for address in addresses if address[1]))
+        # One in a network namespace of its own shares its ports with nobody.
+        self._held.hold(*(a for a in addresses if a[0] == "127.0.0.1" and a[1]))
 
     def restart(self) -> None:
         """Stop it cleanly if it runs, then start it on the same ports and data."""
