@@ -72,10 +72,17 @@ def test_a_publish_that_stalls_in_a_handler(client: Client, world: World) -> Non
 
 def test_heartbeats_are_answered_while_a_stop_waits(client: Client, world: World) -> None:
     """Until the last handler has answered, or nsqd would take its message back."""
+    begun: list[Message] = []
     release: list[bool] = []
+
+    def handler(message: Message) -> None:
+        begun.append(message)
+        world.eventually(lambda: release)
+
     with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()]) as nsqd:
-        reader = client.consume(lambda m: world.eventually(lambda: release), nsqd)
-        world.eventually(lambda: reader.stats().in_flight == 1)
+        reader = client.consume(handler, nsqd)
+        # What no handler has begun would go back.
+        world.eventually(lambda: begun)
         reader.stop(60)
         world.eventually(lambda: nsqd.received("CLS"))
         for beats in (1, 2, 3):
