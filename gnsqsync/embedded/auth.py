@@ -13,12 +13,18 @@ from typing import Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.goregexp import compile_go
 from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
 
 AuthQuery: TypeAlias = "Callable[[str, bool, str, bytes], Authorization]"
 """(peer IP, whether TLS is up, common name of the client certificate, secret) -> Authorization."""
+
+# What Go takes for a time in JSON: RFC 3339.
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
 
 
 class AuthFailure(Exception):
@@ -52,11 +58,13 @@ class Authorization:
     @classmethod
     def parse(cls, answer: Any, now: float) -> Authorization:
         """Raises AuthFailure for anything that nsqd rejects as a whole."""
-        if not isinstance(answer, dict):
-            raise AuthFailure("the answer is not an object")
+        answer = _object(answer, "the answer")
         ttl = answer.get("ttl")
         if type(ttl) is not int or not 0 < ttl < 2**63:
             raise AuthFailure(f"invalid TTL {ttl!r:.60} (must be >0)")
+        # nsqd keeps its own time under that name, and reads it from the answer first.
+        if "expires" in answer and not _TIME.fullmatch(_text(answer, "expires")):
+            raise AuthFailure("expires is not a time")
         entries = _list(answer, "authorizations")
         return cls(
             _text(answer, "identity"),
@@ -71,36 +79,42 @@ class Authorization:
         return any(entry.allows(kind, topic, channel) for entry in self.permissions)
 
 
+def _object(found: Any, what: str) -> dict[str, Any]:
+    """As Go reads one: keys in any case, null as an empty one."""
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise AuthFailure(f"{what} is not an object")
+    return {key.casefold(): value for key, value in found.items() if value is not None}
+
+
 def _text(found: dict[str, Any], key: str) -> str:
-    value = found.get(key)
-    if value is None:
-        return ""
+    value = found.get(key, "")
     if not isinstance(value, str):
         raise AuthFailure(f"{key} is not a string")
     return value
 
 
 def _list(found: dict[str, Any], key: str) -> list[Any]:
-    value = found.get(key)
-    if value is None:
-        return []
+    value = found.get(key, [])
     if not isinstance(value, list):
         raise AuthFailure(f"{key} is not a list")
     return value
 
 
 def _pattern(text: Any) -> re.Pattern[str]:
+    if text is None:
+        text = ""
     if not isinstance(text, str):
         raise AuthFailure(f"{text!r} is not a regular expression")
     try:
-        return re.compile(text)
+        return compile_go(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise AuthFailure(f"unable to compile {text!r}: {error}") from None
 
 
 def _permission(entry: Any) -> _Permission:
-    if not isinstance(entry, dict):
-        raise AuthFailure("an authorization is not an object")
+    entry = _object(entry, "an authorization")
     kinds = _list(entry, "permissions")
     for kind in kinds:
         if kind not in ("subscribe", "publish"):

@@ -136,7 +136,7 @@ class Channel(Queueing):
         self.consumers: list[Consumer] = []
         self.requeue_count = 0
         self.timeout_count = 0
-        self.latency = LatencyWindow.for_options(broker.options)
+        self.latency = LatencyWindow.for_options(broker.options, broker.now())
         # When the broker calls expire() next; math.inf when nothing is planned.
         self.wake_at = math.inf
         # No message in flight times out before this. It may be too early, as FIN does not move it.
@@ -355,7 +355,7 @@ class Channel(Queueing):
             consumer.channel_closed()
 
     def everything(self) -> Iterator[QueuedMessage]:
-        """All messages for a clean stop: in flight, deferred (without delay), waiting."""
+        """All messages for a clean stop: waiting, in flight, deferred (without delay)."""
+        yield from self.queue
         yield from self.in_flight.values()
         yield from (message for _, _, message in sorted(self.deferred, key=lambda item: item[:2]))
-        yield from self.queue

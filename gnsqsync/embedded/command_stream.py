@@ -50,6 +50,8 @@ class CommandStream:
         self.commands = 0
         # Bytes that the output was cut from but that the socket has not taken; set by the owner.
         self.unsent = 0
+        # Whether an answer is among what has not left; the owner says when all has.
+        self.owes_answer = False
         self._output: list[bytes] = []
         self._output_size = 0
         # The beginning of an incomplete command.
@@ -139,6 +141,10 @@ class CommandStream:
         self._output_size = 0
 
     def _write(self, frame: bytes) -> None:
+        self.owes_answer = True
+        self._append(frame)
+
+    def _append(self, frame: bytes) -> None:
         if not self._output:
             self._on_output()
         self._output.append(frame)

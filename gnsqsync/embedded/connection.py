@@ -6,6 +6,7 @@ Knows sockets, layers and deadlines; of the protocol only the magic.
 from __future__ import annotations
 
 import ssl
+import sys
 from typing import Any, Protocol
 
 import gevent
@@ -16,6 +17,7 @@ from gnsqsync.embedded.auth import AuthQuery
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.session import Peer, Session
+from gnsqsync.embedded.tls_context import cipher_name
 from gnsqsync.errors import NegotiationFailed, ProtocolError
 from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import encode_error
@@ -50,6 +52,10 @@ class _PeerGone(Exception):
     """The client closed, or does not read what it is sent."""
 
 
+class _TooSlow(Exception):
+    """The kernel took nothing for a whole heartbeat interval."""
+
+
 class Connection:
     """A greenlet calls ``run``; ``flush`` may be called by anybody in the thread, and never blocks.
 
@@ -81,6 +87,7 @@ class Connection:
         self._writer: gevent.Greenlet | None = None
         self._written = Event()
         self._broken = False
+        self._mute = False
         self._receiving = False
         self._heartbeat: Any = None
         self._heartbeat_period = 0.0
@@ -248,7 +255,7 @@ class Connection:
             self.session.upgrade_failed(f"tls: {error}")
             return None
         self._peer.common_name = tls.peer_common_name
-        self._peer.cipher = tls.cipher or ""
+        self._peer.cipher = cipher_name(context, tls.cipher)
         self._peer.tls_version = tls.version or ""
         return tls
 
@@ -258,6 +265,11 @@ class Connection:
         """Write what the session has; what the kernel does not take follows in the background."""
         if self._broken:
             self.session.take_output()
+            return
+        if self._mute:
+            if self.session.take_output():
+                self._break(_PeerGone("does not read answers"))
+            self._wake_reader_at_end()
             return
         if self._writer is not None:
             return
@@ -272,6 +284,7 @@ class Connection:
             self._written.clear()
             self._writer = gevent.spawn(self._write_rest)
             return
+        self.session.owes_answer = False
         if was_backlogged:
             self.session.wake_channel()
         self._wake_reader_at_end()
@@ -303,18 +316,36 @@ class Connection:
             while self._unsent:
                 interval = session.settings.heartbeat_interval
                 # nsqd's write deadline (nsq-reference 1.12).
-                socket.wait_write(self._sock.fileno(), interval or None, _PeerGone("does not read"))
+                socket.wait_write(self._sock.fileno(), interval or None, _TooSlow())
                 self._send_some()
                 if not self._unsent:
                     self._unsent = memoryview(self._encoded_output())
                     self._send_some()
-        except (OSError, ProtocolError, _PeerGone) as error:
+            session.owes_answer = False
+        except _TooSlow:
+            self._fall_silent()
+        except (OSError, ProtocolError) as error:
             self._break(error)
         finally:
             self._writer = None
             self._written.set()
         session.wake_channel()
         self._wake_reader_at_end()
+
+    def _fall_silent(self) -> None:
+        """As nsqd, which ends the sending of messages and heartbeats then, not the connection.
+
+        That ends with the next answer, or when no command comes in time.
+        """
+        if self.session.owes_answer:
+            self._break(_PeerGone("does not read answers"))
+            return
+        self._mute = True
+        self._stop_heartbeat()
+        self._unsent = memoryview(b"")
+        self.session.take_output()
+        # A backlog that never gets less: no message is handed over any more.
+        self.session.unsent = sys.maxsize
 
     def _wait_until_written(self) -> None:
         if self._writer is not None:

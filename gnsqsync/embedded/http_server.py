@@ -10,7 +10,7 @@ from typing import Any
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from gnsqsync.embedded.listeners import Gate
-from gnsqsync.embedded.web import App
+from gnsqsync.embedded.web import RAW_PATH, App
 
 _TLS_HANDSHAKE_TIMEOUT = 5.0
 
@@ -29,6 +29,12 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
             return super().read_request(raw_requestline)
         except http.client.HTTPException as error:
             raise ValueError(str(error)) from error
+
+    def get_environ(self) -> dict[str, Any]:
+        """WSGI's PATH_INFO is decoded and does not show whether it could be."""
+        environ: dict[str, Any] = super().get_environ()
+        environ[RAW_PATH] = self.path.partition("?")[0]
+        return environ
 
     def log_request(self) -> None:
         """Nothing: App logs its requests itself."""

@@ -5,10 +5,10 @@ Knows nsq-reference 1.8 and 1.9. No I/O, and nothing of the other commands.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from gnsqsync.embedded.gojson import read_object
 from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["Fatal", "Identification", "Settings", "negotiate"]
@@ -25,17 +25,20 @@ class Fatal(Exception):
         self.frame = code + b" " + text
 
 
-_INT64 = (-(2**63), 2**63 - 1)
-_INT32 = (-(2**31), 2**31 - 1)
-_STRINGS = ("client_id", "hostname", "user_agent")
-_BOOLS = ("feature_negotiation", "tls_v1", "deflate", "snappy")
-_INTS = {
-    "heartbeat_interval": _INT64,
-    "output_buffer_size": _INT64,
-    "output_buffer_timeout": _INT64,
-    "sample_rate": _INT32,
-    "deflate_level": _INT64,
-    "msg_timeout": _INT64,
+_FIELDS = {
+    "client_id": str,
+    "hostname": str,
+    "user_agent": str,
+    "feature_negotiation": bool,
+    "tls_v1": bool,
+    "deflate": bool,
+    "snappy": bool,
+    "heartbeat_interval": int,
+    "output_buffer_size": int,
+    "output_buffer_timeout": int,
+    "sample_rate": int,
+    "deflate_level": int,
+    "msg_timeout": int,
 }
 
 
@@ -60,48 +63,13 @@ class Identification:
     @classmethod
     def decode(cls, body: bytes) -> Identification:
         """Raises Fatal when Go's decoder would refuse ``body``."""
-        found = cls()
         try:
-            # A literal with a fraction or an exponent stays text, so it is no int; NaN is no JSON.
-            value = json.loads(
-                body.decode("utf-8", "replace"), parse_float=_Real, parse_constant=_refuse
-            )
-            if value is None:
-                return found
-            if not isinstance(value, dict):
-                raise ValueError("not an object")
-            for key, item in value.items():
-                found._set(key.casefold(), item)
-        except (ValueError, RecursionError):
+            found = cls(**read_object(body, _FIELDS))
+            if not -(2**31) <= found.sample_rate < 2**31:
+                raise ValueError("sample_rate is an int32")
+        except ValueError:
             raise Fatal(b"E_BAD_BODY", b"IDENTIFY failed to decode JSON body") from None
         return found
-
-    def _set(self, key: str, value: Any) -> None:
-        if value is None:
-            return
-        if key in _STRINGS:
-            wanted = isinstance(value, str)
-        elif key in _BOOLS:
-            wanted = isinstance(value, bool)
-        elif key in _INTS:
-            low, high = _INTS[key]
-            wanted = type(value) is int and low <= value <= high
-        else:
-            return
-        if not wanted:
-            raise ValueError(key)
-        setattr(self, key, value)
-
-
-class _Real:
-    """A JSON number that is not an integer literal."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(text)
 
 
 @dataclass(slots=True)

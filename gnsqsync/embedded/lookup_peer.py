@@ -31,6 +31,7 @@ from gevent import socket
 from gevent.event import Event
 from gevent.queue import Empty, Queue
 
+from gnsqsync.embedded.gojson import read_object
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.lookupd import MAGIC
 from gnsqsync.embedded.names import valid_name
@@ -41,6 +42,8 @@ _IO_TIMEOUT = 1.0
 # The largest list of a topic's channels to read, in bytes.
 _MAX_CHANNELS = 8 * 1024 * 1024
 _SIZE = struct.Struct(">i")
+# What is read of the answer to IDENTIFY; only the two of its HTTP API are used.
+_INFO = {"tcp_port": int, "http_port": int, "version": str, "broadcast_address": str}
 
 
 class Names(Protocol):
@@ -128,11 +131,11 @@ class _Peer:
     def _learn(self, answer: bytes) -> None:
         """Takes the HTTP address from the answer to IDENTIFY."""
         try:
-            info = json.loads(answer)
-            host, port = info["broadcast_address"], info["http_port"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            info = read_object(answer, _INFO)
+        except ValueError:
             raise _Lost(f"parsing response - {answer[:200].decode('utf-8', 'replace')}") from None
-        if isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
+        host, port = info["broadcast_address"], info["http_port"]
+        if host and 0 < port < 65536:
             self.http_address = (host, port)
         else:
             self._log.error("LOOKUPD(%s): no broadcast address", self.address)

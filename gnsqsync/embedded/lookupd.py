@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gnsqsync.embedded.flags import NSQ_VERSION
+from gnsqsync.embedded.gojson import read_object
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.names import valid_name
 from gnsqsync.embedded.registrations import Peer, RegistrationDB
@@ -155,7 +156,10 @@ class LookupSession:
         return self._peer
 
     def _identify(self, body: bytes, now: float) -> bytes:
-        values = _identify_fields(body)
+        try:
+            values = read_object(body, _FIELDS)
+        except ValueError:
+            raise _Fatal("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
         if not (
             values["broadcast_address"]
             and values["tcp_port"]
@@ -208,32 +212,6 @@ _FIELDS: dict[str, type] = {
     # Checked, but the address that counts is the one of the connection.
     "remote_address": str,
 }
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _identify_fields(body: bytes) -> dict[str, Any]:
-    """The fields as Go's json.Unmarshal reads them: any case of the keys, null is absent."""
-    values = {name: kind() for name, kind in _FIELDS.items()}
-    found: Any
-    try:
-        found = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        found = False
-    if found is None:
-        return values
-    if not isinstance(found, dict):
-        raise _Fatal("E_BAD_BODY IDENTIFY failed to decode JSON body")
-    for key, value in found.items():
-        kind = _FIELDS.get(key.lower())
-        if kind is not None and value is not None:
-            # bool is an int to isinstance; a float is one to neither.
-            if type(value) is not kind or (type(value) is int and not -(2**63) <= value < 2**63):
-                raise _Fatal("E_BAD_BODY IDENTIFY failed to decode JSON body")
-            values[key.lower()] = value
-    return values
 
 
 def identity(

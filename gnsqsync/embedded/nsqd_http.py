@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import socket
 import time
 from collections.abc import Iterable
@@ -20,7 +19,7 @@ from gnsqsync.embedded.flags import NSQ_VERSION, config_names, config_value
 from gnsqsync.embedded.golog import LEVELS, Log
 from gnsqsync.embedded.identify import Fatal
 from gnsqsync.embedded.names import go_quote, valid_name
-from gnsqsync.embedded.numbers import signed64
+from gnsqsync.embedded.numbers import INTEGER, parse_int64, signed64
 from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.embedded.session import Session
 from gnsqsync.embedded.stats import gather, memory_figures, render_text
@@ -39,7 +38,6 @@ __all__ = ["Nsqd", "NsqdHandlers"]
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _CHUNK = 65536
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class Nsqd(Protocol):
@@ -156,10 +154,10 @@ class NsqdHandlers:
         delay = 0.0
         text = request.get("defer")
         if text is not None:
-            # The bound on the length keeps away from numbers that Python refuses to convert.
-            if len(text) > 4000 or not _INTEGER.fullmatch(text):
+            millis = parse_int64(text)
+            if millis is None:
                 raise HTTPFault(400, "INVALID_DEFER")
-            delay = int(text) / 1000
+            delay = signed64(millis * 1_000_000) / 1e9
             if not 0 <= delay <= self._nsqd.options.max_req_timeout:
                 raise HTTPFault(400, "INVALID_DEFER")
         return self._publish(topic, [body], delay)
@@ -317,12 +315,9 @@ class NsqdHandlers:
             text = request.get("rate") or ""
         except HTTPFault:
             text = ""
-        reason = "invalid syntax"
-        if _INTEGER.fullmatch(text):
-            # The bound on the length keeps away from numbers that Python refuses to convert.
-            if len(text) <= 4000 and signed64(int(text)) == int(text):
-                raise HTTPFault(500, "INTERNAL_ERROR")
-            reason = "value out of range"
+        if parse_int64(text) is not None:
+            raise HTTPFault(500, "INTERNAL_ERROR")
+        reason = "value out of range" if INTEGER.fullmatch(text) else "invalid syntax"
         quoted = go_quote(text.encode()).decode()
         answer = f"invalid block rate : strconv.Atoi: parsing {quoted}: {reason}"
         return Response(answer, 400, plain=True)

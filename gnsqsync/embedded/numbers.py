@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["parse_base10", "signed64", "signed_int"]
+import re
+
+__all__ = ["INTEGER", "parse_base10", "parse_int64", "signed64", "signed_int"]
+
+INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+"""What Go's strconv takes for a decimal integer, in range or not."""
 
 
 def signed_int(data: bytes, offset: int) -> int:
@@ -22,6 +27,15 @@ def parse_base10(digits: bytes) -> int | None:
         piece = digits[start : start + 1000]
         value = (value * 10 ** len(piece) + int(piece)) % 2**64
     return value
+
+
+def parse_int64(text: str) -> int | None:
+    """Go's strconv.ParseInt to base 10: None when it is no integer or out of range."""
+    # The bound on the length keeps away from numbers that Python refuses to convert.
+    if len(text) > 4000 or not INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if signed64(value) == value else None
 
 
 def signed64(value: int) -> int:

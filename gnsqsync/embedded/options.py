@@ -214,7 +214,9 @@ class NsqdOptions:
             object.__setattr__(self, "broadcast_address", address)
         if self.tls_client_auth_policy and self.tls_required == "false":
             object.__setattr__(self, "tls_required", "true")
-        latencies = tuple(sorted(self.e2e_processing_latency_percentile, reverse=True))
+        found = sorted(self.e2e_processing_latency_percentile, reverse=True)
+        # Go writes 1.0 as 1, in GET /config and in /stats.
+        latencies = tuple(1 if latency == 1 else latency for latency in found)
         object.__setattr__(self, "e2e_processing_latency_percentile", latencies)
 
     def check(self) -> None:

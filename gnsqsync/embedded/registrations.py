@@ -12,6 +12,8 @@ from typing import Any
 
 from gnsqsync.embedded.names import is_ephemeral
 
+_ANY = "*"
+
 
 @dataclass(eq=False)
 class Peer:
@@ -136,6 +138,9 @@ class RegistrationDB:
         return entry.channels.setdefault(channel, {})
 
     def delete_topic(self, topic: str) -> None:
+        """Takes the topic and its channels off; "*" takes off everything."""
+        if topic == _ANY:
+            self._topics.clear()
         self._topics.pop(topic, None)
 
     def delete_channel(self, topic: str, channel: str) -> bool:
@@ -151,18 +156,21 @@ class RegistrationDB:
                 producer.tombstoned_at = now
 
     def has_topic(self, topic: str) -> bool:
-        entry = self._topics.get(topic)
-        return entry is not None and entry.registered
+        return any(entry.registered for entry in self._matching(topic))
 
     def topics(self) -> list[str]:
         return [name for name, entry in self._topics.items() if entry.registered]
 
     def channels(self, topic: str) -> list[str]:
-        return list(self._channels(topic))
+        """For "*" a name comes as often as there are topics with such a channel."""
+        return [name for entry in self._matching(topic) for name in entry.channels]
 
     def producers(self, topic: str) -> list[Producer]:
-        entry = self._topics.get(topic)
-        return list(entry.producers.values()) if entry is not None else []
+        """For "*" each peer once, under any of its topics."""
+        found: dict[str, Producer] = {}
+        for entry in self._matching(topic):
+            found = entry.producers | found
+        return list(found.values())
 
     def peers(self) -> list[Peer]:
         return [producer.peer for producer in self._peers.values()]
@@ -175,6 +183,13 @@ class RegistrationDB:
                 yield f"topic:{name}:", entry.producers.values()
             for channel, producers in entry.channels.items():
                 yield f"channel:{name}:{channel}", producers.values()
+
+    def _matching(self, topic: str) -> Iterable[_Topic]:
+        """The entry of the topic, if any; "*", which is no topic's name, stands for all."""
+        if topic == _ANY:
+            return self._topics.values()
+        entry = self._topics.get(topic)
+        return () if entry is None else (entry,)
 
     def _channels(self, topic: str) -> dict[str, dict[str, Producer]]:
         entry = self._topics.get(topic)

@@ -114,7 +114,7 @@ class Session(Publishing):
     def heartbeat(self) -> None:
         """Write a heartbeat; called every ``heartbeat_period`` seconds."""
         if not self.closed and not self.upgrades:
-            self._write(_HEARTBEAT)
+            self._append(_HEARTBEAT)
 
     def layer_ready(self, kind: str) -> None:
         """``upgrades[0]`` is in place: answer OK through it."""

@@ -39,7 +39,7 @@ def gather(
     for found in sorted(wanted, key=lambda item: item.name):
         if channel and channel not in found.channels:
             continue
-        topics.append(_topic_figures(broker, found, channel, include_clients))
+        topics.append(_topic_figures(broker, found, topic, channel, include_clients))
     producers = None
     if include_clients:
         producers = [
@@ -49,13 +49,13 @@ def gather(
 
 
 def _topic_figures(
-    broker: Broker, topic: Topic, only_channel: str, include_clients: bool
+    broker: Broker, topic: Topic, asked_topic: str, only_channel: str, include_clients: bool
 ) -> dict[str, Any]:
     channels = [topic.channels[name] for name in sorted(topic.channels)]
     return {
         "topic_name": topic.name,
         "channels": [
-            _channel_figures(broker, channel, include_clients)
+            _channel_figures(broker, channel, asked_topic, include_clients)
             for channel in channels
             if not only_channel or channel.name == only_channel
         ],
@@ -72,10 +72,12 @@ def _windows(channels: Iterable[Channel]) -> list[LatencyWindow]:
     return [channel.latency for channel in channels if channel.latency is not None]
 
 
-def _channel_figures(broker: Broker, channel: Channel, include_clients: bool) -> dict[str, Any]:
+def _channel_figures(
+    broker: Broker, channel: Channel, asked_topic: str, include_clients: bool
+) -> dict[str, Any]:
     clients = None
     if include_clients:
-        clients = [_consumer_figures(consumer) for consumer in channel.consumers]
+        clients = [_consumer_figures(consumer, asked_topic) for consumer in channel.consumers]
     return {
         "channel_name": channel.name,
         "depth": channel.depth,
@@ -92,13 +94,13 @@ def _channel_figures(broker: Broker, channel: Channel, include_clients: bool) ->
     }
 
 
-def _consumer_figures(consumer: Consumer) -> dict[str, Any]:
+def _consumer_figures(consumer: Consumer, asked_topic: str) -> dict[str, Any]:
     assert isinstance(consumer, Session)
-    return client_figures(consumer, "")
+    return client_figures(consumer, asked_topic)
 
 
 def client_figures(session: Session, topic: str) -> dict[str, Any]:
-    """One connection. nsqd shows one entry of ``pub_counts``; this shows all, or ``topic``'s."""
+    """One connection. ``pub_counts`` has one entry, as nsqd's has: ``topic``'s, or any for ""."""
     settings = session.settings
     figures: dict[str, Any] = {
         "client_id": settings.client_id,
@@ -130,7 +132,7 @@ def client_figures(session: Session, topic: str) -> dict[str, Any]:
         if not topic or name == topic
     ]
     if counts:
-        figures["pub_counts"] = counts
+        figures["pub_counts"] = counts[:1]
     figures |= {
         "tls": session.tls,
         "tls_cipher_suite": session.peer.cipher,
@@ -161,7 +163,8 @@ def render_text(
     figures: dict[str, Any], memory: dict[str, int] | None, started_at: float, now: float
 ) -> str:
     """The text form; both times are seconds since the epoch."""
-    start = datetime.fromtimestamp(int(started_at), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    start = datetime.fromtimestamp(int(started_at), timezone.utc).astimezone().isoformat()
+    start = start.replace("+00:00", "Z")
     lines = [
         version_text("nsqd"),
         f"start_time {start}",
@@ -202,19 +205,30 @@ def _mark(figures: dict[str, Any]) -> str:
 
 
 def _quantiles(figures: dict[str, Any]) -> str:
-    latency = figures["e2e_processing_latency"]
-    return ", ".join(
-        f"{entry['quantile'] * 100:g}%: {format_duration(entry['value'] / 1e9)}"
-        for entry in latency["percentiles"] or ()
-    )
+    percentiles = figures["e2e_processing_latency"]["percentiles"] or ()
+    return ", ".join(_human(entry["value"]) for entry in percentiles)
+
+
+def _human(nanoseconds: float) -> str:
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if nanoseconds > size:
+            return f"{nanoseconds / size:.1f}{unit}"
+    return f"{nanoseconds:.1f}ns"
 
 
 def _client_line(client: dict[str, Any], now: float) -> str:
-    who = f"{client['remote_address']} {client['user_agent']}".rstrip()
-    return (
-        f"[{client['version']} {who:<20}] state: {client['state']}"
-        f" inflt: {client['in_flight_count']:<4} rdy: {client['ready_count']:<4}"
-        f" fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8}"
-        f" msgs: {client['message_count']:<8}"
-        f" connected: {format_duration(float(int(now - client['connect_ts'])))}"
-    )
+    port = client["remote_address"].rpartition(":")[2] if ":" in client["remote_address"] else ""
+    who = f"{client['hostname']}:{port} {client['user_agent']}"
+    counts = client.get("pub_counts")
+    if counts:
+        topics = ",".join(f"{entry['topic']}={entry['count']}" for entry in counts)
+        did = f"msgs: {sum(entry['count'] for entry in counts):<8} topics: {topics}"
+    else:
+        did = (
+            f"state: {client['state']}"
+            f" inflt: {client['in_flight_count']:<4} rdy: {client['ready_count']:<4}"
+            f" fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8}"
+            f" msgs: {client['message_count']:<8}"
+        )
+    connected = format_duration(float(int(now - client["connect_ts"])))
+    return f"[{client['version']} {who:<21}] {did} connected: {connected}"

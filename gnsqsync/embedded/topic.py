@@ -43,13 +43,14 @@ class Topic(Queueing):
         """
         if self.deleted:
             raise TopicGone("exiting")
-        wall_ns = self._broker.wall_ns()
+        wall_ns = self._broker.wall_ns
         new_id = self._guid.new_id
         self.message_count += len(bodies)
         flows = self._flows()
         for body in bodies:
             self.message_bytes += len(body)
-            message = QueuedMessage(new_id(wall_ns), wall_ns, body, delay)
+            now = wall_ns()  # anew for each: the timestamps of one MPUB rise
+            message = QueuedMessage(new_id(now), now, body, delay)
             if flows:
                 self._copy(message)
             else:

@@ -18,10 +18,15 @@ from urllib.parse import unquote_to_bytes
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.names import valid_name
 
+RAW_PATH = "gnsqsync.raw_path"
+"""Where the WSGI environment may have the path as it was sent."""
+
 JSON_TYPE = "application/json; charset=utf-8"
 TEXT_TYPE = "text/plain; charset=utf-8"
 _NSQ_HEADER = ("X-Nsq-Content-Type", "nsq; version=1.0")
 _HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+# A path, the * of OPTIONS, or the whole URL, as a proxy gets it.
+_PATH = re.compile(r"/|\*$|[A-Za-z][A-Za-z0-9+.-]*:")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
 # What Go's json.Marshal escapes besides the JSON rules.
 _GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -207,7 +212,7 @@ class App:
     def respond(self, environ: Mapping[str, Any]) -> Response:
         """The answer to one request; never raises."""
         try:
-            refusal = _host_refusal(environ)
+            refusal = _refusal(environ)
             if refusal is not None:
                 return refusal
             if self._https_port is not None:
@@ -249,18 +254,26 @@ class App:
         return Response(to_json({"message": "METHOD_NOT_ALLOWED"}), 405, JSON_TYPE, allow)
 
 
-def _host_refusal(environ: Mapping[str, Any]) -> Response | None:
-    """Go's answer to HTTP/1.1 without the header Host, and to a Host that cannot be one."""
-    host = environ.get("HTTP_HOST")
-    if host is None and environ.get("SERVER_PROTOCOL") == "HTTP/1.1":
-        reason = "missing required Host header"
-    elif host is not None and not _HOST.fullmatch(host):
-        reason = "malformed Host header"
-    else:
+def _refusal(environ: Mapping[str, Any]) -> Response | None:
+    """Go's answer to a request that its HTTP server does not hand on."""
+    reason = _what_is_wrong(environ)
+    if reason is None:
         return None
-    phrase = f"Bad Request: {reason}"
+    phrase = f"Bad Request{reason}"
     close = [("Connection", "close")]
     return Response(f"400 {phrase}", 400, TEXT_TYPE, close, plain=True, phrase=phrase)
+
+
+def _what_is_wrong(environ: Mapping[str, Any]) -> str | None:
+    path = environ.get(RAW_PATH, "/")
+    host = environ.get("HTTP_HOST")
+    if _BAD_ESCAPE.search(path.encode("latin-1")) or not _PATH.match(path):
+        return ""
+    if host is None and environ.get("SERVER_PROTOCOL") == "HTTP/1.1":
+        return ": missing required Host header"
+    if host is not None and not _HOST.fullmatch(host):
+        return ": malformed Host header"
+    return None
 
 
 def _as_response(answer: Answer) -> Response:

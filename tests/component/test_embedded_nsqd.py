@@ -148,7 +148,7 @@ def test_what_it_cannot_do_is_refused_and_not_ignored(here: Site) -> None:
     text = refusal(here, "-statsd-address=127.0.0.1:8125", "-statsd-interval=0")
     assert "failed to instantiate nsqd - --statsd-interval must be positive" in text
     text = refusal(here, *here.certificates.flags, "-tls-client-auth-policy=require")
-    assert "--tls-client-auth-policy needs --tls-root-ca-file" in text
+    assert "--tls-client-auth-policy=require needs --tls-root-ca-file" in text
     assert "failed to build TLS config" in refusal(here, "-tls-cert=/missing", "-tls-key=/missing")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rawclient import Client
+from tests.support.rawclient import RESPONSE, Client
 from tests.support.scripted import NEGOTIATED
 from tests.support.servers import Server, Site, unique
 
@@ -134,6 +134,7 @@ def test_012_identify_size(site: Site, small: Server, size: int, text: str) -> N
         b'{"msg_timeout": 3e4}',
         b'{"tls_v1": 1}',
         b'{"client_id": 1}',
+        b'{"client_id": 1, "client_id": "x"}',
     ],
 )
 def test_013_identify_types(site: Site, small: Server, body: bytes) -> None:
@@ -187,6 +188,14 @@ def test_020_deflate_and_snappy(site: Site, small: Server) -> None:
     body = b'{"feature_negotiation": true, "deflate": true, "snappy": true}'
     client = identify(site, small, body)
     client.fatal("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+
+
+def test_018_msg_timeout_twice(site: Site, small: Server) -> None:
+    # The last one counts, except that null leaves the one before.
+    body = b'{"feature_negotiation": true, "msg_timeout": 1000, "Msg_Timeout": 2000, %s}'
+    for last, effective in ((b'"msg_timeout": 3000', 3000), (b'"msg_timeout": null', 2000)):
+        kind, data = identify(site, small, body % last).answer()
+        assert (kind, json.loads(data)["msg_timeout"]) == (RESPONSE, effective)
 
 
 @pytest.mark.parametrize(("asked", "level"), [(0, 6), (1, 1), (6, 6), (9, 6), (-3, 6)])

@@ -60,6 +60,18 @@ def test_043_mpub(site: Site, small: Server) -> None:
     assert topic_stats(small.http_address, topic)["message_count"] == 3
 
 
+def test_043_timestamps_rise(site: Site, small: Server) -> None:
+    topic = unique()
+    client = site.client(small)
+    client.subscribe(topic, "c", 50)
+    client.command(f"MPUB {topic}", mpub_body([b"x"] * 50))
+    frames = [client.answer() for _ in range(51)]
+    heads = sorted(struct.unpack_from(">qH16s", frame.data) for frame in frames if frame.type)
+    timestamps, _, ids = zip(*heads, strict=True)
+    assert len(set(timestamps)) == 50
+    assert list(ids) == sorted(ids)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import ssl
 
 import pytest
 
@@ -11,14 +13,16 @@ from tests.support.rawclient import (
     ERROR,
     SNAPPY_IDENTIFIER,
     Client,
+    Closed,
     Deflate,
     Layer,
     Snappy,
+    channel_stats,
     get,
     request,
     snappy_chunk,
 )
-from tests.support.servers import Server, Site, unique
+from tests.support.servers import Certificates, Server, Site, unique
 
 
 @pytest.fixture
@@ -111,6 +115,34 @@ def test_078_tls(site: Site, tls_nsqd: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "cipher", "expected"),
+    [
+        ("TLSv1_2", "ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"),
+        ("TLSv1_2", "ECDHE-ECDSA-AES256-GCM-SHA384", "Unknown 49196"),
+        ("TLSv1_3", None, "Unknown 486[567]"),
+    ],
+)
+def test_078_tls_in_stats(
+    site: Site, tls_nsqd: Server, version: str, cipher: str | None, expected: str
+) -> None:
+    context = site.certificates.client_context()
+    context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+    if cipher is not None:
+        context.set_ciphers(cipher)
+    client = site.client(tls_nsqd)
+    client.identify(tls_v1=True)
+    client.start_tls(context)
+    client.ok()
+    topic = unique()
+    client.subscribe(topic, "c")
+    (entry,) = channel_stats(tls_nsqd.http_address, topic, "c")["clients"]
+    assert entry["tls"] is entry["tls_negotiated_protocol_is_mutual"] is True
+    assert entry["tls_version"] == version.replace("v", "").replace("_", ".")
+    assert re.fullmatch(expected, entry["tls_cipher_suite"])
+    assert entry["tls_negotiated_protocol"] == ""
+
+
+@pytest.mark.parametrize(
     ("layer", "field"), [(Snappy, "snappy"), (Deflate, "deflate")], ids=["snappy", "deflate"]
 )
 def test_079_tls_and_compression(
@@ -173,3 +205,75 @@ def test_083_tcp_https(site: Site) -> None:
     client = site.client(server)
     client.command("NOP")
     client.fatal("E_INVALID cannot NOP in current state (TLS required)")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["-tls-cert=/missing", "-tls-key={key}"], "TLS config - open /missing: {missing}"),
+        (["-tls-cert={cert}", "-tls-key=/missing"], "TLS config - open /missing: {missing}"),
+        (["-tls-cert={cert}"], "TLS config - open : {missing}"),
+        (["-tls-root-ca-file=/missing"], "client TLS config - open /missing: {missing}"),
+        (
+            ["-tls-cert={cert}", "-tls-key={key}", "-tls-root-ca-file=/missing"],
+            "TLS config - open /missing: {missing}",
+        ),
+        (
+            ["-tls-root-ca-file=/dev/null"],
+            "client TLS config - failed to append certificate to pool",
+        ),
+    ],
+    ids=["cert", "key", "no key", "CA", "CA with a certificate", "empty CA"],
+)
+def test_083_files_that_are_missing(
+    server_kind: str, certificates: Certificates, flags: list[str], reason: str
+) -> None:
+    files = {"cert": str(certificates.cert_file), "key": str(certificates.key_file)}
+    server = Server(server_kind, "nsqd", [flag.format(**files) for flag in flags])
+    try:
+        assert server.run_to_the_end() == 1
+        reason = reason.format(missing="no such file or directory")
+        assert server.log.endswith(
+            f" FATAL: failed to instantiate nsqd - failed to build {reason}\n"
+        )
+    finally:
+        server.discard()
+
+
+@pytest.mark.parametrize("policy", ["require", "require-verify"])
+def test_083_client_certificates(site: Site, policy: str) -> None:
+    ca = f"-tls-root-ca-file={site.certificates.ca_file}"
+    flags = (*site.certificates.flags, ca, f"-tls-client-auth-policy={policy}")
+    server = site.nsqd(*flags)
+    client = site.client(server)
+    client.identify(tls_v1=True)
+    client.start_tls(site.certificates.client_context(with_certificate=True))
+    client.ok()
+    client.alive()
+    client = site.client(server)
+    client.identify(tls_v1=True)
+    client.start_tls(site.certificates.client_context())
+    with pytest.raises((Closed, ssl.SSLError)):
+        client.frame()
+    client = site.client(server)
+    client.command("NOP")
+    client.fatal("E_INVALID cannot NOP in current state (TLS required)")
+
+
+def test_083_no_policy(site: Site) -> None:
+    # It requires TLS, but no certificate.
+    server = site.nsqd(*site.certificates.flags, "-tls-client-auth-policy=nonsense")
+    secured(site, server).alive()
+    client = site.client(server)
+    client.command("NOP")
+    client.fatal("E_INVALID cannot NOP in current state (TLS required)")
+
+
+def test_083_verified_by_the_system(site: Site) -> None:
+    # Without a CA of nsqd's own the machine's count, and none of them has signed this one.
+    server = site.nsqd(*site.certificates.flags, "-tls-client-auth-policy=require-verify")
+    client = site.client(server)
+    client.identify(tls_v1=True)
+    client.start_tls(site.certificates.client_context(with_certificate=True))
+    with pytest.raises((Closed, ssl.SSLError)):
+        client.frame()

@@ -133,6 +133,36 @@ def test_087_authorizations(
 
 
 @pytest.mark.parametrize(
+    ("reply", "count"),
+    [
+        (
+            {
+                "TTL": 60,
+                "Identity": "joe",
+                "Authorizations": [
+                    {"Topic": "^t", "CHANNELS": [".*"], "Permissions": ["publish"]},
+                ],
+            },
+            1,
+        ),
+        (grant(EVERYTHING, None, identity="joe"), 2),  # type: ignore[arg-type]
+        (grant({**EVERYTHING, "topic": None, "channels": [None]}, identity="joe"), 1),
+        (grant(EVERYTHING, identity="joe") | {"identity_url": None, "expires": None}, 1),
+        (grant(EVERYTHING, identity="joe") | {"expires": "2030-01-01T00:00:00.5Z"}, 1),
+    ],
+    ids=["case", "null entry", "null patterns", "null", "time"],
+)
+def test_086_auth_answer_as_go_reads_it(
+    site: Site, auth: AuthServer, auth_nsqd: Server, reply: dict[str, Any], count: int
+) -> None:
+    auth.replies["tolerant"] = 200, reply
+    client = site.client(auth_nsqd)
+    answer = authorized(client, "tolerant")
+    assert (answer["identity"], answer["permission_count"]) == ("joe", count)
+    client.publish(unique(), b"x")
+
+
+@pytest.mark.parametrize(
     ("status", "reply", "text"),
     [
         (200, grant(), "E_UNAUTHORIZED AUTH no authorizations found"),
@@ -140,8 +170,10 @@ def test_087_authorizations(
         (200, grant(EVERYTHING, ttl=0), "E_AUTH_FAILED AUTH failed"),
         (200, grant(rule(".*", [".*"], "publish", "dance")), "E_AUTH_FAILED AUTH failed"),
         (200, grant(rule("(", [".*"], "publish")), "E_AUTH_FAILED AUTH failed"),
+        (200, grant(EVERYTHING) | {"expires": 60}, "E_AUTH_FAILED AUTH failed"),
+        (200, grant(EVERYTHING) | {"expires": "soon"}, "E_AUTH_FAILED AUTH failed"),
     ],
-    ids=["none", "status", "ttl", "permission", "regex"],
+    ids=["none", "status", "ttl", "permission", "regex", "seconds", "no time"],
 )
 def test_088_auth_refused(
     site: Site,
@@ -155,6 +187,61 @@ def test_088_auth_refused(
     client = site.client(auth_nsqd)
     client.command("AUTH", b"refused")
     client.fatal(text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?!x)",
+        r"(?=x)",
+        r"(?<!x)",
+        r"(?<=x)",
+        r"(?#x)",
+        r"(a)\1",
+        r"(?P<a>x)(?P=a)",
+        r"a\Z",
+        "a++",
+        "a{2}+",
+        "a**",
+        "*",
+    ],
+)
+def test_088_no_regular_expression_for_go(
+    site: Site, auth: AuthServer, auth_nsqd: Server, pattern: str
+) -> None:
+    auth.replies["regex"] = 200, grant(EVERYTHING, rule("t", [pattern], "publish"))
+    client = site.client(auth_nsqd)
+    client.command("AUTH", b"regex")
+    client.fatal("E_AUTH_FAILED AUTH failed")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^abc-1\z",
+        r"^[[:alpha:]]+-[[:digit:]]$",
+        r"^[[:lower:]b-]+1$",
+        r"^\Qabc-\E1$",
+        r"^a(?P<x>b)c-1$",
+        r"^a(?<x>b)c-1$",
+        r"^[]a-z-]+\d$",
+        r"^[^\]A]+$",
+        r"^\w\Bbc\-1$",
+        r"a}?b",
+        r"^.{5}$",
+        "",
+    ],
+)
+def test_087_regular_expressions_of_go(
+    site: Site, auth: AuthServer, auth_nsqd: Server, pattern: str
+) -> None:
+    auth.replies["regex"] = 200, grant(rule(pattern, [".*"], "publish"))
+    client = site.client(auth_nsqd)
+    authorized(client, "regex")
+    client.publish("abc-1", b"x")
+    if pattern:
+        client.command("PUB ABC-1x", b"x")
+        client.fatal('E_UNAUTHORIZED AUTH failed for PUB on "ABC-1x" ""')
 
 
 @waiting

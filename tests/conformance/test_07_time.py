@@ -88,6 +88,52 @@ def test_093_nop_keeps_open(site: Site) -> None:
     client.alive()
 
 
+def owed_much(site: Site, server: Server) -> tuple[Client, str]:
+    """A subscriber whose RDY will call for more than fits into the kernel's buffers."""
+    topic = unique()
+    client = site.client(server)
+    client.subscribe(topic, "c", heartbeat_interval=2000)
+    producer = site.client(server)
+    for _ in range(5):
+        producer.command(f"MPUB {topic}", mpub_body([b"x" * 500_000] * 9))
+        producer.ok()
+    return client, topic
+
+
+def client_count(server: Server, topic: str) -> int:
+    return int(channel_stats(server.http_address, topic, "c")["client_count"])
+
+
+@waiting
+def test_093_client_that_does_not_read(site: Site) -> None:
+    server = site.nsqd(share="not read")
+    client, topic = owed_much(site, server)
+    client.command("RDY 100")
+    for _ in range(10):
+        site.sleep(0.5)
+        client.command("NOP")
+    # Commands keep the connection open, but what is sent ends in the middle of a frame: no message
+    # comes any more, and no heartbeat.
+    assert client_count(server, topic) == 1
+    with pytest.raises(TimeoutError):
+        while True:
+            client.take(1, 2.5)
+            client.buffer.clear()
+    assert channel_stats(server.http_address, topic, "c")["depth"] > 0
+    client.command("PUB alive", b"x")
+    client.closed()
+    site.eventually(lambda: client_count(server, topic) == 0)
+
+
+@waiting
+def test_093_silent_client_that_does_not_read(site: Site) -> None:
+    server = site.nsqd(share="not read")
+    client, topic = owed_much(site, server)
+    with takes(4.0, 4.0):
+        client.command("RDY 100")
+        site.eventually(lambda: client_count(server, topic) == 0)
+
+
 @waiting
 def test_094_no_heartbeats(site: Site) -> None:
     client = site.client(timing_nsqd(site))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
@@ -184,6 +187,34 @@ def test_117_pub_chunked(http: Address) -> None:
     assert (found["message_count"], found["message_bytes"]) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("defer", "is_accepted"),
+    [
+        ("0", True),
+        ("-0", True),
+        ("%2B10000", True),
+        ("10001", False),
+        ("-1", False),
+        ("", False),
+        ("1e3", False),
+        ("9223372036854775807", False),
+        ("9223372036854775808", False),
+        ("1" * 400, False),
+        ("1" * 5000, False),
+        # As nanoseconds in 64 bits this is 448384.
+        ("18446744073710", True),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_117_defer(site: Site, defer: str, is_accepted: bool) -> None:
+    http = site.nsqd("-max-req-timeout=10s").http_address
+    reply = post(http, f"/pub?topic={unique()}&defer={defer}", b"x")
+    if is_accepted:
+        accepted(reply, b"OK")
+    else:
+        refused(reply, 400, "INVALID_DEFER")
+
+
 def published(site: Site, server: Server, topic: str) -> list[bytes]:
     """The bodies that wait in a topic."""
     client = site.client(server)
@@ -301,6 +332,13 @@ def test_124_config(site: Site) -> None:
     refused(request(http, "PUT", "/config/nsqlookupd_tcp_addresses", b"x"), 400, "INVALID_VALUE")
 
 
+def test_124_percentiles_in_config(site: Site) -> None:
+    server = site.nsqd(
+        *(f"-e2e-processing-latency-percentile={text}" for text in ("0.5,1.0", "0.9"))
+    )
+    accepted(get(server.http_address, "/config/e2e_processing_latency_percentiles"), b"[1,0.9,0.5]")
+
+
 def test_125_stats(http: Address) -> None:
     found = stats(http)
     assert list(found) == ["version", "health", "start_time", "topics", "memory", "producers"]
@@ -333,6 +371,55 @@ def test_126_topic_and_channel(site: Site, server: Server, http: Address) -> Non
     assert found["e2e_processing_latency"] == channel["e2e_processing_latency"] == E2E
     assert channel["in_flight_count"] == channel["client_count"] == 1
     assert (channel["depth"], channel["message_count"]) == (1, 2)
+
+
+def test_126_latency(site: Site) -> None:
+    server = site.nsqd("-e2e-processing-latency-percentile=1.0,0.5,0.25,0.01")
+    http = server.http_address
+    topic = unique()
+    client = site.client(server)
+    client.subscribe(topic, "c", 10)
+    for _ in range(5):
+        client.publish(topic, b"x")
+        site.sleep(0.1)
+    messages = client.messages(5)
+    client.fin(*messages)
+
+    def finished() -> Any:
+        found = channel_stats(http, topic, "c")["e2e_processing_latency"]
+        return found if found["count"] == 5 else None
+
+    found = site.eventually(finished)
+    quantiles = [entry["quantile"] for entry in found["percentiles"]]
+    assert (quantiles, type(quantiles[0])) == ([1, 0.5, 0.25, 0.01], int)
+    # All were finished at once, so what the latencies differ by is the time between publishes.
+    largest = found["percentiles"][0]["value"]
+    ages = [largest - (m.timestamp - messages[0].timestamp) for m in reversed(messages)]
+    ranks = [
+        min(range(5), key=lambda rank: abs(ages[rank] - entry["value"]))
+        for entry in found["percentiles"]
+    ]
+    # nsqd's estimate is above the true one: 4, 2, 1 and 0.
+    assert ranks == [4, 4, 3, 2]
+    assert topic_stats(http, topic)["e2e_processing_latency"] == found
+
+
+def test_126_latency_of_many(site: Site) -> None:
+    many = 10_500
+    flags = ("-max-rdy-count=20000", "-e2e-processing-latency-percentile=0.5")
+    server = site.nsqd(*flags)
+    topic = unique()
+    client = site.client(server)
+    client.subscribe(topic, "c", many)
+    client.command(f"MPUB {topic}", mpub_body([b"x"] * many))
+    frames = [client.answer(30.0) for _ in range(many + 1)]
+    client.send(b"".join(b"FIN %s\n" % frame.data[10:26] for frame in frames if frame.type))
+    site.eventually(
+        lambda: (
+            channel_stats(server.http_address, topic, "c")["e2e_processing_latency"]["count"]
+            == many
+        )
+    )
 
 
 def test_127_client(site: Site, server: Server, http: Address) -> None:
@@ -388,6 +475,36 @@ def test_128_producers(site: Site) -> None:
     site.eventually(lambda: stats(server.http_address)["producers"] is None)
 
 
+def test_128_pub_counts_of_one_topic(site: Site) -> None:
+    server = site.own_nsqd()
+    client = site.client(server)
+    client.subscribe("a", "c")
+    client.publish("a", b"0")
+    client.publish("b", b"0", b"1")
+    client.publish("c", b"0")
+
+    def pub_counts(**parameters: str) -> list[Any]:
+        found = stats(server.http_address, **parameters)
+        channels = [channel for topic in found["topics"] for channel in topic["channels"]]
+        clients = [client for channel in channels for client in channel["clients"]]
+        return [entry["pub_counts"] for entry in found["producers"] + clients]
+
+    # One entry, whichever; the connection is listed as a producer and in its channel.
+    assert [len(counts) for counts in pub_counts()] == [1, 1]
+    assert pub_counts(topic="a") == [[{"topic": "a", "count": 1}]] * 2
+    assert pub_counts(topic="b") == [[{"topic": "b", "count": 2}]]
+
+
+def test_128_pub_counts_of_another_topic(site: Site) -> None:
+    server = site.own_nsqd()
+    client = site.client(server)
+    client.subscribe("a", "c")
+    client.publish("b", b"0")
+    found = stats(server.http_address, topic="a")
+    entries = [*found["producers"], *found["topics"][0]["channels"][0]["clients"]]
+    assert [list(entry) for entry in entries] == [CLIENT_KEYS] * 2
+
+
 def test_129_stats_parameters(site: Site, server: Server, http: Address) -> None:
     topic = unique()
     client = site.client(server)
@@ -423,6 +540,59 @@ def test_130_text_stats(site: Site) -> None:
     assert "[st             ]" in reply.text
     assert "[ch                       ]" in reply.text
     assert "*P" in reply.text
+
+
+def test_130_text_stats_of_clients(site: Site) -> None:
+    server = site.own_nsqd("-e2e-processing-latency-percentile=0.99,0.5")
+    producer = site.client(server)
+    producer.identify(hostname="p", user_agent="test/1")
+    producer.publish("t", b"0", b"1", b"2")
+    consumer = site.client(server)
+    consumer.subscribe("t", "c", 1, hostname="c")
+    consumer.message()
+    text = re.sub(
+        r"connected: \d+s\n", "connected\n", get(server.http_address, "/stats?include_mem=0").text
+    )
+    ports = [client.socket.getsockname()[1] for client in (producer, consumer)]
+    assert text.partition("\nHealth: OK\n")[2] == (
+        "\n"
+        "Topics:\n"
+        "   [t              ] depth: 0     be-depth: 0     msgs: 3        e2e%: 0.0ns, 0.0ns\n"
+        "      [c                        ] depth: 2     be-depth: 0     inflt: 1    def: 0    "
+        "re-q: 0     timeout: 0     msgs: 3        e2e%: 0.0ns, 0.0ns\n"
+        f"        [V2 {f'c:{ports[1]} ':<21}] state: 3 inflt: 1    rdy: 1    fin: 0        "
+        "re-q: 0        msgs: 1        connected\n"
+        "\n"
+        "Producers:\n"
+        f"   [V2 {f'p:{ports[0]} test/1':<21}] msgs: 3        topics: t=3 connected\n"
+    )
+
+
+def test_130_text_stats_of_latency(site: Site) -> None:
+    server = site.own_nsqd("-e2e-processing-latency-percentile=0.99,0.5")
+    client = site.client(server)
+    client.subscribe("t", "c", 1)
+    client.publish("t", b"0")
+    client.fin(client.message())
+    site.eventually(
+        lambda: channel_stats(server.http_address, "t", "c")["e2e_processing_latency"]["count"]
+    )
+    text = get(server.http_address, "/stats").text
+    assert len(re.findall(r" e2e%: (\d+\.\d(?:s|ms|us)), \1\n", text)) == 2
+
+
+def test_130_start_time_is_local(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.search(
+        r"\nstart_time \S+\nuptime \S+s\n", get(site.nsqd().http_address, "/stats").text
+    )
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    try:
+        zone = ZoneInfo("Asia/Kolkata")
+    except ZoneInfoNotFoundError:
+        pytest.skip("this machine has no time zones")
+    http = site.own_nsqd().http_address
+    start = datetime.fromtimestamp(stats(http)["start_time"], zone).isoformat()
+    assert f"\nstart_time {start}\n" in get(http, "/stats").text
 
 
 def test_lookupd_addresses_may_be_null(site: Site) -> None:
@@ -488,6 +658,19 @@ def test_host(http: Address, host: bytes, reason: bytes) -> None:
     answer = raw(http, b"GET /ping HTTP/1.1\r\n" + host + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 400 Bad Request: " + reason + b"\r\n")
     assert answer.endswith(b"\r\n\r\n400 Bad Request: " + reason)
+
+
+@pytest.mark.parametrize("path", [b"/ping%zz", b"/ping%", b"/%", b"ping"])
+def test_paths_that_are_none(http: Address, path: bytes) -> None:
+    answer = raw(http, b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith(b"\r\n\r\n400 Bad Request")
+
+
+@pytest.mark.parametrize("path", [b"/%70ing", b"http://a/ping", b"/ping?%zz"])
+def test_paths_that_are_odd(http: Address, path: bytes) -> None:
+    answer = raw(http, b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\nOK")
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.0\r\n", b"HTTP/1.1\r\nHost:\r\nConnection: close\r\n"])

@@ -92,9 +92,17 @@ def test_134_missing_fields(site: Site, lookupd: Server, field: str) -> None:
     client.fatal("IDENTIFY", "E_BAD_BODY IDENTIFY missing fields", body)
 
 
-def test_134_not_json(site: Site, lookupd: Server) -> None:
+@pytest.mark.parametrize("body", [b"x", b'{"tcp_port": "1", "tcp_port": 1}'])
+def test_134_not_json(site: Site, lookupd: Server, body: bytes) -> None:
     client = site.lookup_client(lookupd)
-    client.fatal("IDENTIFY", "E_BAD_BODY IDENTIFY failed to decode JSON body", b"x")
+    client.fatal("IDENTIFY", "E_BAD_BODY IDENTIFY failed to decode JSON body", body)
+
+
+def test_134_port_twice(site: Site, lookupd: Server, http: Address) -> None:
+    port = next(HTTP_PORTS)
+    body = lookup_identity(http_port=1)[:-1] + b', "http_port": %d, "http_port": null}' % port
+    site.lookup_client(lookupd).command("IDENTIFY", body)
+    assert node(http, port)["broadcast_address"] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("command", ["REGISTER", "UNREGISTER"])
@@ -214,6 +222,31 @@ def test_140_tombstone(site: Site) -> None:
     ok(client.command(f"UNREGISTER {topic}"))
     ok(client.command(f"REGISTER {topic}"))
     assert len(lookup(http, topic)["producers"]) == 1
+
+
+def test_140_any_topic(site: Site) -> None:
+    lookupd = site.own_nsqlookupd()
+    http = lookupd.http_address
+    refused(get(http, "/lookup?topic=*"), 404, "TOPIC_NOT_FOUND")
+    client, port = nsqd(site, lookupd)
+    for line in ("a c", "b c", "b d"):
+        ok(client.command(f"REGISTER {line}"))
+    other, _ = nsqd(site, lookupd)
+    ok(other.command("REGISTER a"))
+    found = lookup(http, "*")
+    assert (sorted(found["channels"]), len(found["producers"])) == (["c", "c", "d"], 2)
+    assert sorted(get(http, "/channels?topic=*").json["channels"]) == ["c", "c", "d"]
+    # A node under two topics is hidden under one of them.
+    assert post(http, f"/topic/tombstone?topic=*&node=127.0.0.1:{port}").status == 200
+    assert sorted(node(http, port)["tombstones"]) == [False, True]
+    refused(post(http, "/topic/create?topic=*"), 400, "INVALID_ARG_TOPIC")
+    refused(post(http, "/channel/delete?topic=*&channel=c"), 400, "INVALID_ARG_TOPIC")
+    assert post(http, "/topic/delete?topic=*").status == 200
+    assert get(http, "/topics").json == {"topics": []}
+    assert get(http, "/channels?topic=b").json == {"channels": []}
+    assert node(http, port)["topics"] == []
+    ok(client.command("REGISTER b"))
+    assert [len(found) for found in lookup(http, "b").values()] == [0, 1]
 
 
 @waiting

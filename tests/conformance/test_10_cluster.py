@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import socketserver
+import struct
+import threading
 from typing import Any
 
 import pytest
@@ -105,6 +109,65 @@ def test_148_nsqd_restarted(site: Site, lookupd: Server) -> None:
     server.restart()
     site.eventually(registered)
     assert channels(lookupd, topics[0]) == ["c"]
+
+
+class Recorder:
+    """In place of an nsqlookupd: answers IDENTIFY with `info`, all else with OK; notes both."""
+
+    def __init__(self, info: bytes) -> None:
+        lines: queue.Queue[str] = queue.Queue()
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                assert self.rfile.read(4) == b"  V1"
+                for line in self.rfile:
+                    lines.put(line.decode().strip())
+                    answer = b"OK"
+                    if line == b"IDENTIFY\n":
+                        self.rfile.read(*struct.unpack(">i", self.rfile.read(4)))
+                        answer = info
+                    self.wfile.write(struct.pack(">i", len(answer)) + answer)
+                lines.put("the end")
+
+        self.lines = lines
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Recorder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("info", "is_taken"),
+    [
+        (b"{}", True),
+        (b"null", True),
+        (b'{"http_port": 1}', True),
+        (b'{"Broadcast_Address": "127.0.0.1", "HTTP_PORT": 1}', True),
+        (b'{"broadcast_address": "127.0.0.1", "http_port": "1"}', False),
+        (b'{"tcp_port": "x"}', False),
+        (b"[]", False),
+        (b"E_INVALID", False),
+    ],
+)
+def test_148_odd_answers_to_identify(site: Site, info: bytes, is_taken: bool) -> None:
+    with Recorder(info) as recorder:
+        server = site.own_nsqd(f"-lookupd-tcp-address={recorder.address}")
+        expected = ["IDENTIFY", *([] if is_taken else ["the end"])]
+        assert [recorder.lines.get(timeout=10) for _ in expected] == expected
+        assert post(server.http_address, "/topic/create?topic=t").status == 200
+        # It says IDENTIFY again when the connection did not last.
+        expected = ["REGISTER t"] if is_taken else ["IDENTIFY", "the end"]
+        assert [recorder.lines.get(timeout=10) for _ in expected] == expected
+        server.stop()
 
 
 @waiting

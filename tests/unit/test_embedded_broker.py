@@ -518,7 +518,23 @@ def test_everything_for_a_clean_stop() -> None:
     bench.publish(b"1", b"2")
     bench.publish(b"3", delay=60.0)
     kept = list(bench.topic().channel("c").everything())
-    assert [(m.body, m.attempts) for m in kept] == [(b"1", 1), (b"3", 0), (b"2", 0)]
+    assert [(m.body, m.attempts) for m in kept] == [(b"2", 0), (b"1", 1), (b"3", 0)]
+
+
+def test_latencies_of_half_a_window_to_a_whole_one() -> None:
+    from gnsqsync.embedded.latency import LatencyWindow, latency_figures
+
+    window = LatencyWindow((0.5,), 10.0, 100.0)
+    for now in (100.0, 104.9, 105.0):
+        window.add(now, 1)
+    counts = [latency_figures([window], now)["count"] for now in (109.9, 110.0, 114.9, 115.0)]
+    assert counts == [3, 1, 1, 0]
+    window.add(131.0, 1)
+    assert latency_figures([window], 139.0) == {
+        "count": 1,
+        "percentiles": [{"quantile": 0.5, "value": 1}],
+    }
+    assert latency_figures([window], 500.0)["count"] == 0
 
 
 def test_latency_quantiles() -> None:

@@ -77,7 +77,7 @@ def test_messages_survive_with_everything_but_their_delay(
 
     found = reloaded(tmp_path)
     channel = found.topics["t"].channels["c"]
-    assert fields(channel.queue) == fields([message(77), *kept])
+    assert fields(channel.queue) == fields([*kept, message(77)])
     assert channel.message_count == 0
     assert fields(found.topics["waiting"].queue) == fields([message(1)])
     assert os.listdir(tmp_path) == ["nsqd.dat"]
