@@ -5,10 +5,9 @@ Knows no framework and no command line: options come as values, lines go to a fu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
@@ -18,36 +17,12 @@ from gnsqsync.stats import ReaderStats
 from gnsqsync.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.writer import Writer
 
-__all__ = ["lines_of", "publish_all", "run_consumers", "say", "table", "topics_of"]
+__all__ = ["lines_of", "publish_all", "run_consumers", "table", "topics_of"]
 
 # Messages of an MPUB.
 _BATCH = 200
 
 Row = dict[str, Any]
-
-
-class Output(Protocol):
-    """Standard output, or what a framework has in its place."""
-
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> object: ...
-    def fileno(self) -> int: ...
-
-
-def say(output: Output | None, text: str) -> None:
-    """Write a line for people now, also into a pipe. A reader that left is no error.
-
-    As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays. None is
-    standard output that was closed before the program began.
-    """
-    if output is None:
-        return
-    try:
-        output.write(f"{text}\n")
-        output.flush()
-    except BrokenPipeError:
-        # What is still buffered must go somewhere, or Python complains when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 def run_consumers(

@@ -203,7 +203,8 @@ def supervise(
     here; ``before_fork`` is called before each fork to let go of what must not be shared. A child
     that a signal killed is replaced after a pause; one that ended otherwise ends all the others.
     The first SIGTERM or SIGINT is passed on as SIGTERM, the second too, the third kills. Children
-    still there 10 seconds after ``stop_timeout`` are killed.
+    still there 10 seconds after ``stop_timeout`` are killed. An error of ``before_fork`` is raised
+    when they have ended.
 
     The code is 0 when it was asked to stop and every child ended with 0, else 1.
     """
@@ -211,6 +212,12 @@ def supervise(
     if processes == 1:
         return run(place)
     return _Supervisor(run, processes, stop_timeout, place, before_fork).run()
+
+
+def _flush() -> None:
+    for output in (sys.stdout, sys.stderr):
+        if output is not None:  # as it is where it was closed before the program began
+            output.flush()
 
 
 @dataclass(slots=True)
@@ -257,11 +264,13 @@ class _Supervisor:
         except ValueError:
             raise ConfigError("several processes need the main thread") from None
         try:
-            while self._kill_at is None or any(child.pid for child in self._children):
-                self._start_due()
-                self._listen()
-                self._reap()
-                self._look_at_the_clock()
+            self._watch()
+        except BaseException as error:
+            if self._kill_at is None:
+                log.error("stopping, as the supervisor failed: %r", error)
+                self._end_all(signal.SIGTERM)
+            self._watch()
+            raise
         finally:
             for child in self._children:
                 if child.pid is not None:
@@ -271,6 +280,14 @@ class _Supervisor:
                 if handler is not None:
                     signal.signal(held, handler)
         return 0 if self._asked and not self._failed else 1
+
+    def _watch(self) -> None:
+        """Until all were asked to end and have."""
+        while self._kill_at is None or any(child.pid for child in self._children):
+            self._start_due()
+            self._listen()
+            self._reap()
+            self._look_at_the_clock()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._words.put(number)
@@ -283,8 +300,7 @@ class _Supervisor:
     def _fork(self, child: _Child) -> None:
         if self._before_fork is not None:
             self._before_fork()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         child.at = self._now()
         parent = os.getpid()
         # A signal for the child must not meet our handlers, which it inherits.
@@ -306,8 +322,7 @@ class _Supervisor:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place(child.number, parent, (signal.SIGTERM,)))
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
         except BaseException:  # noqa: BLE001 - nobody above the fork may go on in the child
             traceback.print_exc()
         finally:

@@ -6,7 +6,6 @@ Knows the names of the modules, which are loaded when their command is called.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import click
 
 from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.output import send_nowhere
 
 # Name of a command -> its module, in which the click command has the same name (with _ for -), and
 # what the list of commands says of it: the list loads no module.
@@ -99,8 +99,7 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run a command; every foreseen error is one sentence on stderr and a return value."""
     try:
         code = gnsqsync.main(list(arguments), prog_name="gnsqsync", standalone_mode=False)
-        if sys.stdout is not None:  # as it is after `>&-`
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()
@@ -115,8 +114,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except (ReaderLeft, BrokenPipeError):
-        # What is still buffered must go somewhere, or Python complains when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        send_nowhere(sys.stdout)
         return 0
 
 

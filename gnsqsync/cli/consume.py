@@ -23,7 +23,8 @@ from gnsqsync.cli.common import (
     reader_addresses,
 )
 from gnsqsync.exposing import Exposed
-from gnsqsync.programs import run_consumers, say
+from gnsqsync.output import say
+from gnsqsync.programs import run_consumers
 from gnsqsync.settings import make_observer
 
 if TYPE_CHECKING:

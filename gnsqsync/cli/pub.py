@@ -24,7 +24,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError
-from gnsqsync.programs import say
+from gnsqsync.output import say
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
 # published at once and lines which stream in are published in batches.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import sys
 from typing import Any
@@ -20,6 +19,7 @@ from gnsqsync.cli.common import (
     nsqd_option,
     reader_addresses,
 )
+from gnsqsync.output import nowhere, send_nowhere
 
 MAX_IN_FLIGHT = 200
 
@@ -59,11 +59,10 @@ class Printer:
             sys.stdout.buffer.write(data + b"\n")
             sys.stdout.buffer.flush()
         except OSError as error:
-            # `gnsqsync tail orders | head -3`: head has enough. Or a disk is full. Python would
-            # complain at exit about what is still buffered, so it goes nowhere.
+            # `gnsqsync tail orders | head -3`: head has enough. Or a disk is full.
             if not isinstance(error, BrokenPipeError):
                 self.failure = error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            send_nowhere(sys.stdout)
             self._left = 0
             self._stop()
             raise Requeue(0, backoff=False) from None
@@ -137,7 +136,7 @@ def tail(
     everything as before, and only what is published from now on is shown. One exception: a topic
     without any channel gives what waits in it to its first one, which would be this. Ctrl-C ends.
     """
-    if sys.stdout is None:
+    if sys.stdout is nowhere():
         raise click.ClickException("standard output is closed")
     printer = Printer(topic, count, as_json)
     reader = Reader(

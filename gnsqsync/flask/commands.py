@@ -14,7 +14,8 @@ from flask.cli import AppGroup
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
-from gnsqsync.programs import lines_of, publish_all, run_consumers, say, table, topics_of
+from gnsqsync.output import say
+from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
 
 if TYPE_CHECKING:
     from gnsqsync.flask.extension import NSQ, Handler

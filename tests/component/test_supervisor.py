@@ -205,3 +205,33 @@ def test_a_process_that_cannot_be_started_is_tried_again() -> None:
         print(supervise(run, 2, stop_timeout=20.0), len(calls))
     """)
     assert out.split() == ["0", "3"]
+
+
+def test_an_error_of_before_fork_ends_the_others_in_good_order() -> None:
+    out = run_script("""
+        import signal
+        from gnsqsync.supervisor import StopSignals, supervise
+        calls = []
+
+        def before_fork():
+            calls.append(None)
+            if len(calls) == 2:
+                begun.recv()
+                raise RuntimeError("the database is gone")
+
+        def run(place):
+            with StopSignals(stop.send, 20.0):
+                begin.send(None)
+                # The handler that is at work.
+                print("asked to stop in", stopped.recv())
+            return 0
+
+        from multiprocessing import Pipe
+        (begun, begin), (stopped, stop) = Pipe(False), Pipe(False)
+        try:
+            supervise(run, 2, stop_timeout=20.0, before_fork=before_fork)
+        except RuntimeError as error:
+            print(error)
+        print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+    """)
+    assert out.splitlines() == ["asked to stop in 20.0", "the database is gone", "True"]

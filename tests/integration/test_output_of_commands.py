@@ -147,6 +147,46 @@ def test_closed_input_and_output_of_what_publishes(
     assert commands.published() == 1
 
 
+ENDING = """
+import os, signal
+
+def end(message):
+    # This process, or the one that started it.
+    os.kill(os.getppid() if "{}" else os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "redirected", "code"),
+    [
+        ((*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD"), "2>&-", 0),
+        ((*CLI, "stat", "--once", "-n", "HTTP"), ">&-", 0),
+        ((*CLI, "stat", "--once", "--json", "-n", "HTTP"), ">&-", 0),
+        ((*CLI, "consume", "TOPIC", "c", "ending:end", "--processes=2", "-n", "NSQD"), ">&-", 0),
+        ((*CLI, "nsqd", "--version"), ">&-", 0),
+        ((*CLI, "nsqd", "--no-such-flag"), "2>&-", 2),
+        ((*MANAGE, "nsq_stat"), ">&-", 0),
+        ((*MANAGE, "nsq_consume", "--list"), ">&-", 0),
+        ((*MANAGE, "nsq_consume"), ">&-", 0),
+        ((*MANAGE, "nsq_consume", "--processes=2"), ">&- 2>&-", 0),
+        ((*NSQ, "consume", "--processes=2"), ">&-", 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_closed_output_does_not_change_the_exit_code(
+    commands: Commands, words: tuple[str, ...], redirected: str, code: int
+) -> None:
+    places = {"TOPIC": commands.topic, "NSQD": address(commands.nsqd), "HTTP": url(commands.nsqd)}
+    (commands.folder / "bodies").write_text("one\n")
+    several = "yes" if "--processes=2" in words else ""
+    (commands.folder / "ending.py").write_text(ENDING.format(several))
+    (commands.folder / "jobs.py").write_text("from ending import end as work\n")
+    with NsqdHTTP(url(commands.nsqd)) as http:
+        http.pub(commands.topic, b"one")
+    ended, said = commands(*(places.get(word, word) for word in words), redirected=redirected)
+    assert (ended, "Traceback" in said) == (code, False), said
+
+
 @pytest.mark.parametrize(
     ("words", "code", "right"),
     [

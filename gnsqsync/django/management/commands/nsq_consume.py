@@ -6,14 +6,16 @@ import argparse
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import connections
 
+from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
 from gnsqsync.exposing import Exposed
-from gnsqsync.programs import run_consumers, say
+from gnsqsync.output import say
+from gnsqsync.programs import run_consumers
 
 __all__ = ["Command"]
 
@@ -30,7 +32,7 @@ def at_least(low: int) -> Any:
     return number
 
 
-class Command(BaseCommand):
+class Command(NSQCommand):
     help = (
         "Call the functions marked with @nsq_handler with the messages of their channels. The"
         " first SIGTERM or SIGINT lets running handlers finish and gives back the rest, the second"

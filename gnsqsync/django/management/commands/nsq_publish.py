@@ -6,17 +6,19 @@ import sys
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import close_writers, get_writer
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.programs import lines_of, publish_all, say
+from gnsqsync.output import say
+from gnsqsync.programs import lines_of, publish_all
 
 __all__ = ["Command"]
 
 
-class Command(BaseCommand):
+class Command(NSQCommand):
     help = (
         "Publish the bodies given, or else the lines of standard input without the empty ones,"
         " one message each. Exit code 0: nsqd has accepted all of them."
@@ -47,6 +49,4 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         finally:
             close_writers()
-        # Of a closed standard output Django makes something that cannot be written to.
-        if sys.stdout is not None or options.get("stdout"):
-            say(self.stdout, f"{accepted} published to {topic}")
+        say(self.stdout, f"{accepted} published to {topic}")

@@ -6,15 +6,17 @@ import json
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.programs import say, table, topics_of
+from gnsqsync.output import say
+from gnsqsync.programs import table, topics_of
 
 __all__ = ["Command"]
 
 
-class Command(BaseCommand):
+class Command(NSQCommand):
     help = (
         "Show the depth of topics and channels, summed over the nsqds that LOOKUPD lists, or those"
         " of NSQD_HTTP, or those of NSQD with the next port. Exit code 1: an answer is missing."

@@ -6,20 +6,21 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.management.commands.nsq_consume import at_least
 from gnsqsync.django.outbox.relay import Relay
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
-from gnsqsync.programs import say
+from gnsqsync.output import say
 from gnsqsync.supervisor import StopFlag, StopSignals
 
 __all__ = ["Command"]
 
 
-class Command(BaseCommand):
+class Command(NSQCommand):
     help = (
         "Publish the messages of the outbox and delete them, until SIGTERM or SIGINT; the batch at"
         " hand is finished. Several may run side by side on databases that have SKIP LOCKED. Exit"

@@ -7,7 +7,7 @@ from unittest import mock
 from django.contrib.auth.models import User
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
+from django.core.management import call_command, load_command_class
 from django.core.management.base import CommandError
 from django.db import InterfaceError, ProgrammingError, connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
@@ -550,6 +550,14 @@ class Commands(SimpleTestCase):
             CommandError, "mail.send cannot consume: GNSQSYNC['other'] has the memory"
         ):
             self.out_of("nsq_consume", "mail.send", stderr=io.StringIO())
+
+    def test_a_closed_output_takes_all(self):
+        apps = {"nsq_consume": "gnsqsync.django", "nsq_relay": "gnsqsync.django.outbox"}
+        with mock.patch("sys.stdout", None), mock.patch("sys.stderr", None):
+            commands = [load_command_class(app, name) for name, app in apps.items()]
+        for command in commands:
+            command.stdout.write("x")
+            command.stderr.write("x")
 
     def test_publish_says_what_became_of_it(self):
         with captured_messages() as messages:
