@@ -236,7 +236,7 @@ class Ledger:
         if len(copies) > tally.copies_allowed and not tally.retried:
             account.unexplained.append(
                 f"number {number} is stored {len(copies)} times, published"
-                f" {tally.copies_allowed} times: {_story(tally)}"
+                f" {tally.copies_allowed} times: {self._story(tally, tally.calls[0])}"
             )
         elif len(copies) > 1:
             account.repeated[UNKNOWN] += len(copies) - 1
@@ -244,8 +244,9 @@ class Ledger:
             for before, after in itertools.pairwise(calls):
                 cause = self._killed(tally.began, calls, after) or self._cause(before, after)
                 if cause is None:
+                    story = self._story(tally, before)
                     context = self._context(before, after)
-                    account.unexplained.append(f"number {number}: {_story(tally)}; {context}")
+                    account.unexplained.append(f"number {number}: {story}; {context}")
                 else:
                     account.repeated[cause] += 1
 
@@ -300,16 +301,30 @@ class Ledger:
         fault = self._fault_between(nsqd, loss - _AFTERMATH, loss)
         return _UNSENT_SECONDS + (0.0 if fault is None else max(0.0, loss - fault.began))
 
+    def _story(self, tally: Tally, before: Call) -> str:
+        """For whoever has to find out why: all calls, in seconds from ``before``."""
+        parts = [f"published {tally.began - before.at:+.3f}: {dict(tally.outcomes)}"]
+        for call in tally.calls:
+            received = call.deadline - self._facts.msg_timeout - before.at
+            ended = "" if call.returned is None else f" to {call.returned - before.at:+.3f}"
+            parts.append(
+                f"nsqd {call.nsqd} {call.id} received at {received:+.3f}, handled at"
+                f" {call.at - before.at:+.3f}{ended}, {call.how or 'no end'}"
+            )
+        return "; ".join(parts)
+
     def _context(self, before: Call, after: Call) -> str:
         """What happened around these two calls, in seconds from the first."""
-        begin, end, nsqd = before.at - _AFTERMATH, after.at + 1.0, before.nsqd
+        begin, end, nsqd = before.at - 2 * _AFTERMATH, after.at + 1.0, before.nsqd
         parts = [
             f"{fault.kind} at {fault.began - before.at:+.3f} to {fault.ended - before.at:+.3f}"
             for fault in self._facts.faults
             if fault.concerns(nsqd) and fault.began <= end and fault.ended >= begin
         ]
-        losses = _between(self._losses[nsqd], begin, end)
-        parts += [f"loss at {at - before.at:+.3f}" for at in losses[-2 * _SHOWN :]]
+        ends = _between(self._ends[nsqd], begin, end)
+        parts += [f"end of a connection at {at - before.at:+.3f}" for at in ends[-2 * _SHOWN :]]
+        kills = _between(self._kills[nsqd], -math.inf, end)
+        parts += [f"kill at {at - before.at:+.3f}" for at in kills]
         refused = self._refused[nsqd, before.id]
         parts += [f"answer refused at {at - before.at:+.3f}" for at in refused]
         return "around it: " + (", ".join(parts) or "nothing")
@@ -326,16 +341,6 @@ class Ledger:
 
 def _between(times: list[float], begin: float, end: float) -> list[float]:
     return times[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
-
-
-def _story(tally: Tally) -> str:
-    """For whoever has to find out why."""
-    first = tally.calls[0].at
-    parts = [f"published: {dict(tally.outcomes)}"]
-    for call in tally.calls:
-        ended = "" if call.returned is None else f" to {call.returned - first:+.3f} s"
-        parts.append(f"nsqd {call.nsqd} {call.id} at {call.at:.3f}{ended}, {call.how or 'no end'}")
-    return "; ".join(parts)
 
 
 def total(name: str, accounts: Iterable[Account]) -> Account:

@@ -40,6 +40,10 @@ _HTTP_SECONDS = 10.0
 _LINK_SECONDS = 3 * HEARTBEAT
 
 
+def _left_in(channel: dict[str, Any]) -> int:
+    return sum(abs(channel.get(key, 0)) for key in ("depth", "in_flight_count", "deferred_count"))
+
+
 class Nsqd:
     """One nsqd: its process, the proxy in front of it, and what it says of itself."""
 
@@ -71,11 +75,28 @@ class Nsqd:
                     return {**channel, "topic_depth": found["depth"]}
         return {}
 
+    def reads_what_it_writes(self, queue: str) -> bool:
+        """Whether the queue, of ``topic`` or ``topic:channel``, is read from its newest file.
+
+        After a kill nsqd begins a new one, and has the old ones to read before.
+        """
+        return len(list(self.server.data_path.glob(f"{queue}.diskqueue.0*.dat"))) <= 1
+
+    def has_read_all(self, topic: str) -> bool:
+        """Whether both queues are read from their newest files."""
+        return all(map(self.reads_what_it_writes, (topic, f"{topic}:{CHANNEL}")))
+
     def left(self, topic: str) -> int:
-        """Messages that are not finished yet; nsqd counts them right only when all is read."""
+        """Messages that are not finished yet, or another number than 0 in their place.
+
+        Behind a kill depths are wrong, below 0 too, until the newest file is read to its end.
+        """
         channel = self.channel(topic)
-        keys = ("topic_depth", "depth", "in_flight_count", "deferred_count")
-        return sum(max(0, channel.get(key, 0)) for key in keys)
+        return _left_in(channel) + abs(channel.get("topic_depth", 0))
+
+    def left_in_channel(self, topic: str) -> int:
+        """As ``left()``, without what has not come to the channel."""
+        return _left_in(self.channel(topic))
 
     @contextlib.contextmanager
     def paused(self, topic: str) -> Iterator[None]:
@@ -238,14 +259,23 @@ class Cluster:
         nsqd.may_die = True
         return True
 
-    def _is_drained(self, nsqd: Nsqd, topic: str) -> bool:
-        """Whether it reads from the file that it writes to, with a depth that is right."""
-        data = nsqd.server.data_path
-        files = [len(list(data.glob(f"{name}.diskqueue.0*.dat"))) for name in (
-            topic, f"{topic}:{CHANNEL}",
-        )]  # fmt: skip
+    def wait_until_idle(self, nsqd: Nsqd, timeout: float) -> bool:
+        """Until its channels have nothing left, while its topics are paused."""
+
+        def is_idle() -> bool:
+            return all(
+                nsqd.reads_what_it_writes(f"{topic}:{CHANNEL}") and not nsqd.left_in_channel(topic)
+                for topic in self.topics
+            )
+
+        return self._wait(is_idle, time.monotonic() + timeout)
+
+    @staticmethod
+    def _is_drained(nsqd: Nsqd, topic: str) -> bool:
+        if not nsqd.has_read_all(topic):
+            return False
         channel = nsqd.channel(topic)
-        return max(files) <= 1 and channel["depth"] == 0 and channel["topic_depth"] == 0
+        return channel["depth"] == 0 and channel["topic_depth"] == 0
 
     @staticmethod
     def _is_idle(nsqd: Nsqd, topic: str) -> bool:

@@ -121,12 +121,17 @@ class Field:
     def wait_until_drained(self, timeout: float = SETTLE_SECONDS) -> bool:
         """Until each message that nsqd has is finished."""
         deadline = time.monotonic() + timeout
-        while left := sum(n.left(t) for n in self.nsqds for t in self.topics.values()):
+        queues = [(nsqd, topic) for nsqd in self.nsqds for topic in self.topics.values()]
+        while True:
+            unread = [nsqd.number for nsqd, topic in queues if not nsqd.has_read_all(topic)]
+            left = sum(nsqd.left(topic) for nsqd, topic in queues)
+            if not unread and not left:
+                return True
             if time.monotonic() > deadline:
-                self.wrong(f"{left} messages are still in nsqd after {timeout:g} s")
+                files = f", files that nsqds {unread} have not read" if unread else ""
+                self.wrong(f"{left} messages are still in nsqd after {timeout:g} s{files}")
                 return False
             time.sleep(0.05)
-        return True
 
     # -- the run ---------------------------------------------------------------------------------
 

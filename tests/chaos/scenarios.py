@@ -16,6 +16,7 @@ from tests.chaos.liar import LIES
 from tests.support.faultproxy import DOWN, UP, Trouble, rough
 
 KILLABLE_SECONDS = 40.0
+IDLE_SECONDS = 60.0
 STOP_SECONDS = 3 * HEARTBEAT + 0.2
 Act = Callable[[Field], None]
 
@@ -169,7 +170,9 @@ def disk_full(field: Field) -> None:
     # Its topics are paused: what it has said OK to it would lose itself on the way to the channel.
     for topic in field.topics.values():
         nsqd.http(f"/topic/pause?topic={topic}", b"")
-    field.sleep(0.5)
+    # And what comes back to the channel, as by a time-out, on its way to the channel's file.
+    if not field.cluster.wait_until_idle(nsqd, IDLE_SECONDS):
+        field.wrong(f"the channel of a paused topic is not empty after {IDLE_SECONDS:g} s")
     largest = max(path.stat().st_size for path in nsqd.server.data_path.iterdir())
     infinity = resource.RLIM_INFINITY
     with field.cluster.fault("disk full", nsqd):
