@@ -1,4 +1,4 @@
-"""Dialling and listening, the same for native and gevent sockets.
+"""Dialling and listening, the same for native and gevent sockets, and what these share.
 
 Knows addresses, socket options and the sharing of a deadline; knows no thread and no greenlet.
 """
@@ -15,7 +15,21 @@ from typing import Any, NamedTuple
 from gnsqsync.addresses import Address
 from gnsqsync.runtime.base import Lock
 
-__all__ = ["Cutter", "Net", "address_of", "connect", "connect_unix", "listen", "name_of", "peer_of"]
+__all__ = [
+    "SEND_FLAGS",
+    "Connected",
+    "Cutter",
+    "Net",
+    "address_of",
+    "connect",
+    "connect_unix",
+    "listen",
+    "name_of",
+    "peer_of",
+]
+
+# MSG_NOSIGNAL: an application may have set SIGPIPE back to its deadly default.
+SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 # (family, address as the socket module wants it)
 Target = tuple[int, Any]
@@ -56,6 +70,39 @@ class Cutter:
             self._sock = sock
         if self.is_cut and sock is not None:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+
+
+class Connected:
+    """A connected socket, but for what waits: reading, writing, and time limits."""
+
+    __slots__ = ("_sock", "local", "peer")
+
+    def __init__(self, sock: Any, peer: str) -> None:
+        self._sock = sock
+        self.peer = peer
+        self.local = name_of(sock.family, sock.getsockname())
+
+    def end_sending(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # closed or reset before: the peer waits for nothing
+
+    def shutdown(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # closed or reset before: nobody waits in recv() then
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def fileno(self) -> int:
+        descriptor: int = self._sock.fileno()
+        return descriptor
+
+    def __repr__(self) -> str:
+        return f"<socket {self.local} to {self.peer}>"
 
 
 def connect(

@@ -26,13 +26,13 @@ import gevent.socket
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import base, dial, world
+from gnsqsync.runtime.dial import SEND_FLAGS
 from gnsqsync.runtime.rough_latch import Clock, RoughLatch
 
 __all__ = ["GreenletRuntime"]
 
 logger = logging.getLogger("gnsqsync.runtime")
 
-_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 # gevent takes 0 for "do not wait at all".
 _SHORTEST = 1e-6
 
@@ -260,14 +260,12 @@ class _Latch(gevent.event.Event):  # type: ignore[misc]
         return is_set
 
 
-class _Socket:
-    __slots__ = ("_ended", "_sock", "local", "peer")
+class _Socket(dial.Connected):
+    __slots__ = ("_ended",)
 
     def __init__(self, sock: Any, peer: str) -> None:
-        self._sock = sock
+        super().__init__(sock, peer)
         self._ended = False
-        self.peer = peer
-        self.local = dial.name_of(sock.family, sock.getsockname())
 
     def recv(self, size: int) -> bytes:
         try:
@@ -289,7 +287,7 @@ class _Socket:
 
     def send(self, data: bytes | memoryview) -> int:
         try:
-            sent: int = self._sock.send(data, _SEND_FLAGS, 0.0)
+            sent: int = self._sock.send(data, SEND_FLAGS, 0.0)
         except BlockingIOError:
             return 0
         return sent
@@ -307,21 +305,9 @@ class _Socket:
     def set_read_timeout(self, seconds: float | None) -> None:
         self._sock.settimeout(None if seconds is None else max(seconds, _SHORTEST))
 
-    def end_sending(self) -> None:
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # closed or reset before: the peer waits for nothing
-
     def shutdown(self) -> None:
         self._ended = True
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # closed or reset before
-
-    def close(self) -> None:
-        self._sock.close()
+        super().shutdown()
 
     def abandon(self) -> None:
         descriptor = self._sock.fileno()
@@ -332,13 +318,6 @@ class _Socket:
             os.dup2(null, descriptor, inheritable=False)
             os.close(null)
         self._sock.close()
-
-    def fileno(self) -> int:
-        descriptor: int = self._sock.fileno()
-        return descriptor
-
-    def __repr__(self) -> str:
-        return f"<socket {self.local} to {self.peer}>"
 
 
 class _Listener:

@@ -16,25 +16,22 @@ from collections import deque
 from typing import Any
 
 from gnsqsync.runtime import base, dial, world
+from gnsqsync.runtime.dial import SEND_FLAGS
 
 __all__ = ["NativeListener", "NativeSocket"]
 
-# MSG_NOSIGNAL: an application may have set SIGPIPE back to its deadly default.
-_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 _TIMEVAL = struct.Struct("@ll")
 
 
-class NativeSocket:
+class NativeSocket(dial.Connected):
     """A blocking socket; the read timeout is the kernel's, so that sends know nothing of it."""
 
-    __slots__ = ("_read_timeout", "_recv", "_sock", "local", "peer")
+    __slots__ = ("_read_timeout", "_recv")
 
     def __init__(self, sock: Any, peer: str) -> None:
-        self._sock = sock
+        super().__init__(sock, peer)
         self._recv = sock.recv
         self._read_timeout: float | None = None
-        self.peer = peer
-        self.local = dial.name_of(sock.family, sock.getsockname())
 
     def recv(self, size: int) -> bytes:
         try:
@@ -56,7 +53,7 @@ class NativeSocket:
 
     def send(self, data: bytes | memoryview) -> int:
         try:
-            sent: int = self._sock.send(data, _SEND_FLAGS)
+            sent: int = self._sock.send(data, SEND_FLAGS)
         except BlockingIOError:
             return 0
         return sent
@@ -72,29 +69,8 @@ class NativeSocket:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(whole, micros))
         self._read_timeout = seconds
 
-    def end_sending(self) -> None:
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # closed or reset before: the peer waits for nothing
-
-    def shutdown(self) -> None:
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # closed or reset before: nobody waits in recv() then
-
-    def close(self) -> None:
-        self._sock.close()
-
-    abandon = close
-
-    def fileno(self) -> int:
-        descriptor: int = self._sock.fileno()
-        return descriptor
-
-    def __repr__(self) -> str:
-        return f"<socket {self.local} to {self.peer}>"
+    def abandon(self) -> None:
+        self.close()
 
 
 class NativeListener:

@@ -9,7 +9,7 @@ import ssl
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gnsqsync.errors import ConfigError, NegotiationFailed, ProtocolError
+from gnsqsync.errors import ConfigError, ConnectionLost, NegotiationFailed, ProtocolError
 
 __all__ = ["TlsLayer"]
 
@@ -71,7 +71,8 @@ class TlsLayer:
 
         Call it until ``done``; what arrived beyond the handshake comes out of ``decode(b"")``.
         NegotiationFailed when a certificate does not verify, or nothing in common is found; send
-        what ``close()`` returns even then, so that the peer learns the reason.
+        what ``close()`` returns even then, so that the peer learns the reason. ConnectionLost when
+        nsqd has waited too long.
         """
         with self._lock:
             self._incoming.write(data)
@@ -84,9 +85,11 @@ class TlsLayer:
                     f"the certificate of {self._peer} does not verify: {error.verify_message}"
                 ) from error
             except ssl.SSLError as error:
-                raise NegotiationFailed(
-                    f"the TLS handshake with {self._peer} failed: {_reason(error, data)}"
-                ) from error
+                text = f"the TLS handshake with {self._peer} failed: {_reason(error, data)}"
+                # nsqd gives it five seconds; that they were over says nothing of either side.
+                if text.endswith("i/o timeout"):
+                    raise ConnectionLost(text) from error
+                raise NegotiationFailed(text) from error
             else:
                 self.done = True
             return self._outgoing.read()

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import pytest
 import trustme
 
-from gnsqsync.errors import ConfigError, NegotiationFailed, ProtocolError
+from gnsqsync.errors import (
+    ConfigError,
+    ConnectionLost,
+    NegotiationFailed,
+    NSQError,
+    ProtocolError,
+)
 from gnsqsync.wire import frames
 from gnsqsync.wire.tls import TlsLayer
 
@@ -198,11 +204,21 @@ def test_client_certificate_is_missing(authority: Authority, version: ssl.TLSVer
             client.handshake(alert)
 
 
-def test_clear_answer_to_the_handshake(authority: Authority) -> None:
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("tls: no cipher suite supported", NegotiationFailed),
+        # Late is not refused: it may be tried again.
+        ("read tcp 127.0.0.1:4150->127.0.0.1:50000: i/o timeout", ConnectionLost),
+    ],
+)
+def test_clear_answer_to_the_handshake(
+    authority: Authority, reason: str, expected: type[NSQError]
+) -> None:
     client, _ = pair(authority)
     client.handshake(b"")
-    answer = frames.encode_error(b"E_IDENTIFY_FAILED IDENTIFY failed i/o timeout")
-    with pytest.raises(NegotiationFailed, match=r"nsqd says: E_IDENTIFY_FAILED .* i/o timeout"):
+    answer = frames.encode_error(f"E_IDENTIFY_FAILED IDENTIFY failed {reason}".encode())
+    with pytest.raises(expected, match=rf"nsqd says: E_IDENTIFY_FAILED .* {reason}"):
         client.handshake(answer)
 
 
