@@ -171,10 +171,14 @@ class Discovery(Generic[Found]):
 
     def _begin(self, poll: _Poll) -> None:
         with self._lock:
-            if self._stopped or poll.begun:
+            if poll.begun:
                 return
             poll.begun = True
+            stopped = self._stopped
             self._tasks = [task for task in self._tasks if task.alive]
+        if stopped:
+            poll.client.close()
+            return
         try:
             task = self._runtime.spawn(f"nsq-lookup {poll.client.url}", self._run, poll)
         except BaseException:
@@ -213,11 +217,11 @@ class Discovery(Generic[Found]):
         for poll in list(self._polls.values()):
             poll.end()
 
-    def hurry(self) -> None:
-        """Ask now, where the last question is a second ago or longer: somebody waits for it."""
+    def hurry(self, pause: float = _FIRST_RETRY) -> None:
+        """Ask now, where the last question is ``pause`` seconds ago: somebody waits for it."""
         now = self._runtime.now()
         for poll in list(self._polls.values()):
-            if now - poll.asked_at >= _FIRST_RETRY:
+            if now - poll.asked_at >= pause:
                 poll.due.set()
 
     def join(self, timeout: float) -> None:
@@ -228,14 +232,24 @@ class Discovery(Generic[Found]):
             task.join(max(0.0, deadline - self._runtime.now()))
 
     def _run(self, poll: _Poll) -> None:
-        with poll.client:
+        try:
             while not poll.stopped.is_set():
+                if poll.asked_at < math.inf:
+                    poll.due.wait(self._pause(poll.failures))
                 poll.asked_at = math.inf
                 poll.due.clear()
                 if not poll.stopped.is_set():  # end() may have set both before the clear()
-                    self._ask(poll)
-                    poll.asked_at = self._runtime.now()
-                    poll.due.wait(self._pause(poll.failures))
+                    try:
+                        self._ask(poll)
+                    finally:
+                        poll.asked_at = self._runtime.now()
+        except BaseException:
+            # As a gevent.Timeout that a hook of an observer let out: another thread goes on.
+            with self._lock:
+                poll.begun = False
+            self._begin(poll)
+            raise
+        poll.client.close()
         if not self._stopped:
             # An answer may have crossed with remove().
             self._found(poll, set())
@@ -256,12 +270,13 @@ class Discovery(Generic[Found]):
             log.exception("lookup of %s at %s failed", self._question.what, poll.client.url)
             self._failed(poll, error)
         else:
-            if poll.failures:
-                log.info("lookup of %s works again at %s", self._question.what, poll.client.url)
-                self._changed(poll.client.url, None)
+            recovered = poll.failures > 0
             poll.failures = 0
             if not poll.stopped.is_set():
                 self._found(poll, answer)
+            if recovered:
+                log.info("lookup of %s works again at %s", self._question.what, poll.client.url)
+                self._changed(poll.client.url, None)
 
     def _failed(self, poll: _Poll, error: Exception) -> None:
         # News is that it fails, not each text that a broken server comes up with.
@@ -299,8 +314,8 @@ class Discovery(Generic[Found]):
 class _Poll:
     """One nsqlookupd that is asked.
 
-    Only its thread changes ``failures``, ``unknown`` and ``asked_at``, infinity while it asks.
-    ``begun`` says, under the lock, that it has a thread.
+    Only its thread changes ``failures``, ``unknown`` and ``asked_at``, infinity before the first
+    question and while it asks. ``begun`` says, under the lock, that it has a thread.
     """
 
     def __init__(self, client: LookupdHTTP, stopped: Event, due: Event) -> None:

@@ -202,9 +202,12 @@ class Dispatch:
                     log.warning("a handler ended worker %d; another one takes its place", number)
                     self._spawn(number)
             finally:
-                self._tell_handler()
-                self._working.remove(number)
-                self._outcomes.on_settled()
+                try:
+                    self._tell_handler()
+                finally:
+                    # A stop waits for that.
+                    self._working.remove(number)
+                    self._outcomes.on_settled()
 
     def _next_or_send(self, unsent: Connection) -> _Chunk | None:
         """The next chunk; where another worker was quicker, after a send and a wait."""
@@ -298,7 +301,7 @@ class Dispatch:
         if worker_ended is not None:
             try:
                 worker_ended()
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("worker_ended() of the handler failed", extra=self._log_fields)
 
     def _settle_given_up(self, connection: Connection, message: Message) -> None:

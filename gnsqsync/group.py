@@ -52,10 +52,14 @@ class Group(ABC):
     def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
         """Start what there is to start. Returns the threads to wait for before the Readers."""
 
+    def _forgets(self) -> bool:
+        """Whether a Reader that ends now, as somebody has stopped it alone, is a member no more."""
+        return False
+
     def start(self, block: bool = True) -> list[StopResult] | None:
         """Start all; with ``block`` until ``stop()``, then their results. See Reader.start."""
         runtime = choose(self._runtime_choice)
-        members = Members(runtime, self._max_in_flight, self.stop)
+        members = Members(runtime, self._max_in_flight, self.stop, self._forgets)
         # dict.setdefault is atomic, so of two threads that start, one wins.
         if self.__dict__.setdefault("_started", members) is not members:
             name = type(self).__name__
@@ -144,12 +148,17 @@ class ReaderGroup(Group):
 class Members:
     """Readers that run: each is watched, and the first that ends by an error ends all.
 
-    ``on_error`` is called then, by a watcher. ``_lock`` guards the tables; ``readers`` is
-    replaced as a whole, so that ``Group.stop()`` may read it in a signal handler.
+    ``on_error`` is called then, by a watcher, and ``forgets`` when one ends without an error.
+    ``_lock`` guards the tables; ``readers`` is replaced as a whole, so that ``Group.stop()`` may
+    read it in a signal handler.
     """
 
     def __init__(
-        self, runtime: Runtime, max_in_flight: int | None, on_error: Callable[[], None]
+        self,
+        runtime: Runtime,
+        max_in_flight: int | None,
+        on_error: Callable[[], None],
+        forgets: Callable[[], bool],
     ) -> None:
         self.readers: tuple[Reader, ...] = ()
         # Set when the start of the group is over; who joins has all of them then.
@@ -157,11 +166,11 @@ class Members:
         self._runtime = runtime
         self._max_in_flight = max_in_flight
         self._on_error = on_error
+        self._forgets = forgets
         self._lock = runtime.lock()
         self._share: _SharedLimit | None = None
         self._together = Together()
         self._watchers: list[Task] = []
-        self._dropped: set[Reader] = set()
         self._results: dict[Reader, StopResult] = {}
         self._errors: list[BaseException] = []
 
@@ -173,28 +182,36 @@ class Members:
             own = None if self._max_in_flight is None else 0
             reader._prepare_for_group(self._together, own)
             reader.start(block=False)
+            with self._lock:
+                self.readers = (*self.readers, reader)
             try:
                 watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
             except BaseException:
-                # Nobody else knows it yet.
+                # Nobody waits for it.
+                self._forget(reader)
                 reader.stop(0.0)
                 raise
             with self._lock:
-                self.readers = (*self.readers, reader)
                 self._watchers = [task for task in self._watchers if task.alive]
                 self._watchers.append(watcher)
         if self._max_in_flight is not None:
             if self._share is None:
                 self._share = _SharedLimit(self._max_in_flight, self._runtime)
             self._share.add(new)
+            for reader in new:
+                # One that has ended meanwhile was removed before it was there.
+                if reader not in self.readers or reader in self._results:
+                    self._share.remove(reader)
 
     def drop(self, reader: Reader) -> None:
-        """Stop it, and forget it when it has ended; its result is nobody's. Does not wait."""
-        with self._lock:
-            self._dropped.add(reader)
+        """Stop it. Does not wait."""
         if self._share is not None:
             self._share.remove(reader)
         reader.stop()
+
+    def _forget(self, reader: Reader) -> None:
+        with self._lock:
+            self.readers = tuple(r for r in self.readers if r is not reader)
 
     def fail(self, error: BaseException) -> None:
         """End all; ``join()`` raises the first error that came."""
@@ -209,12 +226,13 @@ class Members:
             self.fail(error)
             return
         assert result is not None
-        with self._lock:
-            if reader in self._dropped:
-                self._dropped.discard(reader)
-                self.readers = tuple(r for r in self.readers if r is not reader)
-            else:
+        if self._forgets():
+            self._forget(reader)
+        else:
+            with self._lock:
                 self._results[reader] = result
+        if self._share is not None:
+            self._share.remove(reader)
 
     def join(self) -> list[StopResult]:
         """When nobody adds one any more: wait for all; their results, or the first error."""
@@ -274,7 +292,6 @@ class _SharedLimit:
         self._allocator.remove(reader, self._runtime.now())
         self._received.pop(reader, None)
         self._busy_at.pop(reader, None)
-        self._round()
 
     def _next_round(self) -> None:
         self._round()

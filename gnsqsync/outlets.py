@@ -214,7 +214,7 @@ class Outlets:
         """Dial on this thread; the error, or None when it is live."""
         address = connection.address
         failure: NSQError | None = None
-        opened = False
+        opened = live = False
         try:
             connection.open(timeout)
             opened = True
@@ -224,6 +224,7 @@ class Outlets:
             with self._lock:
                 _, latch = self._dialling.pop(address)
                 if opened and not self._closed:
+                    live = True
                     self._unproven.add(connection)
                     self._live[address] = connection
                     self._failures.pop(address, None)
@@ -242,6 +243,9 @@ class Outlets:
         try:
             if self._closed:
                 connection.close()
+                if not live:
+                    # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
+                    connection.cut()
             log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
         except BaseException as error:
             # Handlers of logging wait for locks and networks: the caller may be killed there.

@@ -119,5 +119,19 @@ class Reports:
         log.warning("%s: %s", address, error, extra=extra)
         self.notify("answer_failed", address, message_id, error.code)
 
+    def anew(self, connection: Connection) -> None:
+        """It is closed when nothing is in flight, and made anew."""
+        why = (
+            "refused answers, and may count those messages as in flight for good, which uses up RDY"
+        )
+        if connection.is_stranded:
+            why = "answered SUB late, as while it deletes a topic, and has sent no message since"
+        log.info(
+            "%s %s: connecting to it anew",
+            connection.nsqd_address,
+            why,
+            extra=self._fields_of(connection),
+        )
+
     def _fields_of(self, connection: Connection) -> dict[str, str]:
         return {**self._fields, "nsqd": connection.nsqd_address}

@@ -95,6 +95,7 @@ class RunningReader:
             receiver=self,
             reports=self._reports,
             on_hopeless=self._fail,
+            ask=lambda: self._discovery.hurry(0.0),
             together=setup.together or Together(),
             rng=rng,
         )

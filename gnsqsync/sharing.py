@@ -91,6 +91,13 @@ class Sharing:
         self._allocator.retire(address)
         return self.plan(now)
 
+    def leave_useless(self) -> list[Connection]:
+        """The connections to be made anew; ``plan()`` then."""
+        useless = [c for c in self.connections.values() if c.is_choked or c.is_stranded]
+        for connection in useless:
+            self._allocator.retire(connection.address)
+        return useless
+
     def lose(self, connection: Connection, now: float) -> list[Connection] | None:
         """It ended, and counts for the totals. None if it is not in the table."""
         self._past.add(connection)
@@ -172,7 +179,8 @@ class Sharing:
 
     def _why_silent(self) -> tuple[bool, str]:
         """Why no nsqd may send, "" when one may. First: whether it is wanted."""
-        if any(self._allocator.rdy_of(a) for a in self.connections):
+        connections = self.connections.values()
+        if any(c.level is not None and c.level.wanted(len(c.in_flight)) for c in connections):
             return True, ""
         if self.paused or not self._allocator.max_in_flight:
             return True, "it is paused, or max_in_flight is 0"

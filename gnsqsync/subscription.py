@@ -14,6 +14,7 @@ from typing import Protocol
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, ConnectionLost, FinFailed, NSQError, ServerError
+from gnsqsync.leaving import Leaving
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
@@ -32,9 +33,6 @@ from gnsqsync.timer import Timer
 __all__ = ["Subscription"]
 
 log = logging.getLogger("gnsqsync.reader")
-
-# How long nsqd has to close its side of a connection that was removed.
-_EOF_SECONDS = 1.0
 
 
 class Receiver(Protocol):
@@ -74,6 +72,7 @@ class Subscription:
         receiver: Receiver,
         reports: Reports,
         on_hopeless: Callable[[NSQError], None],
+        ask: Callable[[], None],
         together: Together,
         rng: random.Random,
     ) -> None:
@@ -86,13 +85,15 @@ class Subscription:
         self._receiver = receiver
         self._reports = reports
         self._on_hopeless = on_hopeless
+        # Has the nsqlookupds asked at once; on_discovered() tells what they say.
+        self._ask = ask
         # Whether nsqlookupds are asked, so that more nsqds may come.
         self.discovers = False
         self._direct = set(direct)
         self._lock = runtime.lock()
         self._dialling: set[Connection] = set()
-        # Removed, and not closed yet because messages are in flight.
-        self._leaving: set[Connection] = set()
+        # Removed, or to be made anew.
+        self._leaving = Leaving(timer)
         self._tasks: list[Task] = []
         # Addresses whose nsqd refused us for a reason that a retry does not change.
         self._refused: dict[Address, NSQError] = {}
@@ -131,7 +132,7 @@ class Subscription:
             connection = self._sharing.connections.get(address)
             if connection is not None:
                 connection.hands_over = False
-                self._leaving.add(connection)
+                self._leaving.add([connection])
                 changed = self._sharing.leave(address, self._runtime.now())
         for dial in dialling:
             dial.close()
@@ -142,18 +143,8 @@ class Subscription:
 
     def look_after_leaving(self) -> None:
         """Have removed connections closed that are drained. From any thread; cheap."""
-        if self._leaving and not self._stopping:
-            # Not here: a reading thread cannot close its own connection.
-            self._timer.after(0.0, self._close_leaving)
-
-    def _close_leaving(self) -> None:
-        with self._lock:
-            drained = [c for c in self._leaving if c.closed or (c.quiet and not c.in_flight)]
-            self._leaving.difference_update(drained)
-        for connection in drained:
-            connection.close()
-            # When nsqd does not end its side.
-            self._timer.after(_EOF_SECONDS, connection.cut)
+        if not self._stopping:
+            self._leaving.look()
 
     def _dial_due(self, now: float) -> list[Connection]:
         """Connections to open now; holding ``_lock``."""
@@ -199,7 +190,8 @@ class Subscription:
                 limit = self._sharing.max_in_flight
                 crowd = self._sharing.is_new_crowd()
         if not joined:
-            connection.close()
+            # Nothing was asked for on it, and a stop waits for this thread: no wait for nsqd's EOF.
+            connection.cut()
             connection.read()
             return
         try:
@@ -273,7 +265,10 @@ class Subscription:
             self._tick_at = math.inf
             now = self._runtime.now()
             resumed = self._sharing.tick(now)
+            useless = [] if self._stopping else self._sharing.leave_useless()
+            self._leaving.add(useless)
             changed = self._sharing.plan(now)
+            ask = not self._stopping and self._nodes.ask(now)
             due = self._dial_due(now)
             self._tasks = [task for task in self._tasks if task.alive]
             silent = None if self._stopping else self._sharing.silent_for(now)
@@ -281,6 +276,12 @@ class Subscription:
             self._reports.silent(*silent)
         if resumed:
             self._reports.testing()
+        for connection in useless:
+            # Dialled again when it has ended, like any other.
+            self._reports.anew(connection)
+            connection.start_closing()
+        if ask:
+            self._ask()
         for connection in due:
             self._spawn(connection)
         self._apply(changed)

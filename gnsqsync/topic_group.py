@@ -39,7 +39,8 @@ class TopicGroup(Group):
     ``pattern``: a regular expression, found anywhere in the name; ``^`` and ``$`` for all of it.
     ``make_reader(topic)`` returns a new Reader of that topic; it is called on a thread of the
     group when the topic appears. When no nsqlookupd lists it any more, the Reader stays as long
-    as it has a connection, and is stopped and forgotten then.
+    as it has a connection, and is stopped and forgotten then. One that was stopped elsewhere is
+    forgotten, too. The topic gets a new one when it comes back.
 
     ``lookupd_http_addresses``, ``lookupd_poll_interval``, ``lookupd_poll_jitter``,
     ``lookupd_authorization`` and ``lookupd_session`` as of Reader, for the list of topics: the
@@ -98,6 +99,9 @@ class TopicGroup(Group):
         if following is not None:
             following.stop(timeout)
         super().stop(timeout)
+
+    def _forgets(self) -> bool:
+        return self._stop_asked is None
 
     def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
         self._following = following = _Following(

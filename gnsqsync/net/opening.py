@@ -25,8 +25,8 @@ class Opening:
     """One attempt to open a connection. Runs on the thread that calls ``run``.
 
     ``cutter`` cuts the dial short; once there is a stream, it is shut down instead.
-    After it: ``replies`` that arrived behind the last answer, and ``round_trip``, the seconds
-    that nsqd took to answer the quickest command.
+    After it: ``replies`` that arrived behind the last answer, ``round_trip``, the seconds that nsqd
+    took to answer the quickest command, and ``last_took``, those of the last one, SUB if there is.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Opening:
         self.cutter = runtime.cutter()
         self.replies: deque[Reply] = deque()
         self.round_trip = 0.0
+        self.last_took = 0.0
         self._topic = topic
         self._channel = channel
         self._deadline = 0.0
@@ -94,6 +95,7 @@ class Opening:
             self.options, topic=self._topic, channel=self._channel, server=str(self.address)
         )
         answer: Reply | None = None
+        asked = 0.0
         while True:
             try:
                 step = steps.send(answer)
@@ -104,10 +106,12 @@ class Opening:
             if isinstance(step, Send):
                 stream.send_raw(stream.encode(step.data), self._deadline)
             elif isinstance(step, Receive):
-                self._doing = f"waiting for the answer to {step.answer_to}"
-                asked = self.runtime.now()
+                doing = f"waiting for the answer to {step.answer_to}"
+                # The same once more behind a heartbeat.
+                if doing != self._doing:
+                    self._doing, asked = doing, self.runtime.now()
                 answer = self._next_reply(stream, where)
-                took = self.runtime.now() - asked
+                took = self.last_took = self.runtime.now() - asked
                 self.round_trip = min(self.round_trip or took, took)
             else:
                 self._upgrade(stream, step)

@@ -147,11 +147,15 @@ class RdyLevel:
         self._sample = max(_LEAST_SAMPLE, _SAMPLE // self._connections)
 
     def wanted(self, in_flight: int) -> int:
-        """The RDY to have with so many messages in flight. For every send; never above share."""
+        """The RDY to have with so many messages in flight. For every send; never above share.
+
+        With more than the share, 0: nsqd takes off what timed out while it waits here, and would
+        fill that room for ever with messages that are as late when their turn comes.
+        """
         share = self.share
-        if self.streaming or in_flight >= share:
-            return share
-        return in_flight + 1
+        if in_flight >= share:
+            return share if in_flight == share else 0
+        return share if self.streaming else in_flight + 1
 
     def note(self, now: float, count: int) -> None:
         """``count`` messages arrived. For every recv; by the reading thread alone."""

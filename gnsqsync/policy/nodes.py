@@ -15,8 +15,10 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.policy.backoff import ReconnectDelays
 
 __all__ = [
+    "ANSWER_SECONDS",
     "STABLE_AFTER",
     "TRIAL",
+    "UNLISTED_ASKS",
     "UNLISTED_TRIES",
     "NodeState",
     "ReaderNodes",
@@ -28,6 +30,13 @@ STABLE_AFTER: Final = 5.0
 
 # Dials of a discovered node that no nsqlookupd lists any more, before it is forgotten.
 UNLISTED_TRIES: Final = 3
+
+# Questions about one whose connection ended, before it is forgotten: about a minute at the usual
+# delays, by which time a node that was started anew is registered.
+UNLISTED_ASKS: Final = 7
+
+# How long (seconds) nsqlookupds may take to answer that, before what they said last stands.
+ANSWER_SECONDS: Final = 2.0
 
 # For how long (seconds) one publisher tries a node that came off its bench, and the others do not.
 TRIAL: Final = 5.0
@@ -60,7 +69,18 @@ _TRANSITIONS: Final = {
 
 
 class _Node:
-    __slots__ = ("delays", "direct", "due_at", "live_since", "sources", "state", "tries_left")
+    __slots__ = (
+        "asks_left",
+        "delays",
+        "direct",
+        "due_at",
+        "in_doubt",
+        "live_since",
+        "sources",
+        "stale",
+        "state",
+        "tries_left",
+    )
 
     def __init__(self, delays: ReconnectDelays, due_at: float) -> None:
         self.state = NodeState.WAITING
@@ -68,12 +88,34 @@ class _Node:
         self.delays = delays
         self.direct = False
         self.sources: set[Hashable] = set()
+        # Those that listed it when its connection ended, and have not been heard of since.
+        self.stale: set[Hashable] = set()
+        # Its connection ended, and no nsqlookupd was asked and listed it since then.
+        self.in_doubt = False
+        self.asks_left = 0
         self.tries_left = 0
         self.live_since = 0.0
 
     @property
     def listed(self) -> bool:
-        return self.direct or bool(self.sources)
+        return self.direct or bool(self.sources or self.stale)
+
+    def doubt(self) -> None:
+        """What nsqlookupds said is from before the end of its connection."""
+        self.in_doubt = True
+        self.asks_left = UNLISTED_ASKS
+        self.stale |= self.sources
+        self.sources.clear()
+
+    @property
+    def asked(self) -> bool:
+        """Whether nsqlookupds were asked since it is in doubt."""
+        return self.asks_left < UNLISTED_ASKS
+
+    def trust(self) -> None:
+        self.in_doubt = False
+        self.sources |= self.stale
+        self.stale.clear()
 
     def step(self, event: _Event) -> bool:
         state = _TRANSITIONS.get((self.state, event))
@@ -89,9 +131,12 @@ class ReaderNodes:
     A reader consumes from every nsqd that has its topic. Some addresses are given by the user
     ("direct"): they are dialled for ever. Others are found by asking nsqlookupd, the registry of
     nsqds: they are dialled as long as any nsqlookupd lists them, and UNLISTED_TRIES times after
-    that, since dialling a node that is gone for good would go on for ever, and dialling one whose
-    topic was deleted would create the topic again. A connection that lives is never
-    given up because of an answer of nsqlookupd, which forgets everything when it restarts.
+    that, since dialling a node that is gone for good would go on for ever. A connection that lives
+    is never given up because of an answer of nsqlookupd, which forgets everything when it restarts.
+
+    One that ended may have done so because its topic was deleted, and SUB would create the topic
+    again. So the nsqlookupds are asked (``ask()``) when its dial is due: it is dialled when one
+    lists it, or does not answer but did list it. Else it is asked for UNLISTED_ASKS times in all.
 
     There is at most one dial or connection per address. Every failure and every loss comes here
     and is followed by a jittered delay that grows, and starts afresh only after a connection that
@@ -114,7 +159,9 @@ class ReaderNodes:
 
     def add_direct(self, address: Address) -> None:
         """Want this nsqd until ``remove()``. A new one is due at once."""
-        self._node(address, 0.0).direct = True
+        node = self._node(address, 0.0)
+        node.direct = True
+        node.trust()
 
     def remove(self, address: Address) -> None:
         """Want this nsqd no more: cancels its redials; a dial under way ends in a refusal.
@@ -127,6 +174,7 @@ class ReaderNodes:
             return
         node.direct = False
         node.sources.clear()
+        node.stale.clear()
         node.tries_left = 0
         # While dialling or live the entry stays, so that the address is not dialled twice.
         if node.state is NodeState.WAITING:
@@ -139,11 +187,39 @@ class ReaderNodes:
         """
         for address in addresses:
             node = self._node(address, now)
-            node.sources.add(source)
             node.tries_left = UNLISTED_TRIES
+            if node.in_doubt and not node.asked:
+                # Perhaps said before its connection ended.
+                node.stale.add(source)
+                continue
+            node.sources.add(source)
+            if node.in_doubt:
+                node.trust()
+                node.due_at = now
         for address, node in self._nodes.items():
             if address not in addresses:
                 node.sources.discard(source)
+                node.stale.discard(source)
+
+    def ask(self, now: float) -> bool:
+        """Whether the nsqlookupds are to be asked now, about nodes that would be due else.
+
+        ``discovered()`` tells what they say. Call it before ``due()``.
+        """
+        wanted = False
+        for address, node in list(self._nodes.items()):
+            if not node.in_doubt or node.due_at > now:
+                continue
+            if node.asked and node.listed:
+                # Who listed it does not answer.
+                node.trust()
+            elif node.asks_left:
+                wanted = True
+                node.asks_left -= 1
+                node.due_at = now + max(ANSWER_SECONDS, node.delays.next())
+            else:
+                del self._nodes[address]
+        return wanted
 
     def dialling(self, address: Address) -> bool:
         """A dial begins. False when it must not: the address is not wanted, or is at it already."""
@@ -162,7 +238,7 @@ class ReaderNodes:
         return True
 
     def lost(self, address: Address, now: float) -> float | None:
-        """A connection ended. Returns when it is dialled again (seconds), or None for never."""
+        """A connection ended. Returns when it is dialled or asked for again, or None for never."""
         node = self._nodes.get(address)
         if node is None:
             return None
@@ -179,12 +255,12 @@ class ReaderNodes:
         due = [
             (node.due_at, address)
             for address, node in self._nodes.items()
-            if node.state is NodeState.WAITING and node.due_at <= now
+            if node.state is NodeState.WAITING and not node.in_doubt and node.due_at <= now
         ]
         return [address for _, address in sorted(due)]
 
     def next_at(self) -> float | None:
-        """When the next dial is due, in seconds; None when nobody waits for one."""
+        """When the next dial or question is due, in seconds; None when nobody waits for one."""
         return min(
             (node.due_at for node in self._nodes.values() if node.state is NodeState.WAITING),
             default=None,
@@ -203,6 +279,7 @@ class ReaderNodes:
         return node
 
     def _ended(self, address: Address, node: _Node, now: float, stable: bool) -> float | None:
+        lived = node.state is NodeState.LIVE
         if not node.step(_Event.ENDED):
             return node.due_at if node.state is NodeState.WAITING else None
         if stable:
@@ -215,6 +292,8 @@ class ReaderNodes:
         if not node.listed and not node.tries_left:
             del self._nodes[address]
             return None
+        if lived and not node.direct:
+            node.doubt()
         node.due_at = now + node.delays.next()
         return node.due_at
 

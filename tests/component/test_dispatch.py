@@ -392,6 +392,27 @@ def test_each_worker_tells_the_handler_of_its_end_on_its_own_thread(
     assert caplog.text.count("ValueError: is logged") == 3
 
 
+class TimeOver(BaseException):
+    """As gevent.Timeout: no Exception."""
+
+
+@pytest.mark.parametrize("error", [SystemExit, TimeOver])
+def test_a_stop_waits_for_no_worker_whose_last_call_ended_it(
+    bench: Bench, world: World, error: type[BaseException]
+) -> None:
+    class Handler:
+        def __call__(self, message: Message) -> None:
+            pass
+
+        def worker_ended(self) -> None:
+            raise error
+
+    bench.start(Handler())
+    bench.dispatch.stop()
+    world.eventually(lambda: not bench.dispatch.working)
+    assert bench.settled == 1
+
+
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(1), Requeue()])
 def test_a_give_up_that_raises_is_a_requeue(bench: Bench, error: BaseException) -> None:
     def give_up(message: Message) -> bool:

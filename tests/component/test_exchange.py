@@ -346,14 +346,19 @@ def leave(future: Future[None]) -> None:
     raise Killed
 
 
+def futures_that_leave(writer: Writer) -> list[Future[None]]:
+    futures = [writer.publish_async("t", f"hold {n}") for n in range(3)]
+    for future in futures:
+        future.add_done_callback(leave)
+    return futures
+
+
 def test_callbacks_that_end_the_thread_end_no_other_future(client: Client, world: World) -> None:
     """Neither the futures behind theirs, nor the Writer; whether nsqd answers or is lost."""
     held = Held()
     with ScriptedNsqd(held.script, [automatic()]) as nsqd:
         writer = client.writer(nsqd)
-        futures = [writer.publish_async("t", f"hold {n}") for n in range(3)]
-        for future in futures:
-            future.add_done_callback(leave)
+        futures = futures_that_leave(writer)
         world.eventually(lambda: held.held)
         nsqd.connections[0].send(scripted.frame(scripted.RESPONSE, b"OK") * 2)
         world.eventually(lambda: all(future.done() for future in futures))
@@ -371,9 +376,7 @@ def test_callbacks_that_end_the_thread_at_a_loss(client: Client, world: World) -
     held = Held()
     with ScriptedNsqd(held.script, [automatic()]) as nsqd:
         writer = client.writer(nsqd)
-        futures = [writer.publish_async("t", f"hold {n}") for n in range(3)]
-        for future in futures:
-            future.add_done_callback(leave)
+        futures = futures_that_leave(writer)
         world.eventually(lambda: held.held)
         nsqd.connections[0].shutdown()
         world.eventually(lambda: all(future.done() for future in futures))

@@ -110,6 +110,18 @@ def test_the_limit_is_shared_and_goes_where_the_messages_are(client: Client, wor
         assert (rdy(one), rdy(two)) == (0, 0)
 
 
+def test_what_an_ended_one_had_of_the_limit_is_the_others(client: Client, world: World) -> None:
+    with ScriptedNsqd() as one, ScriptedNsqd() as two:
+        readers = [client.reader(print, nsqd, latency="throughput") for nsqd in (one, two)]
+        group = ReaderGroup(readers, max_in_flight=10, runtime=world.runtime)
+        with group:
+            world.eventually(lambda: (rdy(one), rdy(two)) == (5, 5))
+            readers[1].stop()
+            world.eventually(lambda: rdy(one) == 10)
+            assert group.readers == tuple(readers)
+        assert group.join() == [StopResult(0, 0)] * 2
+
+
 def test_its_readers_are_judged_together_whether_there_is_a_stream(
     client: Client, world: World
 ) -> None:

@@ -253,3 +253,28 @@ def test_a_limit_that_stuck_handlers_use_up_is_told_as_the_reason(
         before = sum(len(nsqd.received("RDY")) for nsqd in nsqds)
         assert message.finish()
         world.eventually(lambda: sum(len(nsqd.received("RDY")) for nsqd in nsqds) > before)
+
+
+def test_a_limit_that_late_messages_exceed_is_told_as_the_reason(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    """nsqd sends another one for one that timed out, and has then to wait, too."""
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
+    held: list[Message] = []
+
+    def hold(message: Message) -> None:
+        message.detach()
+        held.append(message)
+
+    with ScriptedNsqd() as nsqd:
+        client.consume(hold, nsqd, rdy_redistribute_interval=0.05)
+        world.eventually(lambda: nsqd.received("RDY"))
+        for _ in range(2):
+            nsqd.connections[0].message(b"x")
+        told = (
+            logging.WARNING,
+            "the messages in flight use up max_in_flight; handlers are slow or stuck",
+        )
+        world.eventually(lambda: told in reasons(caplog))
+        assert held[0].finish()
+        world.eventually(lambda: nsqd.received("RDY")[-1].parameters == ("1",))

@@ -234,6 +234,25 @@ def test_work_that_is_done_too_late_slows_down_if_wanted(
         assert reader.stats().backoff_level == int(wanted)
 
 
+@pytest.mark.parametrize("latency", ["adaptive", "throughput"])
+def test_what_times_out_here_is_not_replaced_for_ever(
+    client: Client, world: World, latency: str
+) -> None:
+    """nsqd takes what timed out off its count, and sends another one. One, not one each time."""
+    release: list[bool] = []
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd:
+        client.consume(lambda m: world.eventually(lambda: release), nsqd, latency=latency)
+        world.eventually(lambda: nsqd.received("RDY"))
+        for _ in range(2):
+            nsqd.connections[0].message(b"x")
+        world.eventually(lambda: names(nsqd)[-1] == "RDY 0")
+        release.append(True)
+        # Behind the FIN of the first, and the second one fills it.
+        world.eventually(lambda: len(nsqd.received("FIN")) == 2)
+        rdys = [name for name in names(nsqd) if name.startswith("RDY")]
+        assert rdys == ["RDY 1", "RDY 0", "RDY 1"]
+
+
 # -- logs and signals -----------------------------------------------------------------------------
 
 

@@ -106,7 +106,15 @@ def test_giving_up_says_nothing_about_the_handlers(client: Client, world: World)
     ]
     with ScriptedNsqd(script) as nsqd:
         reader = client.consume(
-            fail, nsqd, max_attempts=5, backoff_multiplier=0.02, observer=Watch(), requeue_delay=0
+            fail,
+            nsqd,
+            # RDY 2 for the two that come at first, so that RDY 1 is always a test.
+            max_in_flight=2,
+            latency="throughput",
+            max_attempts=5,
+            backoff_multiplier=0.02,
+            observer=Watch(),
+            requeue_delay=0,
         )
         world.eventually(lambda: reader.stats().gave_up == 3)
         world.eventually(lambda: len(levels) >= 4)
@@ -414,3 +422,27 @@ def test_what_waited_when_the_connection_was_lost_reaches_no_handler(
         stats = reader.stats()
         assert (stats.received, stats.finished, stats.in_flight) == (4, 2, 0)
         assert names(nsqd).count("SUB t ch") == 2
+
+
+def test_a_refused_touch_says_nothing_of_the_next_delivery(client: Client, world: World) -> None:
+    """nsqd refuses the TOUCH of what waits to be delivered again, and that comes right behind."""
+    got: list[Message] = []
+
+    def handler(message: Message) -> None:
+        got.append(message)
+        if message.attempts == 1:
+            message.detach()
+
+    def refuse(connection: scripted.Connection, command: Command) -> None:
+        (id,) = command.parameters
+        refusal = f"E_TOUCH_FAILED TOUCH {id} failed ID not in flight".encode()
+        again = scripted.message_frame(b"x", id=id.encode(), attempts=2)
+        connection.send(scripted.frame(scripted.ERROR, refusal) + again)
+
+    steps = [automatic(until="RDY"), scripted.message(b"x"), automatic(hooks={"TOUCH": refuse})]
+    with ScriptedNsqd(steps) as nsqd:
+        client.consume(handler, nsqd)
+        world.eventually(lambda: got)
+        assert got[0].touch()
+        world.eventually(lambda: answers(nsqd)[-1:] == ["FIN"])
+        assert got[0].timed_out and not got[1].timed_out

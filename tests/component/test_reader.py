@@ -12,10 +12,13 @@ import pytest
 
 from gnsqsync import Message, Reader, Requeue
 from gnsqsync.errors import BadTopic, ClosedError, NotSent, Unauthorized
+from gnsqsync.net.connection import Connection
+from gnsqsync.runtime import choose
 from gnsqsync.stats import StopResult
 from tests.component.conftest import Client, address, names
 from tests.component.test_opening import black_hole
 from tests.support import scripted
+from tests.support.counting import CountingRuntime
 from tests.support.scripted import Command, ScriptedNsqd, automatic, message_frame
 from tests.support.worlds import World
 
@@ -222,6 +225,25 @@ def test_a_second_stop_forces(client: Client, world: World) -> None:
         release.append(True)
         world.eventually(lambda: not reader._run.dispatch.working)  # type: ignore[union-attr]
         assert nsqd.received("FIN") == []
+
+
+def test_a_handshake_that_ends_in_the_moment_of_a_stop(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nsqd ignores that we close, and no thread waits for it."""
+    runtime = CountingRuntime(choose(world.runtime))
+    open_ = Connection.open
+
+    def late(connection: Connection, timeout: float | None = None) -> None:
+        open_(connection, timeout)
+        reader.stop(0.0)
+        world.eventually(lambda: reader._run.subscription._stopping)  # type: ignore[union-attr]
+
+    monkeypatch.setattr(Connection, "open", late)
+    with ScriptedNsqd([automatic(until="SUB"), scripted.silence()]) as nsqd:
+        reader = client.consume(print, nsqd, runtime=runtime)
+        assert reader.join(20) == CLEAN
+        runtime.check_ended()
 
 
 # -- starts ---------------------------------------------------------------------------------------

@@ -222,6 +222,111 @@ def test_a_backoff_outlives_the_connection(client: Client, world: World) -> None
         assert not reader.is_in_backoff
 
 
+def refuse_fin(connection: scripted.Connection, command: Command) -> None:
+    connection.error(f"E_FIN_FAILED FIN {command.parameters[0]} failed ID not in flight")
+
+
+def test_a_connection_whose_messages_nsqd_counts_for_good_is_made_anew(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a refused FIN leaves in nsqd's count is all of the RDY here: nothing would come."""
+    caplog.set_level(logging.INFO, "gnsqsync")
+    got: list[bytes] = []
+    with ScriptedNsqd([SUBSCRIBED, automatic(hooks={"FIN": refuse_fin})], [SUBSCRIBED]) as nsqd:
+        reader = client.consume(
+            lambda m: got.append(m.body), nsqd, max_in_flight=1, rdy_redistribute_interval=0.1
+        )
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"twice")
+        world.eventually(lambda: len(nsqd.connections) == 2)
+        world.eventually(lambda: [c.name for c in nsqd.connections[1].commands][-1:] == ["RDY"])
+        # What was on its way was waited for.
+        assert [c.name for c in nsqd.connections[0].commands][-2:] == ["RDY", "CLS"]
+        assert "refused answers" in caplog.text
+        nsqd.connections[1].message(b"next")
+        world.eventually(lambda: got == [b"twice", b"next"])
+        assert reader.stats().answers_failed == 1
+
+
+def test_a_connection_with_room_beside_refused_answers_stays(client: Client, world: World) -> None:
+    """Nor does one end that has messages in flight, whatever nsqd refused."""
+    held: list[Message] = []
+
+    def handler(message: Message) -> None:
+        if message.body == b"held":
+            message.detach()
+            held.append(message)
+
+    with ScriptedNsqd([SUBSCRIBED, automatic(hooks={"FIN": refuse_fin})]) as nsqd:
+        reader = client.consume(
+            handler,
+            nsqd,
+            max_in_flight=10,
+            latency="throughput",
+            rdy_redistribute_interval=0.05,
+        )
+        world.eventually(lambda: nsqd.received("RDY"))
+        for refused in range(1, 5):
+            nsqd.connections[0].message(b"x")
+            world.eventually(lambda: reader.stats().answers_failed == refused)  # noqa: B023
+        nsqd.connections[0].message(b"held")
+        world.eventually(lambda: held)
+        nsqd.connections[0].message(b"x")
+        world.eventually(lambda: reader.stats().answers_failed == 5)
+        # Several looks.
+        world.sleep(0.3)
+        assert nsqd.received("CLS") == []
+        held[0].finish()
+        world.eventually(lambda: nsqd.received("CLS"))
+
+
+def test_a_late_sub_without_messages_is_made_anew(
+    client: Client,
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """nsqd may have deleted the topic meanwhile; once, where the next SUB is quick."""
+    caplog.set_level(logging.INFO, "gnsqsync")
+    monkeypatch.setattr("gnsqsync.net.connection._QUIET_SECONDS", 0.2)
+
+    def late(connection: scripted.Connection, command: Command) -> None:
+        # The heartbeat between is no answer.
+        time.sleep(0.2)
+        connection.response(b"_heartbeat_")
+        connection.answer(command)
+
+    with ScriptedNsqd([automatic(hooks={"SUB": late})], [automatic()]) as nsqd:
+        reader = client.consume(print, nsqd, rdy_redistribute_interval=0.1)
+        world.eventually(lambda: len(nsqd.connections) == 2)
+        world.eventually(lambda: [c.name for c in nsqd.connections[1].commands][-1:] == ["RDY"])
+        assert [c.name for c in nsqd.connections[0].commands][-2:] == ["RDY", "CLS"]
+        assert "answered SUB late" in caplog.text
+        # Several looks, and longer than the first one was left alone.
+        world.sleep(0.5)
+        assert len(nsqd.connections) == 2
+        (connection,) = reader.stats().connections
+        assert connection.rdy == 1
+
+
+def test_a_late_sub_that_brings_messages_is_kept(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqsync.net.connection._QUIET_SECONDS", 0.2)
+
+    def late(connection: scripted.Connection, command: Command) -> None:
+        time.sleep(0.2)
+        connection.answer(command)
+
+    with ScriptedNsqd([automatic(until="RDY", hooks={"SUB": late})]) as nsqd:
+        reader = client.consume(lambda m: None, nsqd, rdy_redistribute_interval=0.1)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x")
+        world.eventually(lambda: reader.stats().finished == 1)
+        world.sleep(0.5)
+        assert nsqd.received("CLS") == []
+
+
 def test_a_dead_address_costs_the_others_nothing(
     client: Client, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -207,6 +207,43 @@ def test_a_topic_that_vanished_is_kept_while_it_lives(
     assert group.join() == [StopResult(0, 0)] * 2
 
 
+def test_one_that_is_stopped_elsewhere_leaves_the_group(
+    groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
+) -> None:
+    lists(lookupd, "stays", "stopped")
+    group = groups.start(".", lookupd, max_in_flight=4)
+    world.eventually(lambda: sorted(rdy(nsqd).values()) == [2, 2])
+    group.readers[1].stop()
+    world.eventually(lambda: topics_of(group) == ["stays"])
+    # What it had of the limit is the other's now.
+    world.eventually(lambda: rdy(nsqd)["stays"] == 4)
+    # It is not replaced while the topic is listed, but when that comes back.
+    rounds(world, lookupd)
+    assert groups.made == ["stays", "stopped"]
+    lists(lookupd, "stays")
+    rounds(world, lookupd)
+    lists(lookupd, "stays", "stopped")
+    world.eventually(lambda: topics_of(group) == ["stays", "stopped"])
+    assert len(groups.made) == 3
+    group.stop()
+    assert group.join() == [StopResult(0, 0)] * 2
+
+
+def test_one_that_was_stopped_before_its_start_leaves_at_once(
+    groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
+) -> None:
+    def make(topic: str) -> Reader:
+        reader = groups.reader(topic)
+        if topic == "ended":
+            reader.stop()
+        return reader
+
+    lists(lookupd, "ended", "stays")
+    group = groups.start(".", lookupd, make=make, max_in_flight=4)
+    world.eventually(lambda: topics_of(group) == ["stays"])
+    world.eventually(lambda: rdy(nsqd)["stays"] == 4)
+
+
 def test_the_limit_is_shared_by_topics_that_come_later(
     groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
 ) -> None:

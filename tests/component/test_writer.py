@@ -23,6 +23,7 @@ from gnsqsync.errors import (
     PublishError,
     Refused,
 )
+from gnsqsync.net.connection import Connection
 from tests.component.conftest import Client, address
 from tests.support import scripted
 from tests.support.counting import CountingRuntime
@@ -270,6 +271,29 @@ def test_close_while_a_dial_is_under_way(client: Client, world: World) -> None:
         world.eventually(lambda: nsqd.received("IDENTIFY"))
         writer.close(30)
         assert [task.join() for task in tasks] == ["ClosedError"] * 4
+
+
+def test_close_in_the_moment_in_which_a_handshake_ends(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nsqd ignores that we close, and no thread waits for it."""
+    runtime = counting(world)
+    open_ = Connection.open
+    closing: list[Any] = []
+
+    def late(connection: Connection, timeout: float | None = None) -> None:
+        open_(connection, timeout)
+        closing.append(world.spawn(writer.close, 0.1))
+        world.eventually(lambda: outlets._closed)
+
+    monkeypatch.setattr(Connection, "open", late)
+    with ScriptedNsqd([automatic(until="IDENTIFY"), scripted.silence()]) as nsqd:
+        writer = client.writer(nsqd, runtime=runtime)
+        outlets = writer._publication()._outlets
+        (task,) = outcomes_of(world, writer, 1)
+        assert task.join() == "ClosedError"
+        closing[0].join()
+        runtime.check_ended()
 
 
 def test_close_while_publishes_wait_for_a_bench_to_end(client: Client, world: World) -> None:

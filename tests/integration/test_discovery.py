@@ -98,6 +98,31 @@ def test_nsqlookupds_that_restart_or_die_close_nothing(
     assert not [r for r in caplog.records if r.name == "gnsqsync.reader" and r.levelno > 20]
 
 
+def test_a_topic_that_is_deleted_stays_so_until_somebody_publishes(
+    client: Client, cluster: Cluster, world: World, topic: str
+) -> None:
+    """nsqd closes the connection of its Reader, whose SUB would create the topic again."""
+    nsqd = cluster.nsqd()
+    got: list[bytes] = []
+    reader = client.consume(
+        topic, lambda m: got.append(m.body), lookupd_http_addresses=cluster.urls
+    )
+    with NsqdHTTP(url(nsqd), runtime=world.runtime) as http:
+        http.create_topic(topic)
+        for lookupd in cluster.lookupds:
+            world.eventually(lambda at=lookupd: cluster.lists(at, nsqd))
+        # Not to wait for the next poll.
+        reader._run._discovery.hurry(0.0)  # type: ignore[union-attr]
+        world.eventually(lambda: cluster.consumers(nsqd) == 1)
+        http.delete_topic(topic)
+        world.eventually(lambda: not reader.stats().connections)
+        # The dial would have come within half a second.
+        world.sleep(1.5)
+        assert http.stats(topic).topics == ()
+        http.pub(topic, "new")
+        world.eventually(lambda: got == [b"new"], 30)
+
+
 def test_a_writer_finds_nsqds_and_leaves_those_that_go(
     client: Client, cluster: Cluster, world: World, topic: str
 ) -> None:

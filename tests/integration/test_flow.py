@@ -335,6 +335,23 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR", "gnsqsync")
 
 
+@pytest.mark.long
+def test_a_handler_that_is_too_slow_does_not_fill_the_memory(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    """For each message that times out nsqd would send another one."""
+    client.writer(nsqd).publish_many(topic, [b"x"] * 20)
+    over: list[bool] = []
+    reader = client.consume(
+        topic, lambda m: world.eventually(lambda: over, 60), nsqd, max_in_flight=2, msg_timeout=1.0
+    )
+    world.eventually(lambda: reader.stats().in_flight == 4, 20)
+    world.sleep(4.0)
+    assert reader.stats().in_flight == 4
+    over.append(True)
+    world.eventually(lambda: reader.stats().finished >= 20 and not reader.stats().in_flight, 30)
+
+
 def test_a_pause_is_rdy_0_and_a_test_one_rdy_1(
     client: Client,
     site: Site,

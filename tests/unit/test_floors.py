@@ -34,6 +34,7 @@ PUBLIC = {"gnsqsync", "gnsqsync.errors"}
 # What only programs need: the commands of the integrations, and what they give to tests.
 PROGRAMS = {
     "gnsqsync.memory",
+    "gnsqsync.output",
     "gnsqsync.programs",
     "gnsqsync.reloading",
     "gnsqsync.settings",

@@ -55,7 +55,7 @@ def run(level: RdyLevel, arrivals: Iterator[float], until: float, chunk: int = 1
 
 def test_tight_is_one_more_than_in_flight_up_to_the_share() -> None:
     level = adaptive(share=5)
-    assert [level.wanted(n) for n in (0, 1, 3, 4, 5, 9)] == [1, 2, 4, 5, 5, 5]
+    assert [level.wanted(n) for n in (0, 1, 3, 4, 5, 6, 9)] == [1, 2, 4, 5, 5, 0, 0]
     level.share = 0
     assert [level.wanted(n) for n in (0, 3)] == [0, 0]
 
@@ -64,7 +64,7 @@ def test_streaming_wants_the_share() -> None:
     level = adaptive(share=50)
     run(level, steady(5000, 0.0, 1.0), 1.0)
     assert level.streaming
-    assert [level.wanted(n) for n in (0, 20, 80)] == [50, 50, 50]
+    assert [level.wanted(n) for n in (0, 20, 50, 51)] == [50, 50, 50, 0]
     level.share = 7
     assert level.wanted(0) == 7
 
@@ -201,6 +201,9 @@ def test_wanted_is_within_the_share_and_leaves_room_for_one(
         elif count:
             level.note(now, count)
         wanted = level.wanted(in_flight)
+        if in_flight > share:
+            assert wanted == 0
+            continue
         assert 0 <= wanted <= share
         assert wanted >= min(share, in_flight + 1)
         assert wanted == (share if level.streaming else min(share, in_flight + 1))

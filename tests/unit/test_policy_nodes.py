@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.policy.nodes import (
+    ANSWER_SECONDS,
     STABLE_AFTER,
     TRIAL,
+    UNLISTED_ASKS,
     UNLISTED_TRIES,
     NodeState,
     ReaderNodes,
@@ -115,33 +118,108 @@ def test_a_vanished_node_gets_a_few_tries_and_is_forgotten() -> None:
     assert nodes.due(100.0) == [A]
 
 
-def test_a_live_node_is_kept_when_it_vanishes_and_tried_again_when_it_ends() -> None:
+def lose_and_ask(nodes: ReaderNodes, address: Address, now: float) -> float:
+    """The end of its connection; returns when the nsqlookupds are asked, and none has answered."""
+    asked_at = nodes.lost(address, now)
+    assert asked_at is not None and not nodes.ask(asked_at - 0.001)
+    assert nodes.ask(asked_at) and nodes.due(asked_at) == []
+    return asked_at
+
+
+def test_a_live_node_is_kept_when_it_vanishes_and_asked_for_when_it_ends() -> None:
     nodes = reader()
     nodes.discovered("lookup1", {A}, 0.0)
     connect(nodes, A, 0.0)
     nodes.discovered("lookup1", set(), 60.0)
     nodes.discovered("lookup1", set(), 120.0)
     assert nodes.states() == {A: NodeState.LIVE}
-    assert nodes.lost(A, 130.0) is not None
-    tries = 1
-    while dial_and_fail(nodes, A) is not None:
-        tries += 1
-    assert tries == UNLISTED_TRIES
+    now: float | None = lose_and_ask(nodes, A, 130.0)
+    asks = 0
+    while now is not None:
+        asks += nodes.ask(now) or asks == 0
+        nodes.discovered("lookup1", set(), now)
+        assert nodes.due(now) == []
+        now = nodes.next_at()
+    assert asks == UNLISTED_ASKS
     assert nodes.states() == {}
 
 
-def test_an_unlisted_node_that_flaps_is_forgotten_too() -> None:
+def test_one_that_ended_is_dialled_when_it_is_listed_after_that() -> None:
+    nodes = reader()
+    for source in ("lookup1", "lookup2"):
+        nodes.discovered(source, {A}, 0.0)
+    connect(nodes, A, 0.0)
+    ended = 100.0
+    assert nodes.lost(A, ended) is not None
+    # That may have been on its way when it ended.
+    nodes.discovered("lookup1", {A}, ended + 0.1)
+    asked_at = nodes.next_at()
+    assert asked_at is not None and nodes.due(asked_at) == [] and nodes.ask(asked_at)
+    nodes.discovered("lookup1", set(), asked_at + 0.1)
+    assert nodes.due(asked_at + 0.1) == []
+    nodes.discovered("lookup2", {A}, asked_at + 0.2)
+    assert nodes.due(asked_at + 0.2) == [A]
+    connect(nodes, A, asked_at + 0.2)
+
+
+def test_one_that_ended_is_dialled_when_who_listed_it_does_not_answer() -> None:
+    nodes = reader()
+    for source in ("lookup1", "lookup2"):
+        nodes.discovered(source, {A}, 0.0)
+    connect(nodes, A, 0.0)
+    asked_at = lose_and_ask(nodes, A, 100.0)
+    nodes.discovered("lookup1", set(), asked_at + 0.1)
+    until = nodes.next_at()
+    assert until == asked_at + ANSWER_SECONDS
+    assert not nodes.ask(until)
+    # As before: its last answer stands.
+    for _ in range(20):
+        assert dial_and_fail(nodes, A) is not None
+
+
+def test_one_that_ended_comes_back_with_any_later_answer() -> None:
     nodes = reader()
     nodes.discovered("lookup1", {A}, 0.0)
     connect(nodes, A, 0.0)
-    nodes.discovered("lookup1", set(), 1.0)
+    asked_at = lose_and_ask(nodes, A, 100.0)
+    for _ in range(3):
+        nodes.discovered("lookup1", set(), asked_at + 0.1)
+        next_ask = nodes.next_at()
+        assert next_ask is not None and nodes.ask(next_ask)
+        asked_at = next_ask
+    nodes.discovered("lookup1", set(), asked_at + 0.1)
+    # Of a poll that came by itself.
+    nodes.discovered("lookup1", {A}, asked_at + 0.2)
+    assert nodes.due(asked_at + 0.2) == [A]
+
+
+def test_one_that_ended_is_dialled_when_the_user_adds_it() -> None:
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    connect(nodes, A, 0.0)
+    due = nodes.lost(A, 1.0)
+    assert due is not None
+    nodes.add_direct(A)
+    assert not nodes.ask(due) and nodes.due(due) == [A]
+
+
+def test_an_unlisted_node_that_flaps_is_forgotten_too() -> None:
+    """Who does not answer had listed it, and then does not any more."""
+    nodes = reader()
+    nodes.discovered("lookup1", {A}, 0.0)
+    connect(nodes, A, 0.0)
     now: float | None = nodes.lost(A, 1.0)
     lives = 0
-    while now is not None:
-        connect(nodes, A, now)
-        now = nodes.lost(A, now + 0.1)
-        lives += 1
-    assert lives == UNLISTED_TRIES - 1
+    while now is not None and nodes.states():
+        nodes.ask(now)
+        if nodes.due(now):
+            assert nodes.dialling(A)
+            nodes.discovered("lookup1", set(), now)
+            assert nodes.connected(A, now)
+            assert nodes.lost(A, now + 0.1) is not None
+            lives += 1
+        now = nodes.next_at()
+    assert lives == 1
 
 
 def test_listed_by_one_of_several_lookupds_is_listed() -> None:
@@ -277,6 +355,10 @@ class ReaderNodesMachine(RuleBasedStateMachine):
             assert not self.nodes.dialling(address)
             self.dials.add(address)
 
+    @rule()
+    def ask(self) -> None:
+        self.nodes.ask(self.now)
+
     @rule(address=st.sampled_from([A, B, C]), works=st.booleans())
     def dial_ends(self, address: Address, works: bool) -> None:
         if address not in self.dials:
@@ -307,9 +389,14 @@ class ReaderNodesMachine(RuleBasedStateMachine):
         assert self.wanted() <= set(states)
         assert {a for a, state in states.items() if state is NodeState.DIALLING} == self.dials
         assert {a for a, state in states.items() if state is NodeState.LIVE} == self.live
-        due = self.nodes.due(1e9)
-        assert {a for a, state in states.items() if state is NodeState.WAITING} == set(due)
-        assert (self.nodes.next_at() is None) == (not due)
+        waiting = {a for a, state in states.items() if state is NodeState.WAITING}
+        assert waiting >= set(self.nodes.due(1e9))
+        assert (self.nodes.next_at() is None) == (not waiting)
+        # None of these nsqlookupds answers any more.
+        later = copy.deepcopy(self.nodes)
+        later.ask(1e9)
+        later.ask(2e9)
+        assert waiting & self.wanted() <= set(later.due(2e9))
 
 
 TestReaderNodes = ReaderNodesMachine.TestCase
