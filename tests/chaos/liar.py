@@ -11,6 +11,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.serving import Serving
+
 LIES = ("empty", "null", "garbage", "dead", "odd", "error", "slow")
 # Nobody listens there: reserved ports of the loopback.
 _DEAD = [
@@ -20,7 +22,7 @@ _DEAD = [
 _ODD = [None, 7, {}, {"broadcast_address": 5, "tcp_port": "x"}, {"tcp_port": 4150}, []]
 
 
-class Liar:
+class Liar(Serving):
     """Listens on a port of the kernel's choice. ``truth()`` gives the producers as they are."""
 
     def __init__(self, truth: Callable[[], list[dict[str, Any]]]) -> None:
@@ -38,16 +40,11 @@ class Liar:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = False
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="liar", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = False
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+        super().__init__(server, "liar")
+        self.start()
 
     def tell(self, mode: str, delay: float = 0.0) -> None:
         """ "truth" or one of LIES from now on; ``delay``: seconds before each answer."""
@@ -55,10 +52,7 @@ class Liar:
 
     def close(self) -> None:
         self._ended.set()
-        self._server.shutdown()
-        # Waits for the threads of its requests, too.
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
     def _serve(self, request: BaseHTTPRequestHandler) -> None:
         self.asked += 1

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from gnsqsync import Observer
 from tests.component.conftest import Client
-from tests.component.test_http_clients import FakeServer
 from tests.support.scripted import ScriptedNsqd
 from tests.support.servers import Certificates
+from tests.support.serving import FakeServer, Serving
 from tests.support.worlds import World
 
 
@@ -25,15 +24,12 @@ def context(certificates: Certificates) -> ssl.SSLContext:
 
 @pytest.fixture
 def lookupd(context: ssl.SSLContext) -> Iterator[FakeServer]:
-    with FakeServer() as server:
-        server.socket = context.wrap_socket(
-            server.socket, server_side=True, do_handshake_on_connect=False
-        )
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = FakeServer()
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    with Serving(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_https_is_verified_with_the_files_of_the_connections(

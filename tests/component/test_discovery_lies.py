@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import socket
@@ -18,8 +19,8 @@ from gnsqsync.errors import ConfigError, ConnectionLost
 from gnsqsync.net.http_discovery import LookupResult, Producer
 from gnsqsync.runtime import choose
 from tests.component.conftest import Client, address
-from tests.component.test_http_clients import FakeServer
 from tests.support.scripted import ScriptedNsqd
+from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
 
 OFTEN = 0.05
@@ -38,21 +39,14 @@ def listing(*nsqds: ScriptedNsqd) -> dict[str, Any]:
 @pytest.fixture
 def make_lookupd() -> Iterator[Callable[[], FakeServer]]:
     """Makes scripted nsqlookupds; each answers as told by ``answer()``."""
-    made: list[tuple[FakeServer, threading.Thread]] = []
+    with contextlib.ExitStack() as made:
 
-    def make() -> FakeServer:
-        server = FakeServer()
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        made.append((server, thread))
-        server.answer({"channels": [], "producers": []})
-        return server
+        def make() -> FakeServer:
+            server = made.enter_context(fake_server())
+            server.answer({"channels": [], "producers": []})
+            return server
 
-    yield make
-    for server, thread in made:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        yield make
 
 
 @pytest.fixture
@@ -81,6 +75,13 @@ class Discovering:
             lookupd_poll_interval=options.pop("lookupd_poll_interval", OFTEN),
             **options,
         )
+
+    def connected(self, lookupd: FakeServer, nsqd: ScriptedNsqd) -> Reader:
+        """One that is subscribed, and asks no more by itself."""
+        lookupd.answer(listing(nsqd))
+        reader = self(lookupd, lookupd_poll_interval=3600)
+        self.client.world.eventually(lambda: nsqd.received("RDY"))
+        return reader
 
     def rounds(self, lookupd: FakeServer, more: int = 4) -> None:
         """Wait until it has been asked so many times more."""
@@ -340,9 +341,7 @@ def test_one_that_ended_is_not_dialled_before_it_is_listed(
     discover: Discovering, world: World, lookupd: FakeServer, nsqd: ScriptedNsqd
 ) -> None:
     """Its topic may have been deleted, and SUB would create it. Polls alone would not tell soon."""
-    lookupd.answer(listing(nsqd))
-    reader = discover(lookupd, lookupd_poll_interval=3600)
-    world.eventually(lambda: nsqd.received("RDY"))
+    reader = discover.connected(lookupd, nsqd)
     lookupd.answer({"producers": []})
     asked = len(lookupd.requests)
     nsqd.drop_connections()
@@ -356,9 +355,7 @@ def test_one_that_ended_is_not_dialled_before_it_is_listed(
 def test_one_that_ended_is_dialled_when_nobody_can_be_asked(
     discover: Discovering, world: World, lookupd: FakeServer, nsqd: ScriptedNsqd
 ) -> None:
-    lookupd.answer(listing(nsqd))
-    reader = discover(lookupd, lookupd_poll_interval=3600)
-    world.eventually(lambda: nsqd.received("RDY"))
+    reader = discover.connected(lookupd, nsqd)
     lookupd.answer({"message": "INTERNAL_ERROR"}, 500)
     nsqd.drop_connections()
     world.eventually(lambda: len(nsqd.connections) == 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import logging
 import os
 import socket
@@ -15,10 +14,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import requests
@@ -27,6 +24,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP, Producer
 from gnsqsync.runtime.threads import ThreadRuntime
+from tests.support.serving import FakeServer, Serving, fake_server
 
 PRODUCER = {
     "remote_address": "10.0.0.7:51234",
@@ -36,78 +34,6 @@ PRODUCER = {
     "http_port": 4151,
     "version": "1.3.0",
 }
-
-
-class FakeServer(ThreadingHTTPServer):
-    """Answers every request with ``answer``; keeps what was asked in ``requests``."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[dict[str, Any]] = []
-        self.connections = 0
-        self.status = 200
-        self.headers: dict[str, str] = {"Content-Type": "application/json; charset=utf-8"}
-        self.body = b""
-        # An answer is the old one or the new one, never half of each.
-        self.changing = threading.Lock()
-
-    def get_request(self) -> Any:
-        self.connections += 1
-        return super().get_request()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
-
-    def answer(self, body: object, status: int = 200, kind: str = "application/json") -> None:
-        with self.changing:
-            self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.status = status
-            self.headers = {"Content-Type": kind}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FakeServer
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        length = int(self.headers.get("Content-Length") or 0)
-        self.server.requests.append(
-            {
-                "method": self.command,
-                "path": parts.path,
-                "params": dict(parse_qsl(parts.query, keep_blank_values=True)),
-                "headers": dict(self.headers),
-                "body": self.rfile.read(length),
-            }
-        )
-        server = self.server
-        with server.changing:
-            status, headers, body = server.status, dict(server.headers), server.body
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_PUT = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def fake_server() -> Iterator[FakeServer]:
-    with FakeServer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -330,12 +256,9 @@ class _UnixServer(FakeServer):
 
 @pytest.fixture
 def unix_fake(tmp_path: Path) -> Iterator[_UnixServer]:
-    with _UnixServer(str(tmp_path / "http.sock")) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = _UnixServer(str(tmp_path / "http.sock"))
+    with Serving(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("runtime", [None, "threads", "gevent"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -218,19 +219,31 @@ def test_a_long_backoff_is_told_as_the_reason(
         assert reasons(caplog).count(told) == 1
 
 
+USED_UP = (
+    logging.WARNING,
+    "the messages in flight use up max_in_flight; handlers are slow or stuck",
+)
+
+
+def holding(held: list[Message]) -> Callable[[Message], None]:
+    """A handler whose messages stay in flight, and are in ``held``."""
+
+    def hold(message: Message) -> None:
+        message.detach()
+        held.append(message)
+
+    return hold
+
+
 def test_a_limit_that_stuck_handlers_use_up_is_told_as_the_reason(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
     held: list[Message] = []
 
-    def hold(message: Message) -> None:
-        message.detach()
-        held.append(message)
-
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
         client.consume(
-            hold,
+            holding(held),
             one,
             two,
             max_in_flight=1,
@@ -244,11 +257,7 @@ def test_a_limit_that_stuck_handlers_use_up_is_told_as_the_reason(
         # The slot that it takes cannot be passed on to the other one, whose turn comes now.
         nsqds.sort(key=lambda nsqd: len(nsqd.received("RDY")))
         nsqds[-1].connections[0].message(b"x")
-        told = (
-            logging.WARNING,
-            "the messages in flight use up max_in_flight; handlers are slow or stuck",
-        )
-        world.eventually(lambda: told in reasons(caplog))
+        world.eventually(lambda: USED_UP in reasons(caplog))
         (message,) = held
         before = sum(len(nsqd.received("RDY")) for nsqd in nsqds)
         assert message.finish()
@@ -262,19 +271,11 @@ def test_a_limit_that_late_messages_exceed_is_told_as_the_reason(
     monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
     held: list[Message] = []
 
-    def hold(message: Message) -> None:
-        message.detach()
-        held.append(message)
-
     with ScriptedNsqd() as nsqd:
-        client.consume(hold, nsqd, rdy_redistribute_interval=0.05)
+        client.consume(holding(held), nsqd, rdy_redistribute_interval=0.05)
         world.eventually(lambda: nsqd.received("RDY"))
         for _ in range(2):
             nsqd.connections[0].message(b"x")
-        told = (
-            logging.WARNING,
-            "the messages in flight use up max_in_flight; handlers are slow or stuck",
-        )
-        world.eventually(lambda: told in reasons(caplog))
+        world.eventually(lambda: USED_UP in reasons(caplog))
         assert held[0].finish()
         world.eventually(lambda: nsqd.received("RDY")[-1].parameters == ("1",))

@@ -12,8 +12,9 @@ import requests
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import ConfigError, ConnectionLost, NotSent
 from tests.component.conftest import Client
-from tests.component.test_http_clients import FakeServer, closed_port, fake_server
+from tests.component.test_http_clients import closed_port
 from tests.support.scripted import ScriptedNsqd
+from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
 
 OFTEN = 0.05

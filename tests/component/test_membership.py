@@ -23,9 +23,9 @@ from tests.component.test_discovery_lies import (
     make_lookupd,
     nsqd,
 )
-from tests.component.test_http_clients import FakeServer
 from tests.support import scripted
 from tests.support.scripted import Command, Connection, ScriptedNsqd, automatic, message_frame
+from tests.support.serving import FakeServer
 from tests.support.worlds import World
 
 __all__ = ["discover", "lookupd", "make_lookupd", "nsqd"]

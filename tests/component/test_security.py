@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gzip
 import json
@@ -25,11 +26,12 @@ from cryptography.hazmat.primitives import serialization
 from gnsqsync import ConnectionOptions, LookupdHTTP, NsqdHTTP, Reader, Writer
 from gnsqsync.errors import ConfigError, ConnectionLost, NotSent, NSQError, ProtocolError
 from tests.component.conftest import Client
-from tests.component.test_http_clients import FakeServer, raw_server
+from tests.component.test_http_clients import raw_server
 from tests.component.test_opening import failure
 from tests.support import scripted
 from tests.support.interpreter import run_script
 from tests.support.scripted import NEGOTIATED, RESPONSE, Command, ScriptedNsqd, automatic, frame
+from tests.support.serving import FakeServer, Serving
 from tests.support.worlds import World
 
 SECRET = "s3cr3t"
@@ -109,19 +111,13 @@ def https_server(context: ssl.SSLContext) -> FakeServer:
 @pytest.fixture
 def serve() -> Iterator[Callable[[FakeServer], FakeServer]]:
     """Runs HTTP servers until the end of the test."""
-    running: list[tuple[FakeServer, threading.Thread]] = []
+    with contextlib.ExitStack() as running:
 
-    def serve(server: FakeServer) -> FakeServer:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        running.append((server, thread))
-        return server
+        def serve(server: FakeServer) -> FakeServer:
+            running.enter_context(Serving(server))
+            return server
 
-    yield serve
-    for server, thread in running:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        yield serve
 
 
 Serve = Callable[[FakeServer], FakeServer]

@@ -13,10 +13,10 @@ from gnsqsync.errors import NotSent
 from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.stats import StopResult
 from tests.component.conftest import Client, address
-from tests.component.test_http_clients import fake_server
 from tests.component.test_writer_discovery import nodes
 from tests.support import scripted
 from tests.support.scripted import ScriptedNsqd, automatic
+from tests.support.serving import fake_server
 from tests.support.worlds import World
 
 MESSAGE = "can't start new thread"

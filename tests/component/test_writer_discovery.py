@@ -14,9 +14,9 @@ from gnsqsync import Writer
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, NotSent
 from gnsqsync.runtime import Lock, choose
 from tests.component.conftest import Client, address
-from tests.component.test_http_clients import FakeServer, fake_server
 from tests.support.interpreter import run_script
 from tests.support.scripted import ScriptedNsqd
+from tests.support.serving import FakeServer, Serving, fake_server
 from tests.support.worlds import World
 
 OFTEN = 0.05
@@ -258,15 +258,9 @@ def test_a_publish_waits_for_the_first_answer(
     publish = world.spawn(lambda: writer.publish("t", "x", timeout=20))
     world.sleep(0.3)
     assert not publish.done
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with Serving(server):
         publish.join()
         assert count(nsqd) == 1
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_not_sent_says_who_could_not_be_asked(find: Finding) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import socketserver
 import struct
-import threading
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.conformance.rows import create_channel, waiting
 from tests.support.rawclient import channel_stats, get, post, topic_stats
 from tests.support.servers import Address, Server, Site, unique
+from tests.support.serving import Serving
 
 
 def node(lookupd: Server, nsqd: Server) -> Any:
@@ -111,7 +111,7 @@ def test_148_nsqd_restarted(site: Site, lookupd: Server) -> None:
     assert channels(lookupd, topics[0]) == ["c"]
 
 
-class Recorder:
+class Recorder(Serving):
     """In place of an nsqlookupd: answers IDENTIFY with `info`, all else with OK; notes both."""
 
     def __init__(self, info: bytes) -> None:
@@ -130,19 +130,10 @@ class Recorder:
                 lines.put("the end")
 
         self.lines = lines
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> Recorder:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        self.address = f"127.0.0.1:{server.server_address[1]}"
+        super().__init__(server, "in place of nsqlookupd")
 
 
 @pytest.mark.parametrize(

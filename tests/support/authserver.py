@@ -6,10 +6,11 @@ Knows nothing of nsqd but its query (nsq-reference 1.11).
 from __future__ import annotations
 
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.serving import Serving
 
 
 def grant(
@@ -29,7 +30,7 @@ def rule(topic: str, channels: list[str], *permissions: str) -> dict[str, Any]:
     return {"topic": topic, "channels": channels, "permissions": list(permissions)}
 
 
-class AuthServer:
+class AuthServer(Serving):
     """A thread with an HTTP server on 127.0.0.1; use it as a context manager.
 
     `replies` maps a secret to (status, JSON object) and may change at any time; an unknown secret
@@ -39,11 +40,9 @@ class AuthServer:
     def __init__(self) -> None:
         self.replies: dict[str, tuple[int, dict[str, Any]]] = {}
         self.targets: list[str] = []
-        self._server = HTTPServer(("127.0.0.1", 0), self._handler())
-        self.address = f"127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="auth server", daemon=True
-        )
+        server = HTTPServer(("127.0.0.1", 0), self._handler())
+        self.address = f"127.0.0.1:{server.server_port}"
+        super().__init__(server, "auth server")
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         owner = self
@@ -64,12 +63,3 @@ class AuthServer:
                 pass  # the test output is no access log
 
         return Handler
-
-    def __enter__(self) -> AuthServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
