@@ -18,7 +18,7 @@ from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.finding import Finder, Lookups
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.joining import join_or_cut
-from gnsqsync.policy.nodes import WriterNodes
+from gnsqsync.policy.bench import WriterNodes
 from gnsqsync.runtime import Latch, Runtime, Task
 from gnsqsync.wire import commands
 

@@ -1,4 +1,4 @@
-"""Which nsqds to dial, and when (ReaderNodes); which one to publish to (WriterNodes).
+"""Which nsqds a reader dials, and when.
 
 Knows addresses, wishes and delays. Must not know sockets, locks or the time of day.
 """
@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Collection, Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Set
 from typing import Final
 
 from gnsqsync.addresses import Address
-from gnsqsync.errors import ConfigError
 from gnsqsync.policy.backoff import ReconnectDelays
 
 __all__ = [
     "ANSWER_SECONDS",
     "STABLE_AFTER",
-    "TRIAL",
     "UNLISTED_ASKS",
     "UNLISTED_TRIES",
     "NodeState",
     "ReaderNodes",
-    "WriterNodes",
 ]
 
 # A connection that lived this long (seconds) was a good one: its delays start again.
@@ -37,12 +34,6 @@ UNLISTED_ASKS: Final = 7
 
 # How long (seconds) nsqlookupds may take to answer that, before what they said last stands.
 ANSWER_SECONDS: Final = 2.0
-
-# For how long (seconds) one publisher tries a node that came off its bench, and the others do not.
-TRIAL: Final = 5.0
-
-# Among how many turns the first is drawn when no nsqd is known yet.
-_TURNS: Final = 1000
 
 
 class NodeState(enum.Enum):
@@ -296,126 +287,3 @@ class ReaderNodes:
             node.doubt()
         node.due_at = now + node.delays.next()
         return node.due_at
-
-
-class _Bench:
-    __slots__ = ("delays", "on_trial", "until")
-
-    def __init__(self, delays: ReconnectDelays) -> None:
-        self.delays = delays
-        self.until = 0.0
-        self.on_trial = False
-
-
-class WriterNodes:
-    """In which order a publish tries the nsqds.
-
-    A message is published to any one nsqd, so several of them are a spare wheel ("failover": the
-    first of the list that works) or share the load ("round_robin": each in its turn). One that
-    failed sits on the bench for a jittered, growing time, in which publishes go to the others.
-    When its bench is over, a single publish tries it while the others stay away for TRIAL
-    seconds, so that a node that hangs does not hold up everybody; if it works it is back.
-
-    When all are benched, they are still offered, first the one whose bench ends first: trying
-    is better than failing untried. Not thread-safe: the owner holds a lock.
-
-    Like a reader's, addresses are given ("direct") or found by asking nsqlookupds. One that is
-    listed no more comes after all others, and only while it has a connection: an nsqlookupd that
-    restarts forgets everything, and a node that leaves for good must get nothing new.
-    """
-
-    def __init__(
-        self,
-        addresses: Iterable[Address],
-        policy: str = "round_robin",
-        rng: random.Random | None = None,
-        *,
-        initial_delay: float = 0.5,
-        maximum_delay: float = 60.0,
-    ) -> None:
-        if policy not in ("round_robin", "failover"):
-            raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
-        self._rng = rng or random.Random()
-        self._delay_range = (initial_delay, maximum_delay)
-        self._direct = tuple(addresses)
-        self._sources: dict[Hashable, Set[Address]] = {}
-        self._benches = {address: self._bench() for address in self._direct}
-        # Those to publish to, in the order of "failover": replaced as a whole.
-        self.listed = self._direct
-        self._failover = policy == "failover"
-        # A random start, so that many writers made at once do not begin at the same nsqd.
-        self._turn = self._rng.randrange(len(self._benches) or _TURNS)
-
-    def discovered(
-        self, source: Hashable, addresses: Set[Address], live: Collection[Address]
-    ) -> bool:
-        """One nsqlookupd (``source``) answered: exactly these are listed there now.
-
-        Do not call it when the question failed: then its last answer stands. ``live``: those with
-        a connection or a dial, which are not forgotten yet. Returns whether ``listed`` changed.
-        """
-        self._sources[source] = addresses
-        found = set().union(*self._sources.values()).difference(self._direct)
-        listed = (*self._direct, *sorted(found))
-        changed = listed != self.listed
-        self.listed = listed
-        for address in [a for a in self._benches if a not in listed and a not in live]:
-            del self._benches[address]
-        for address in listed:
-            if address not in self._benches:
-                self._benches[address] = self._bench()
-        return changed
-
-    def _bench(self) -> _Bench:
-        initial, maximum = self._delay_range
-        return _Bench(ReconnectDelays(initial, maximum, self._rng))
-
-    def candidates(self, now: float, live: Collection[Address]) -> list[Address]:
-        """Every address once, in the order in which to try this publish.
-
-        ``live`` are those with a connection. First comes the one whose turn it is, even if it
-        has to be dialled: nobody else would bring it back. Then the others that are not benched,
-        live ones first; then the benched ones by the end of their bench; at last the live ones
-        that are not listed any more.
-        """
-        able = [address for address in self.listed if self._benches[address].until <= now]
-        if not self._failover and able:
-            turn = self._turn % len(able)
-            self._turn += 1
-            able = able[turn:] + able[:turn]
-        rest = sorted(able[1:], key=lambda address: address not in live)
-        if able and able[0] not in live and rest and rest[0] in live:
-            bench = self._benches[able[0]]
-            bench.until = now + TRIAL
-            bench.on_trial = True
-        benched = [address for address in self.listed if address not in able]
-        benched.sort(key=lambda address: self._benches[address].until)
-        leaving = [address for address in live if address not in self.listed]
-        return able[:1] + rest + benched + leaving
-
-    def failed(self, address: Address, now: float) -> float:
-        """A dial, connection or publish failed there. Returns when its bench ends (seconds).
-
-        Only the first failure of a bench makes the next one longer: all publishes that were
-        under way on a connection fail together.
-        """
-        bench = self._benches.get(address)
-        if bench is None:  # forgotten while it ended
-            return now
-        if bench.until <= now or bench.on_trial:
-            bench.until = now + bench.delays.next()
-            bench.on_trial = False
-        return bench.until
-
-    def ok(self, address: Address, now: float) -> None:
-        """A publish was acknowledged there: off the bench. Cheap, for every publish."""
-        bench = self._benches.get(address)
-        if bench is not None and bench.until:
-            bench.until = 0.0
-            bench.on_trial = False
-            bench.delays.reset()
-
-    def benched_until(self, address: Address, now: float) -> float | None:
-        """When the bench of this address ends (seconds), or None when it is not benched."""
-        bench = self._benches.get(address)
-        return bench.until if bench is not None and bench.until > now else None
