@@ -1,6 +1,6 @@
 """Connections that take no more messages, and are closed when theirs are answered.
 
-Knows when one is drained; knows nothing of why it leaves.
+Knows when one is drained, and when one is of no more use. Decides nothing about the others.
 """
 
 from __future__ import annotations
@@ -10,10 +10,52 @@ from collections.abc import Iterable
 from gnsqsync.net.connection import Connection
 from gnsqsync.timer import Timer
 
-__all__ = ["Leaving"]
+__all__ = ["Leaving", "why_useless"]
 
 # How long nsqd has to close its side.
 _EOF_SECONDS = 1.0
+# An answer to SUB that comes so much later than that to IDENTIFY did not come late by chance ...
+_HELD_UP_SECONDS = 0.1
+# ... and so long a time without a message makes it worth another SUB.
+_QUIET_SECONDS = 2.0
+
+
+def why_useless(connection: Connection, now: float) -> str:
+    """Why this connection is to be made anew; "" when it is not."""
+    if _is_stranded(connection, now):
+        return "answered SUB late, as while it deletes a topic, and has sent no message since"
+    if _is_choked(connection):
+        return (
+            "refused answers, and may count those messages as in flight for good, which uses up RDY"
+        )
+    return ""
+
+
+def _is_choked(connection: Connection) -> bool:
+    """Whether half of its RDY or more may be used up for good, and nothing is in flight.
+
+    nsqd counts what a connection has in flight, and a FIN, REQ or TOUCH that it refuses takes
+    nothing off. Where the message had timed out, the time-out did. But a message that is there
+    twice under one id, as after a crash of nsqd, is answered once; the copy counts until the
+    connection ends, and with as many of them as RDY nothing is delivered any more.
+    """
+    level = connection.level
+    if level is None or connection.closing or connection.in_flight:
+        return False
+    return 0 < level.wanted(0) <= 2 * connection.unanswerable
+
+
+def _is_stranded(connection: Connection, now: float) -> bool:
+    """Whether it may be subscribed to a topic that nsqd has deleted.
+
+    A SUB that comes while nsqd deletes the topic, which takes seconds where its queue is long,
+    waits for the end of that and then gets a channel of the old topic. It is answered with OK,
+    and heartbeats come, but no message: who publishes makes the topic anew. All that shows
+    is that the OK came late.
+    """
+    if connection.closing or connection.received or connection.sub_delay <= _HELD_UP_SECONDS:
+        return False
+    return now - connection.connected_at > _QUIET_SECONDS
 
 
 class Leaving:

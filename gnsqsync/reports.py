@@ -119,13 +119,8 @@ class Reports:
         log.warning("%s: %s", address, error, extra=extra)
         self.notify("answer_failed", address, message_id, error.code)
 
-    def anew(self, connection: Connection) -> None:
+    def anew(self, connection: Connection, why: str) -> None:
         """It is closed when nothing is in flight, and made anew."""
-        why = (
-            "refused answers, and may count those messages as in flight for good, which uses up RDY"
-        )
-        if connection.is_stranded:
-            why = "answered SUB late, as while it deletes a topic, and has sent no message since"
         log.info(
             "%s %s: connecting to it anew",
             connection.nsqd_address,

@@ -9,6 +9,7 @@ import random
 from typing import NamedTuple
 
 from gnsqsync.addresses import Address
+from gnsqsync.leaving import why_useless
 from gnsqsync.net.connection import Connection
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.latency import Together
@@ -91,11 +92,13 @@ class Sharing:
         self._allocator.retire(address)
         return self.plan(now)
 
-    def leave_useless(self) -> list[Connection]:
-        """The connections to be made anew; ``plan()`` then."""
-        useless = [c for c in self.connections.values() if c.is_choked or c.is_stranded]
-        for connection in useless:
-            self._allocator.retire(connection.address)
+    def leave_useless(self, now: float) -> list[tuple[Connection, str]]:
+        """The connections to be made anew, and why; ``plan()`` then."""
+        useless = []
+        for connection in self.connections.values():
+            if why := why_useless(connection, now):
+                self._allocator.retire(connection.address)
+                useless.append((connection, why))
         return useless
 
     def lose(self, connection: Connection, now: float) -> list[Connection] | None:

@@ -265,8 +265,8 @@ class Subscription:
             self._tick_at = math.inf
             now = self._runtime.now()
             resumed = self._sharing.tick(now)
-            useless = [] if self._stopping else self._sharing.leave_useless()
-            self._leaving.add(useless)
+            useless = [] if self._stopping else self._sharing.leave_useless(now)
+            self._leaving.add(connection for connection, _ in useless)
             changed = self._sharing.plan(now)
             ask = not self._stopping and self._nodes.ask(now)
             due = self._dial_due(now)
@@ -276,9 +276,9 @@ class Subscription:
             self._reports.silent(*silent)
         if resumed:
             self._reports.testing()
-        for connection in useless:
+        for connection, why in useless:
             # Dialled again when it has ended, like any other.
-            self._reports.anew(connection)
+            self._reports.anew(connection, why)
             connection.start_closing()
         if ask:
             self._ask()

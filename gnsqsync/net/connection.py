@@ -44,10 +44,6 @@ _CLOSE_WAIT = b"CLOSE_WAIT"
 
 # How long a thread that only passes by waits for room in the kernel's buffer.
 PASSING_WAIT = 1.0
-# An answer to SUB that comes so much later than that to IDENTIFY did not come late by chance ...
-_HELD_UP_SECONDS = 0.1
-# ... and so long a time without a message makes it worth another SUB.
-_QUIET_SECONDS = 2.0
 
 
 class Connection:
@@ -80,9 +76,9 @@ class Connection:
         self.connected_at = 0.0
         self.answers_failed = 0
         # Messages that nsqd let nobody answer here: FIN or REQ refused, or TOUCH, and then no FIN.
-        self._refused = 0
-        # Whether something in nsqd held up the answer to SUB.
-        self._held_up = False
+        self.unanswerable = 0
+        # How much later (seconds) SUB was answered than IDENTIFY.
+        self.sub_delay = 0.0
         # Set by close() and start_closing(); an end that follows is not news.
         self.closing = False
         self.closed = False
@@ -136,7 +132,7 @@ class Connection:
         self._early.extend(opening.replies)
         if self.level is not None:
             self.level.set_round_trip(opening.round_trip)
-            self._held_up = opening.last_took - opening.round_trip > _HELD_UP_SECONDS
+            self.sub_delay = opening.last_took - opening.round_trip
         stream = self._stream
         assert stream is not None
         heartbeat = self._options.heartbeat_interval
@@ -260,9 +256,9 @@ class Connection:
                 if message.id == message_id and message._received_at < self.last_frame_at:
                     message._status |= TIMED_OUT
                     self.in_flight.discard(message)
-                    self._refused += 1
+                    self.unanswerable += 1
         else:
-            self._refused += 1
+            self.unanswerable += 1
             answered = self._answered_late.pop(message_id.encode(), None)
             if answered is not None:
                 answered._status |= TIMED_OUT
@@ -311,33 +307,6 @@ class Connection:
     @property
     def is_closed(self) -> bool:
         return self.closed
-
-    @property
-    def is_choked(self) -> bool:
-        """Whether half of its RDY or more may be used up for good, and nothing is in flight.
-
-        nsqd counts what a connection has in flight, and a FIN, REQ or TOUCH that it refuses takes
-        nothing off. Where the message had timed out, the time-out did. But a message that is there
-        twice under one id, as after a crash of nsqd, is answered once; the copy counts until the
-        connection ends, and with as many of them as RDY nothing is delivered any more.
-        """
-        level = self.level
-        if level is None or self.closing or self.in_flight:
-            return False
-        return 0 < level.wanted(0) <= 2 * self._refused
-
-    @property
-    def is_stranded(self) -> bool:
-        """Whether it may be subscribed to a topic that nsqd has deleted.
-
-        A SUB that comes while nsqd deletes the topic, which takes seconds where its queue is long,
-        waits for the end of that and then gets a channel of the old topic. It is answered with OK,
-        and heartbeats come, but no message: who publishes makes the topic anew. All that shows
-        is that the OK came late.
-        """
-        if not self._held_up or self.received or self.closing:
-            return False
-        return self._runtime.now() - self.connected_at > _QUIET_SECONDS
 
     def is_in_flight(self, message: Message) -> bool:
         return message in self.in_flight

@@ -288,7 +288,7 @@ def test_a_late_sub_without_messages_is_made_anew(
 ) -> None:
     """nsqd may have deleted the topic meanwhile; once, where the next SUB is quick."""
     caplog.set_level(logging.INFO, "gnsqsync")
-    monkeypatch.setattr("gnsqsync.net.connection._QUIET_SECONDS", 0.2)
+    monkeypatch.setattr("gnsqsync.leaving._QUIET_SECONDS", 0.2)
 
     def late(connection: scripted.Connection, command: Command) -> None:
         # The heartbeat between is no answer.
@@ -312,7 +312,7 @@ def test_a_late_sub_without_messages_is_made_anew(
 def test_a_late_sub_that_brings_messages_is_kept(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnsqsync.net.connection._QUIET_SECONDS", 0.2)
+    monkeypatch.setattr("gnsqsync.leaving._QUIET_SECONDS", 0.2)
 
     def late(connection: scripted.Connection, command: Command) -> None:
         time.sleep(0.2)
