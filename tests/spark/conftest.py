@@ -6,6 +6,7 @@ Tests import pyspark inside, not at the top, so that they are skipped where it i
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,11 @@ from tests.support.servers import Pool
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Many JVMs that live for seconds, on few processors: C2 and several GC threads compile and wait
+# longer than they help, which is 40 % of the processor time. Benchmarks take Java as it is.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _SHORT_LIVED)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 
 # PySpark 4.0 leaves the socket of each collect() to the garbage collector.
 _UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

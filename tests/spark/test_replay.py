@@ -304,9 +304,9 @@ def test_a_wrong_argument_is_one_sentence(
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_killed_in_the_middle_and_gone_on_with(
-    pyspark: Any, nsqds: Cluster, topic: str, tmp_path: Path
+    pyspark: Any, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    nsqds.create(topic)
+    cluster.create(topic)
     count, size, tasks = 6000, 200, 2
     archive = write_archive(tmp_path / "archive", by_second(count))
     state = tmp_path / "state"
@@ -322,9 +322,9 @@ def test_killed_in_the_middle_and_gone_on_with(
         "--parallelism",
         str(tasks),
         "-n",
-        nsqds.tcp_addresses[0],
+        cluster.tcp_addresses[0],
         "-n",
-        nsqds.tcp_addresses[1],
+        cluster.tcp_addresses[1],
     ]
     for key, value in sessions.settings(tmp_path / "spark").items():
         arguments += ["--conf", f"{key}={value}"]
@@ -354,7 +354,7 @@ def test_killed_in_the_middle_and_gone_on_with(
     result = json.loads(last.stdout)
     assert result["before"] == len(finished)
     assert result["published"] == count - result["before"]
-    bodies = Counter(map(int, messages(nsqds, topic, nsqds.left(topic))))
+    bodies = Counter(map(int, messages(cluster, topic, cluster.left(topic))))
     assert set(bodies) == set(range(count)), "lost"
     # Only parts that were under way at a kill are there twice.
     twice = {number for number, times in bodies.items() if times > 1}
