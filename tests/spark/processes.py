@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import subprocess
 import time
@@ -70,6 +71,9 @@ class Family:
                 _kill(pid)
             killed.update(pids)
         self.process.wait()
+        # One that is about to end has no environment any more.
+        for pid in killed:
+            _wait_for_end(pid)
         return len(killed)
 
     def kill_group(self) -> int:
@@ -183,3 +187,14 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass  # it went with its parent
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([process], [], [])
+    finally:
+        os.close(process)
