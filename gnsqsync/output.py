@@ -6,10 +6,11 @@ Knows no command and no framework.
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from typing import Protocol, TextIO
 
-__all__ = ["Output", "nowhere", "say", "send_nowhere"]
+__all__ = ["Output", "nowhere", "replace_closed", "say", "send_nowhere"]
 
 
 class Output(Protocol):
@@ -39,6 +40,12 @@ def say(output: Output | None, text: str) -> None:
 def nowhere() -> TextIO:
     """In place of standard output or error that was closed before the program began."""
     return open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
+
+
+def replace_closed() -> None:
+    """For the begin of a program: after ``>&-`` sys.stdout is None, which nobody expects."""
+    sys.stdout = sys.stdout or nowhere()
+    sys.stderr = sys.stderr or nowhere()
 
 
 def send_nowhere(output: Output) -> None:

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from gnsqsync.output import nowhere
+from gnsqsync.output import replace_closed
 
 __all__ = ["main"]
 
@@ -17,9 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``nsqd`` and ``nsqlookupd`` take the flags of the Go programs as they are, and need neither
     click nor rich.
     """
-    # None after `>&-`; what commands, click and logging write then goes nowhere.
-    sys.stdout = sys.stdout or nowhere()
-    sys.stderr = sys.stderr or nowhere()
+    replace_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in ("nsqd", "nsqlookupd"):
         from gnsqsync.embedded.__main__ import run_nsqd, run_nsqlookupd

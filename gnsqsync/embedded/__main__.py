@@ -16,6 +16,7 @@ from gnsqsync.embedded import flags
 from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions, OptionsError, StartError
 from gnsqsync.embedded.goflag import Exit
 from gnsqsync.embedded.golog import Log
+from gnsqsync.output import replace_closed
 
 
 class Server(Protocol):
@@ -125,6 +126,7 @@ def _wait_for_end_of_stdin() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """The command line of ``python -m gnsqsync.embedded``; returns the exit status."""
+    replace_closed()
     arguments = list(argv)
     exit_with_parent = arguments[:1] == ["--exit-with-parent"]
     del arguments[: int(exit_with_parent)]

@@ -165,6 +165,8 @@ def end(message):
         ((*CLI, "consume", "TOPIC", "c", "ending:end", "--processes=2", "-n", "NSQD"), ">&-", 0),
         ((*CLI, "nsqd", "--version"), ">&-", 0),
         ((*CLI, "nsqd", "--no-such-flag"), "2>&-", 2),
+        (("-m", "gnsqsync.embedded", "nsqd", "--version"), ">&-", 0),
+        (("-m", "gnsqsync.embedded", "nsqd", "--no-such-flag"), "2>&-", 2),
         ((*MANAGE, "nsq_stat"), ">&-", 0),
         ((*MANAGE, "nsq_consume", "--list"), ">&-", 0),
         ((*MANAGE, "nsq_consume"), ">&-", 0),

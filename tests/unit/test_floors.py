@@ -49,6 +49,8 @@ EXCEPTIONS = {
     # checks a topic before there is a message for it.
     "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark", "gnsqsync.exposing"} | PROGRAMS,
     "gnsqsync.cli.pub": {"gnsqsync.config"},
+    # A program like those of floor 4.
+    "gnsqsync.embedded.__main__": {"gnsqsync.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
     "gnsqsync.django": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
