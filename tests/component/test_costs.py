@@ -83,11 +83,14 @@ class Watching(Observer):
 
 
 def settle(world: World, runtime: CountingRuntime) -> None:
-    """Wait until nothing has happened for longer than the sweep sleeps."""
+    """Wait until nothing has happened for longer than the sweep and who looks at a loan sleep.
+
+    Both take 0.1 s, and on a busy machine a thread wakes up late.
+    """
     before = Counts()
     while before != runtime.counts:
         before = runtime.counts - Counts()
-        world.sleep(0.15)
+        world.sleep(0.5)
 
 
 def burst(
