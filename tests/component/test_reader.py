@@ -241,7 +241,8 @@ def test_a_handshake_that_ends_in_the_moment_of_a_stop(
 
     monkeypatch.setattr(Connection, "open", late)
     with ScriptedNsqd([automatic(until="SUB"), scripted.silence()]) as nsqd:
-        reader = client.consume(print, nsqd, runtime=runtime)
+        reader = client.reader(print, nsqd, runtime=runtime)
+        reader.start(block=False)
         assert reader.join(20) == CLEAN
         runtime.check_ended()
 
