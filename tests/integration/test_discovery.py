@@ -198,7 +198,7 @@ def test_an_nsqd_is_removed_in_good_order(
 
     client.writer(leaves).publish_many(topic, [b"%d" % n for n in range(5)])
     reader = client.consume(topic, handler, leaves, stays, max_in_flight=20, latency="throughput")
-    world.eventually(lambda: reader.stats().in_flight == 5)
+    world.eventually(lambda: begun and reader.stats().in_flight == 5)
     reader.remove_nsqd(address(leaves))
 
     def channel() -> tuple[int, int, int]:
