@@ -24,6 +24,8 @@ from tests.support.servers import Pool
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_HERE = Path(__file__).parent
+
 # Many JVMs that live for seconds, on few processors: C2 and several GC threads compile and wait
 # longer than they help, which is 40 % of the processor time. Benchmarks take Java as it is.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -34,8 +36,15 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 _UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
+# For a test here that sets no limit itself, in seconds: each JVM takes half a minute to its first
+# batch on a slow machine. What a test runs is ended with it.
+_LIMIT = 300
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.path.is_relative_to(_HERE) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LIMIT))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(_UNCLOSED)
 

@@ -39,7 +39,6 @@ def run(name: str, nsqd: Nsqd, folder: Path) -> str:
         env={**os.environ, **session.environment(), "SPARK_LOCAL_DIRS": str(folder)},
         capture_output=True,
         text=True,
-        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -25,7 +25,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (source / name).write_bytes((ROOT / name).read_bytes())
     (source / "gnsqsync").symlink_to(ROOT / "gnsqsync")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--wheel-dir", folder, source], check=True, timeout=100)
+    subprocess.run([*pip, "--wheel-dir", folder, source], check=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
@@ -40,7 +40,6 @@ def run(code: str, site: Path, **environment: str) -> str:
         cwd=site.parent,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr

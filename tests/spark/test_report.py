@@ -192,7 +192,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gnsqsync.cli", "report", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 

@@ -207,6 +207,6 @@ def test_the_command(spark: SparkSession, archive: Archive, out: str, tmp_path: 
     for key, value in sessions.settings(tmp_path).items():
         words += ["--conf", f"{key}={value}"]
     environment = {**os.environ, **sessions.environment()}
-    ran = subprocess.run(words, env=environment, capture_output=True, check=True, timeout=100)
+    ran = subprocess.run(words, env=environment, capture_output=True, check=True)
     told = json.loads(ran.stdout)
     assert (told["hours"], told["windows"], told["messages"]) == (1, 5, 100)
