@@ -100,7 +100,7 @@ def test_each_poll_thread_has_a_session_that_is_closed_with_it(
     reader.start(block=False)
     reader.add_lookupd(two.address)
     world.eventually(lambda: len(one.requests) >= 3 and len(two.requests) >= 3)
-    assert nsqd.received("SUB")
+    world.eventually(lambda: nsqd.received("SUB"))
     assert [session.asked for session in sessions.made] == [
         {url(one, "/lookup")},
         {url(two, "/lookup")},
