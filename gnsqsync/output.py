@@ -21,14 +21,11 @@ class Output(Protocol):
     def fileno(self) -> int: ...
 
 
-def say(output: Output | None, text: str) -> None:
+def say(output: Output, text: str) -> None:
     """Write a line now, also into a pipe. A reader that left is no error.
 
-    As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays. None is
-    standard output that was closed before the program began.
+    As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays.
     """
-    if output is None:
-        return
     try:
         output.write(f"{text}\n")
         output.flush()
@@ -43,7 +40,7 @@ def nowhere() -> TextIO:
 
 
 def replace_closed() -> None:
-    """For the begin of a program: after ``>&-`` sys.stdout is None, which nobody expects."""
+    """For the begin of each command: after ``>&-`` sys.stdout is None, which nobody expects."""
     sys.stdout = sys.stdout or nowhere()
     sys.stderr = sys.stderr or nowhere()
 

@@ -215,9 +215,8 @@ def supervise(
 
 
 def _flush() -> None:
-    for output in (sys.stdout, sys.stderr):
-        if output is not None:  # as it is where it was closed before the program began
-            output.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 @dataclass(slots=True)

@@ -5,12 +5,11 @@ Knows no single command.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from gnsqsync.output import nowhere
+from gnsqsync.output import replace_closed
 
 __all__ = ["NSQCommand"]
 
@@ -18,9 +17,6 @@ __all__ = ["NSQCommand"]
 class NSQCommand(BaseCommand):
     """Writes nowhere after ``>&-`` and ``2>&-``, which Django itself takes for a file."""
 
-    def __init__(self, stdout: Any = None, stderr: Any = None, **options: Any) -> None:
-        super().__init__(
-            stdout=stdout or sys.stdout or nowhere(),
-            stderr=stderr or sys.stderr or nowhere(),
-            **options,
-        )
+    def __init__(self, *args: Any, **options: Any) -> None:
+        replace_closed()
+        super().__init__(*args, **options)

@@ -14,7 +14,7 @@ from flask.cli import AppGroup
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
-from gnsqsync.output import say
+from gnsqsync.output import replace_closed, say
 from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ __all__ = ["commands_of"]
 
 def commands_of(nsq: NSQ) -> AppGroup:
     """The group ``nsq`` for the applications of this extension object."""
-    group = AppGroup("nsq", help="Consume from NSQ, publish to it, and watch it.")
+    group = AppGroup(
+        "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
+    )
 
     @group.command("consume")
     @click.argument("names", nargs=-1, metavar="[NAME]...")

@@ -108,6 +108,13 @@ class Groups:
         group.start(block=False)
         return group
 
+    def sharing_four(self, lookupd: FakeServer, one: str, other: str) -> TopicGroup:
+        """Two topics, each with half of the limit."""
+        lists(lookupd, one, other)
+        group = self.start(".", lookupd, max_in_flight=4)
+        self.world.eventually(lambda: sorted(rdy(self.nsqd).values()) == [2, 2])
+        return group
+
     def close(self) -> None:
         for group in self._groups:
             if group._members is not None:
@@ -183,9 +190,7 @@ def test_what_any_nsqlookupd_lists_counts(
 def test_a_topic_that_vanished_is_kept_while_it_lives(
     groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
 ) -> None:
-    lists(lookupd, "gone", "stays")
-    group = groups.start(".", lookupd, max_in_flight=4)
-    world.eventually(lambda: sorted(rdy(nsqd).values()) == [2, 2])
+    group = groups.sharing_four(lookupd, "gone", "stays")
     lists(lookupd, "stays")
     rounds(world, lookupd)
     assert topics_of(group) == ["gone", "stays"]
@@ -212,9 +217,7 @@ def test_a_topic_that_vanished_is_kept_while_it_lives(
 def test_one_that_is_stopped_elsewhere_leaves_the_group(
     groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
 ) -> None:
-    lists(lookupd, "stays", "stopped")
-    group = groups.start(".", lookupd, max_in_flight=4)
-    world.eventually(lambda: sorted(rdy(nsqd).values()) == [2, 2])
+    group = groups.sharing_four(lookupd, "stays", "stopped")
     group.readers[1].stop()
     world.eventually(lambda: topics_of(group) == ["stays"])
     # What it had of the limit is the other's now.
