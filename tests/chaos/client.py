@@ -32,6 +32,7 @@ from gnsqsync.errors import (
     PublishError,
     Refused,
 )
+from gnsqsync.stats import ReaderStats
 from tests.chaos import accounts, journal, mutations
 from tests.chaos.journal import Journal
 from tests.support import leftovers
@@ -178,6 +179,15 @@ class Slot:
                 # Nobody tells of the connections that it closed with messages in flight.
                 for nsqd in client.nsqds:
                     client.notes.note(journal.LOST, nsqd, f"stopped with {result}")
+
+    def stats(self) -> ReaderStats | None:
+        """Of the Reader in this place; None while the next one has not been started."""
+        if self.reader is None:
+            return None
+        try:
+            return self.reader.stats()
+        except ClosedError:
+            return None
 
     def stop(self, timeout: float) -> None:
         if self.reader is not None:
@@ -538,9 +548,11 @@ class Client:
         """Each Reader: its max_in_flight, and the RDY of each connection."""
         found = []
         for slot in self._slots:
-            if slot.reader is None:
+            stats = slot.stats()
+            if stats is None:
+                # Who asks looks for RDY that is given out, and goes on waiting.
+                found.append({"slot": slot.name, "max_in_flight": 0, "backoff": False, "rdy": {}})
                 continue
-            stats = slot.reader.stats()
             found.append(
                 {
                     "slot": slot.name,

@@ -24,6 +24,7 @@ WORLDS = ("threads", "gevent")
 _PROGRAMS = {"threads": "tests.chaos.client", "gevent": "tests.chaos.patched_client"}
 ANSWER_SECONDS = 120.0
 END_SECONDS = 120.0
+LAST_WORDS_SECONDS = 10.0
 # Numbers of one process; those of its forked children are among them.
 _NUMBERS_EACH = 1_000_000_000
 _bases = itertools.count(1)
@@ -149,6 +150,9 @@ class ClientProcess:
         self._control.close()
 
     def _failed(self, what: str) -> ClientFailed:
+        # One that fell may still be writing why.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_WORDS_SECONDS)
         lines = self._log.read_text(errors="replace").splitlines()
         loud = [line for line in lines if " INFO " not in line and " WARNING " not in line]
         return ClientFailed(f"the client in {self.world} {what}\n" + "\n".join(loud[-40:]))
