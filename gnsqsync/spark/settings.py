@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
+from types import TracebackType
 
 from pyspark.sql.types import StructType
 
@@ -18,7 +20,14 @@ from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
 from gnsqsync.spark.stores import open_store
 from gnsqsync.spark.wal import LogDamaged, Wal
 
-__all__ = ["columns_of", "log_to_stderr", "open_log", "plans", "read_settings"]
+__all__ = [
+    "columns_of",
+    "end_without_traceback",
+    "log_to_stderr",
+    "open_log",
+    "plans",
+    "read_settings",
+]
 
 
 def columns_of(schema: StructType) -> list[str]:
@@ -88,3 +97,19 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     package.addHandler(handler)
+
+
+def end_without_traceback() -> None:
+    """For a process that Spark has left, as it does when a query stops; it is about to end.
+
+    PySpark would report over the connection that is closed, fail, and print how it failed.
+    """
+    usual = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if not issubclass(kind, ConnectionError):
+            usual(kind, value, traceback)
+
+    sys.excepthook = hook

@@ -7,6 +7,7 @@ and the reading of a partition are other modules', none of which knows Spark.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -36,7 +37,14 @@ from gnsqsync.spark.plan import (
 )
 from gnsqsync.spark.read_task import read_partition
 from gnsqsync.spark.rows import SPARK_SCHEMA
-from gnsqsync.spark.settings import columns_of, log_to_stderr, open_log, plans, read_settings
+from gnsqsync.spark.settings import (
+    columns_of,
+    end_without_traceback,
+    log_to_stderr,
+    open_log,
+    plans,
+    read_settings,
+)
 from gnsqsync.spark.wal import Wal
 
 try:
@@ -182,6 +190,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._depths is not None:
             self._depths.close()
+        # In flight is what ended PySpark's loop: no more calls, or nobody who takes an answer.
+        if isinstance(sys.exc_info()[1], (EOFError, ConnectionError)):
+            end_without_traceback()
 
     def _cluster(self) -> Depths:
         if self._depths is None:

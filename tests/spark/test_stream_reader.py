@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.spark.cluster import Cluster, numbered
+from tests.support.servers import ROOT
 
 # A query's driver process, new for each run of it: options on top of those of all.
 Driver = Callable[..., Any]
@@ -154,3 +157,47 @@ def test_it_waits_for_messages_a_while(
     assert time.monotonic() - began > 0.5
     embedded_cluster.publish(topic, numbered(range(10)))
     assert reader.latestOffset(start, None)["epoch"] == 1
+
+
+# PySpark's runner when its loop ends: stop(), then it reports what ended it, or fails to.
+RUNNER = """
+import sys
+from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.source import NsqStreamReader
+from pyspark.sql.types import StructType
+
+given = {"nsqdTcpAddresses": "127.0.0.1:1", "subscribe": "t", "channel": "c", "walPath": "/nowhere"}
+reader = NsqStreamReader(SourceOptions.parse(given, streaming=True), StructType())
+ended_by, reported = (getattr(__builtins__, name)(name) for name in sys.argv[1:])
+try:
+    try:
+        raise ended_by
+    finally:
+        reader.stop()
+except Exception:
+    raise reported
+"""
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "reported", "printed"),
+    [
+        ("EOFError", "BrokenPipeError", False),
+        ("ConnectionResetError", "BrokenPipeError", False),
+        ("EOFError", "ValueError", True),
+        ("ValueError", "BrokenPipeError", True),
+    ],
+)
+def test_a_query_that_stops_prints_no_traceback(
+    pyspark: ModuleType, ended_by: str, reported: str, printed: bool
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", RUNNER, ended_by, reported],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ("Traceback" in ended.stderr) is printed, ended.stderr

@@ -1,4 +1,4 @@
-"""Which Pythons .ci/run takes: those that setup.cfg promises and are there, or the only one."""
+"""What .ci/run decides: which Pythons it takes, and what happens when a test fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fake_python(path: Path, version: str) -> None:
 
 def chosen(machine: Path) -> list[str]:
     """What the script says before it begins, then what it would run on, oldest first."""
-    head, found, _ = RUN.read_text(encoding="utf-8").partition("rm -rf .venv\n")
+    head, found, _ = RUN.read_text(encoding="utf-8").partition("rm -rf .venv ")
     assert found
     script = machine.parent / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
@@ -102,3 +102,71 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
         f"3.12 {newer}",
         f"3.13 {machine / 'python3.13'}",
     ]
+
+
+def ended(folder: Path, tests: str) -> tuple[int, str]:
+    """The exit code and output of the last part of the script, which runs these tests."""
+    _, found, tail = RUN.read_text(encoding="utf-8").partition("# Most tests wait")
+    assert found
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    (programs / "pytest").write_text(f'#!/bin/sh\nexec {sys.executable} -m pytest "$@"\n')
+    (programs / "pytest").chmod(0o755)
+    (folder / "test_these.py").write_text(tests)
+    (folder / "setup.cfg").write_text("[tool:pytest]\n")
+    done = subprocess.run(
+        ["bash", "-c", "set -euo pipefail\ntest_command=.venv/bin/pytest\n#" + tail],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+GOOD = "def test_good(): pass\n"
+# Fails the first time only.
+RARE = """
+import pathlib
+def test_rare():
+    again = pathlib.Path(__file__).with_name("again")
+    assert again.exists() or again.touch(), "a rare moment"
+"""
+BAD = "def test_bad(): assert not 'broken'\n"
+
+
+def test_what_fails_once_is_told_and_has_a_second_chance(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD + RARE)
+    assert status == 0
+    assert "AssertionError: a rare moment" in output
+    assert "1 failed, 1 passed" in output
+    assert "+ 1 failed, and run once more, alone" in output
+    assert "= 1 passed in " in output.splitlines()[-1]
+
+
+def test_what_fails_twice_is_red(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD + RARE + BAD)
+    assert status == 1
+    assert "1 failed, 1 passed" in output.splitlines()[-1]
+
+
+def test_many_that_fail_are_red_at_once(tmp_path: Path) -> None:
+    many = "".join(BAD.replace("test_bad", f"test_bad_{number}") for number in range(6))
+    status, output = ended(tmp_path, GOOD + many)
+    assert status == 1
+    assert "6 failed, 1 passed" in output.splitlines()[-1]
+
+
+def test_tests_that_cannot_be_read_are_red_at_once(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD + "import nothing_of_that_name\n")
+    assert status != 0
+    assert "once more" not in output or "1 error" in output.splitlines()[-1]
+
+
+def test_nothing_failed_nothing_is_run_again(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD)
+    assert status == 0
+    assert "once more" not in output
