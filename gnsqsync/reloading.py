@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnsqsync.runtime import Event, choose
-from gnsqsync.supervisor import Place
+from gnsqsync.supervisor import Place, tell_terminal
 
 __all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 
@@ -35,7 +35,7 @@ def reloaded_place() -> Place | None:
     # A program that a handler starts inherits the variable, but has another parent.
     if parent != str(os.getppid()):
         return None
-    return Place(parent=int(parent), signals=(signal.SIGTERM,))
+    return Place.below(int(parent))
 
 
 class Files:
@@ -149,6 +149,8 @@ class _Reloader:
 
     def _ask(self, number: int, frame: object) -> None:
         self._asked += 1
+        if self._asked < 3:
+            tell_terminal(self._asked)
         self._asked_now.set()
 
     def _start(self) -> None:
@@ -173,14 +175,18 @@ class _Reloader:
                 self._say(f"ended with exit code {code}; waiting for a file to change")
 
     def _stop(self) -> int:
-        """SIGTERM, once more for each further signal that comes here; its exit code, 0 to 255."""
+        """SIGTERM; what forces and what kills for a second and a third signal that comes here.
+
+        The child's exit code, 0 to 255.
+        """
         assert self._child is not None
         deadline = self._runtime.now() + self._stop_timeout + _GRACE_SECONDS
         sent = 0
         while self._child.poll() is None:
             if sent < max(1, self._asked):
+                numbers = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
+                self._child.send_signal(numbers[min(sent, 2)])
                 sent += 1
-                self._child.send_signal(signal.SIGTERM if sent < 3 else signal.SIGKILL)
             if self._runtime.now() >= deadline:
                 self._child.kill()
             self._asked_now.clear()

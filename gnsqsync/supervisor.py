@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -24,7 +24,15 @@ from gnsqsync.reader import Reader
 from gnsqsync.runtime import choose
 from gnsqsync.stats import StopResult
 
-__all__ = ["Ending", "Place", "StopFlag", "StopSignals", "run_readers", "supervise"]
+__all__ = [
+    "Ending",
+    "Place",
+    "StopFlag",
+    "StopSignals",
+    "run_readers",
+    "supervise",
+    "tell_terminal",
+]
 
 log = logging.getLogger("gnsqsync.supervisor")
 
@@ -42,13 +50,22 @@ class Place:
     """Where a process stands: alone, or below one that supervises it.
 
     ``number``: 0, 1, ... among its siblings. ``parent``: the process id of its supervisor, whose
-    death stops it, or None. ``signals``: those that stop it. A supervised process ignores SIGINT,
-    which a terminal sends to all of them, and waits for its supervisor's SIGTERM.
+    death stops it, or None. ``signals``: those that stop it. ``force``: the one by which its
+    supervisor forces it; None where a second one of ``signals`` does.
+
+    A supervised process ignores SIGINT, which a terminal sends to all of them, and waits for its
+    supervisor's SIGTERM. Others may come: a service manager sends one to each process.
     """
 
     number: int = 0
     parent: int | None = None
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+    force: signal.Signals | None = None
+
+    @classmethod
+    def below(cls, parent: int, number: int = 0) -> Place:
+        """That of a process which ``parent`` supervises."""
+        return cls(number, parent, (signal.SIGTERM,), signal.SIGQUIT)
 
     @property
     def is_orphan(self) -> bool:
@@ -99,28 +116,35 @@ class StopFlag:
         return self._event.is_set()
 
 
+def tell_terminal(count: int) -> None:
+    """What a further signal does, behind so many. For signal handlers, too."""
+    if os.isatty(2):
+        again = "once more forces" if count == 1 else "once more ends at once"
+        os.write(2, f"\nstopping; {again}\n".encode())
+
+
 class StopSignals:
     """While it is entered: the first signal is ``stop(timeout)``, the second one ``stop(0)``.
 
-    A third one ends the process at once, with exit code 128 and its number. ``stop`` runs in the
-    signal handler, so it must only set something. Outside of the main thread, where Python allows
-    no signal handlers, it does nothing. The handlers before are put back at the end.
+    A third one ends the process at once, with exit code 128 and its number. In a ``place`` with a
+    signal that forces, that one is ``stop(0)``, and repeating another says nothing new. ``stop``
+    runs in the signal handler, so it must only set something. Outside of the main thread, where
+    Python allows no signal handlers, it does nothing. The handlers before are put back at the end.
     """
 
     def __init__(
-        self,
-        stop: Callable[[float], object],
-        timeout: float,
-        signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+        self, stop: Callable[[float], object], timeout: float, place: Place | None = None
     ) -> None:
         self.count = 0
         self._stop = stop
         self._timeout = timeout
-        self._signals = tuple(signals)
+        self._place = place or Place()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        for number in self._signals:
+        place = self._place
+        # What forces comes second, so its handler is there first.
+        for number in (*filter(None, (place.force,)), *place.signals):
             try:
                 self._before[number] = signal.signal(number, self._handle)
             except ValueError:
@@ -140,11 +164,16 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        if self._place.force is not None:
+            # The supervisor has told the terminal.
+            if number == self._place.force:
+                self._stop(0.0)
+            elif self.count == 1:
+                self._stop(self._timeout)
+            return
         if self.count > 2:
             os._exit(128 + number)
-        if os.isatty(2):
-            again = "once more forces" if self.count == 1 else "once more ends at once"
-            os.write(2, f"\nstopping; {again}\n".encode())
+        tell_terminal(self.count)
         self._stop(self._timeout if self.count == 1 else 0.0)
 
 
@@ -163,7 +192,7 @@ def run_readers(
     place = place or Place()
     group = ReaderGroup(readers)
     orphaned = False
-    with StopSignals(group.stop, stop_timeout, place.signals) as signals:
+    with StopSignals(group.stop, stop_timeout, place) as signals:
         try:
             group.start(block=False)
             if on_start is not None:
@@ -202,9 +231,9 @@ def supervise(
     With one process that is all. With more, children are forked, so nothing may have been started
     here; ``before_fork`` is called before each fork to let go of what must not be shared. A child
     that a signal killed is replaced after a pause; one that ended otherwise ends all the others.
-    The first SIGTERM or SIGINT is passed on as SIGTERM, the second too, the third kills. Children
-    still there 10 seconds after ``stop_timeout`` are killed. An error of ``before_fork`` is raised
-    when they have ended.
+    The first SIGTERM or SIGINT is passed on as SIGTERM, the second as SIGQUIT, which forces, the
+    third kills. Children still there 10 seconds after ``stop_timeout`` are killed. An error of
+    ``before_fork`` is raised when they have ended.
 
     The code is 0 when it was asked to stop and every child ended with 0, else 1.
     """
@@ -246,6 +275,7 @@ class _Supervisor:
         self._run = run
         self._stop_timeout = stop_timeout
         self._place = place
+        self._signals = (*filter(None, (place.force,)), *place.signals)
         self._before_fork = before_fork
         runtime = choose(None)
         self._now = runtime.now
@@ -258,7 +288,7 @@ class _Supervisor:
     def run(self) -> int:
         before: dict[int, Any] = {}
         try:
-            for number in (*self._place.signals, signal.SIGCHLD):
+            for number in (*self._signals, signal.SIGCHLD):
                 before[number] = signal.signal(number, self._note)
         except ValueError:
             raise ConfigError("several processes need the main thread") from None
@@ -303,7 +333,7 @@ class _Supervisor:
         child.at = self._now()
         parent = os.getpid()
         # A signal for the child must not meet our handlers, which it inherits.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._place.signals, signal.SIGTERM})
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._signals, signal.SIGTERM})
         try:
             child.pid = os.fork()
         except OSError as error:
@@ -320,7 +350,7 @@ class _Supervisor:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            code = self._run(Place(child.number, parent, (signal.SIGTERM,)))
+            code = self._run(Place.below(parent, child.number))
             _flush()
         except BaseException:  # noqa: BLE001 - nobody above the fork may go on in the child
             traceback.print_exc()
@@ -337,11 +367,15 @@ class _Supervisor:
             if self._place.is_orphan and not self._asked:
                 self._ask(signal.SIGTERM)
         else:
-            if number != signal.SIGCHLD:
-                self._ask(signal.SIGTERM if self._asked < 2 else signal.SIGKILL)
+            if number == self._place.force:
+                self._ask(signal.SIGQUIT)
+            elif number != signal.SIGCHLD and not (self._asked and self._place.force):
+                self._ask((signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)[min(self._asked, 2)])
 
     def _ask(self, number: signal.Signals) -> None:
         self._asked += 1
+        if self._place.force is None and number != signal.SIGKILL:
+            tell_terminal(self._asked)
         self._end_all(number)
 
     def _end_all(self, number: signal.Signals) -> None:

@@ -47,8 +47,20 @@ def test_a_third_signal_ends_the_process() -> None:
 
 def test_only_the_signals_of_the_place_are_taken() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with StopSignals(lambda timeout: None, 1.0, Place(0, 1, (signal.SIGTERM,)).signals):
+    with StopSignals(lambda timeout: None, 1.0, Place.below(1)):
         assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_supervised_process_is_forced_by_its_supervisor_only() -> None:
+    stops: list[float] = []
+    before = signal.getsignal(signal.SIGQUIT)
+    with StopSignals(stops.append, 20.0, Place.below(1)):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stops == [20.0]
+        os.kill(os.getpid(), signal.SIGQUIT)
+    assert stops == [20.0, 0.0]
+    assert signal.getsignal(signal.SIGQUIT) is before
 
 
 def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
@@ -100,7 +112,7 @@ def test_an_inherited_variable_makes_nobody_a_reloaded_child(
     monkeypatch.setenv("GNSQSYNC_RELOADED_BY", str(os.getppid()))
     place = reloaded_place()
     assert place is not None
-    assert (place.parent, place.signals) == (os.getppid(), (signal.SIGTERM,))
+    assert place == Place(0, os.getppid(), (signal.SIGTERM,), signal.SIGQUIT)
     assert not place.is_orphan
 
 
@@ -235,3 +247,32 @@ def test_an_error_of_before_fork_ends_the_others_in_good_order() -> None:
         print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
     """)
     assert out.splitlines() == ["asked to stop in 20.0", "the database is gone", "True"]
+
+
+def test_a_signal_to_all_processes_counts_once_and_the_supervisors_second_forces() -> None:
+    out = run_script("""
+        import os, signal, time
+        from gnsqsync.supervisor import StopSignals, supervise
+
+        def run(place):
+            stops = []
+            with StopSignals(stops.append, 20.0, place) as signals:
+                # As a service manager does with each process of the service.
+                os.kill(os.getpid(), signal.SIGTERM)
+                if place.number:
+                    os.write(tell, b"x")
+                else:
+                    os.read(told, 1)
+                for count in (2, 3):
+                    if not place.number:
+                        os.kill(place.parent, signal.SIGTERM)
+                    while signals.count < count:
+                        time.sleep(0.01)
+            os.write(1, f"{stops}\\n".encode())
+            return 0
+
+        told, tell = os.pipe()
+        code = supervise(run, 2, stop_timeout=20.0)
+        os.write(1, f"{code}\\n".encode())
+    """)
+    assert out.splitlines() == ["[20.0, 0.0]", "[20.0, 0.0]", "0"]
