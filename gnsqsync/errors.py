@@ -12,7 +12,7 @@ The tree::
     │   ├── InvalidCommand, BadTopic, ...      one class per E_ code, see SERVER_ERRORS
     │   └── HTTPError               an HTTP answer that is not a success
     ├── PublishError                what became of a publish that was not acknowledged
-    │   ├── NotSent                 nothing reached nsqd; publishing again is safe
+    │   ├── NotSent                 no nsqd has it; publishing again is safe
     │   ├── Refused                 nsqd said no
     │   └── OutcomeUnknown          nsqd may or may not have it; publishing again may duplicate
     └── MessageAnswered             a message was answered twice
@@ -268,7 +268,7 @@ class PublishError(NSQError):
 
 
 class NotSent(PublishError):
-    """No byte of the message reached an nsqd: publishing it again cannot duplicate it.
+    """No nsqd has got all of it, and none keeps a part: publishing again cannot duplicate it.
 
     ``causes`` holds what went wrong at each nsqd that was tried, newest last.
     """

@@ -120,7 +120,10 @@ class Message:
 
     @property
     def is_alive(self) -> bool:
-        """Whether an answer can still reach nsqd: not answered, not timed out, not orphaned."""
+        """Whether an answer can be sent: unanswered, not orphaned, not refused as too late.
+
+        nsqd tells of a timeout only when it refuses an answer; ``deadline`` says when it is due.
+        """
         return not self._status & TIMED_OUT and self._responder.is_in_flight(self)
 
     @property

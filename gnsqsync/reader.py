@@ -277,7 +277,7 @@ class Reader:
     def remove_lookupd(self, url: object) -> None:
         """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
 
-        Connections live on. One that ends later and that nobody lists is redialled three times.
+        Connections live on. One that ends later is dialled again only if another one lists it.
         """
         (lookupd,) = http_urls([url])
         self._lookupds.pop(lookupd, None)

@@ -138,7 +138,8 @@ class Writer:
     ) -> None:
         """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
 
-        Each MPUB is all or nothing; several of them together are not. ``timeout`` is for all of
+        Each MPUB is all or nothing, except one that nsqd refuses with E_MPUB_FAILED (a full disk),
+        of which it may have a part; several of them together are not. ``timeout`` is for all of
         them. Raises as ``publish()``; ``error.acknowledged`` then says how many of the messages,
         from the first on, nsqd has confirmed.
         """

@@ -35,7 +35,8 @@ reader = Reader(
     requeue_delay=0.2,
     on_giving_up=given_up,
 )
-signal.signal(signal.SIGTERM, lambda number, frame: reader.stop())
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: reader.stop())
 
 with writer:
     reader.start()

@@ -16,5 +16,6 @@ def handle(message: Message) -> None:
 
 
 reader = Reader("orders", "notify", handle, nsqd_tcp_addresses="127.0.0.1:4150", concurrency=100)
-signal.signal(signal.SIGTERM, lambda number, frame: reader.stop())
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: reader.stop())
 reader.start()

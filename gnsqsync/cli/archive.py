@@ -218,7 +218,8 @@ def archive(
             f"archived {counts_text(latest)} in {seconds:.1f} s:"
             f" {rate_text(latest.rows, seconds, 'messages')}"
         )
-    return 0 if signals.received is None else 128 + signals.received
+    # Without --once nothing else ends it: that is no failure to who manages a service.
+    return 128 + signals.received if once and signals.received is not None else 0
 
 
 def wait(query: StreamingQuery, stop: Flag) -> None:

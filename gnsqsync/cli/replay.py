@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example: gnsqsync replay /data/nsq orders-again --from-topic orders --start 2h"
-    f' --filter "attempts > 1" --rate 5000 --state /data/replay-1. {SUBMIT_HINT}'
+    epilog="Example: gnsqsync replay /data/nsq orders-again --from-topic orders"
+    ' --start 2026-11-20T18:00 --filter "attempts > 1" --rate 5000 --state /data/replay-1.'
+    f" {SUBMIT_HINT}"
 )
 @click.argument("archive", metavar="ARCHIVE")
 @click.argument("topic", metavar="TOPIC")

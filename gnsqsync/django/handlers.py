@@ -129,7 +129,16 @@ class Handler:
             close_old_connections()
 
     def worker_ended(self) -> None:
-        """On the thread of a worker that ends: its connections end with it."""
+        """On the thread of a worker that ends: its connections end with it, behind the function."""
+        ended = getattr(self.function, "worker_ended", None)
+        try:
+            if ended is not None:
+                ended()
+        finally:
+            self._close_connections()
+
+    @staticmethod
+    def _close_connections() -> None:
         for connection in connections.all(initialized_only=True):
             if not connection.in_atomic_block:
                 connection.close()

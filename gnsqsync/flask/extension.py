@@ -70,6 +70,12 @@ class _InContext:
         with self._app.app_context():
             self._function(message)
 
+    def worker_ended(self) -> None:
+        ended = getattr(self._function, "worker_ended", None)
+        if ended is not None:
+            with self._app.app_context():
+                ended()
+
 
 @dataclass
 class State:

@@ -27,6 +27,15 @@ from tests.support.servers import Site, unique
 
 STARTS = 60.0
 
+# One request after the other: between its look for an object and the write, moto lets a second
+# create of the same object through.
+SERVER = """
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+run_simple("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
 
 def kept_by_fsspec(left: leftovers.Alive) -> leftovers.Alive:
     """fsspec keeps a thread, and s3fs connections to the server, until the process ends."""
@@ -39,11 +48,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     """walOptions for a server of this module, which has an empty bucket."""
     log_path = tmp_path_factory.mktemp("moto") / "log"
     with open(log_path, "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-            stdout=log,
-            stderr=log,
-        )
+        process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=log, stderr=log)
     leftovers.keepers.append(kept_by_fsspec)
     try:
         options = {
