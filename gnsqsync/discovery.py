@@ -145,6 +145,7 @@ class Discovery(Generic[Found]):
         self._stopped = False
         self._polls = {url: self._poll(url) for url in urls}
         self._tasks: list[Task] = []
+        runtime.on_fork(self._after_fork)
 
     def start(self) -> None:
         with self._lock:
@@ -216,6 +217,10 @@ class Discovery(Generic[Found]):
         self._stopped = True
         for poll in list(self._polls.values()):
             poll.end()
+
+    def _after_fork(self) -> None:
+        # A greenlet that was copied into the child ends there, and none takes its place.
+        self._stopped = True
 
     def hurry(self, pause: float = _FIRST_RETRY) -> None:
         """Ask now, where the last question is ``pause`` seconds ago: somebody waits for it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -88,15 +89,16 @@ class Dispatch:
         # The pull form waits with a limit, the workers do not.
         self._pulled_from = runtime.timed_queue() if handler is None else None
         self._queue: Queue = runtime.queue() if self._pulled_from is None else self._pulled_from
-        self._tasks: list[Task] = []
+        # In the order of their start, as keys: setting and popping one is atomic.
+        self._tasks: dict[Task, None] = {}
         # One entry a worker that has not ended; appended before, removed at its end.
         self._working: list[int] = []
         self._at_work: dict[int, _AtWork] = {}
         self._stopping = False
         # Seconds a message, as measured last by any worker: each value is as good as the other.
         self._pace = _CHUNK_SECONDS
-        # What the pull form took out of the queue and has not handed over yet.
-        self._rest: _Chunk | None = None
+        # What threads of the pull form took out of the queue and have not handed over yet.
+        self._rest: deque[_Chunk] = deque()
 
     def start(self) -> None:
         if self._handler is not None:
@@ -104,13 +106,15 @@ class Dispatch:
                 self._spawn(number)
 
     def _spawn(self, number: int) -> None:
+        for ended in [task for task in list(self._tasks) if not task.alive]:
+            self._tasks.pop(ended, None)
         self._working.append(number)
         try:
             task = self._runtime.spawn(f"nsq-work {number}", self._work, number)
         except BaseException:
             self._working.remove(number)
             raise
-        self._tasks.append(task)
+        self._tasks[task] = None
 
     @property
     def working(self) -> int:
@@ -235,27 +239,29 @@ class Dispatch:
                 connection.requeue_quietly(message, 0)
                 continue
             try:
-                if message.attempts > limit:
-                    self._settle_given_up(connection, message)
-                    neutral += 1
-                    continue
-                handler(message)
-            except Requeue as wish:
-                connection.requeue_quietly(message, wish.delay)
-                if wish.backoff:
-                    failed += 1
-                else:
-                    neutral += 1
-            except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is a requeue
-                # SystemExit too: on greenlets it would end the process, on threads only a worker.
-                if connection.requeue_quietly(message, None):
-                    failed += 1
-                    self._log_failure(message, "it is requeued")
-                else:
-                    # Its own answer was counted when it was given.
-                    neutral += 1
-                    self._log_failure(message, "it was answered before or is not ours any more")
+                try:
+                    if message.attempts > limit:
+                        self._settle_given_up(connection, message)
+                        neutral += 1
+                        continue
+                    handler(message)
+                except Requeue as wish:
+                    connection.requeue_quietly(message, wish.delay)
+                    if wish.backoff:
+                        failed += 1
+                    else:
+                        neutral += 1
+                except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is a requeue
+                    # SystemExit too: on greenlets it would end the process, on threads a worker.
+                    if connection.requeue_quietly(message, None):
+                        failed += 1
+                        self._log_failure(message, "it is requeued")
+                    else:
+                        # Its own answer was counted when it was given.
+                        neutral += 1
+                        self._log_failure(message, "it was answered before or is not ours any more")
             except BaseException:
+                # Out of a handler, which this ends, or out of what we called, as a log filter.
                 connection.requeue_quietly(message, None)
                 for message in messages_left:
                     connection.requeue_quietly(message, 0)
@@ -337,12 +343,31 @@ class Dispatch:
         With some in hand it waits ``max_idle`` seconds at most for the next ones. Messages whose
         connection was lost meanwhile are left out: they come again.
         """
-        assert self._pulled_from is not None
+        taken: list[tuple[Connection, list[Message]]] = []
+        try:
+            return self._collect(taken, max_messages, max_wait, max_idle)
+        except BaseException:
+            # As a gevent.Timeout, or Ctrl-C: nobody else knows of them.
+            for connection, messages in taken:
+                for message in messages:
+                    connection.requeue_quietly(message, 0)
+                connection.outbox.flush(PASSING_WAIT)
+            raise
+
+    def _collect(
+        self,
+        taken: list[tuple[Connection, list[Message]]],
+        max_messages: int,
+        max_wait: float,
+        max_idle: float,
+    ) -> list[Message] | None:
+        """As ``pull``; ``taken`` gets whatever leaves the queue."""
         queue = self._pulled_from
+        assert queue is not None
         deadline = self._runtime.now() + max_wait
         batch: list[Message] = []
         while len(batch) < max_messages:
-            chunk, self._rest = self._rest, None
+            chunk = self._next_rest()
             if chunk is None:
                 if self._stopping:
                     break
@@ -352,14 +377,23 @@ class Dispatch:
                 except TimeoutError:
                     return batch
                 if chunk is None:
-                    continue  # stopping; what was queued before has been given back
+                    # Stopping; what was queued before has been given back. Others may wait, too.
+                    queue.put(None)
+                    continue
             connection, messages, _ = chunk
             room = max_messages - len(batch)
             if len(messages) > room:
-                self._rest = (connection, messages[room:], None)
+                self._rest.append((connection, messages[room:], None))
                 messages = messages[:room]
+            taken.append((connection, messages))
             batch += self._pulled(connection, messages)
         return batch if batch or not self._stopping else None
+
+    def _next_rest(self) -> _Chunk | None:
+        try:
+            return self._rest.popleft()
+        except IndexError:
+            return None
 
     def _pulled(self, connection: Connection, messages: list[Message]) -> list[Message]:
         if self._limit == _NO_LIMIT and connection.hands_over:
@@ -384,9 +418,8 @@ class Dispatch:
                 connection, messages, _ = chunk
                 for message in messages:
                     yield connection, message
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            connection, messages, _ = rest
+        while (chunk := self._next_rest()) is not None:
+            connection, messages, _ = chunk
             for message in messages:
                 yield connection, message
 
@@ -412,6 +445,11 @@ class Dispatch:
                 return
             yield chunk
 
+    def abandon(self) -> None:
+        """In a forked child: copied greenlets end. None takes their place, or tells the handler."""
+        self._stopping = True
+        self._handler = None
+
     def stop(self) -> None:
         """Tell every worker to end after what it has in hand."""
         self._stopping = True
@@ -420,7 +458,7 @@ class Dispatch:
 
     def join(self, deadline: float) -> int:
         """Wait for the workers until ``deadline``; how many still run."""
-        for task in self._tasks:
-            if not task.is_current:
-                task.join(max(0.0, deadline - self._runtime.now()))
-        return sum(task.alive for task in self._tasks if not task.is_current)
+        tasks = [task for task in list(self._tasks) if not task.is_current]
+        for task in tasks:
+            task.join(max(0.0, deadline - self._runtime.now()))
+        return sum(task.alive for task in tasks)

@@ -72,6 +72,7 @@ class Group(ABC):
             raise
         finally:
             members.begun.set()
+            members.close_if_over()
         if not block:
             return None
         try:
@@ -171,6 +172,8 @@ class Members:
         self._share: _SharedLimit | None = None
         self._together = Together()
         self._watchers: list[Task] = []
+        # How many of them have not come to their end.
+        self._watched = 0
         self._results: dict[Reader, StopResult] = {}
         self._errors: list[BaseException] = []
 
@@ -184,12 +187,15 @@ class Members:
             reader.start(block=False)
             with self._lock:
                 self.readers = (*self.readers, reader)
+                self._watched += 1
             try:
                 watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
             except BaseException:
                 # Nobody waits for it.
                 self._forget(reader)
                 reader.stop(0.0)
+                with self._lock:
+                    self._watched -= 1
                 raise
             with self._lock:
                 self._watchers = [task for task in self._watchers if task.alive]
@@ -219,7 +225,21 @@ class Members:
         self._on_error()
 
     def _watch(self, reader: Reader) -> None:
-        """Wait for one reader; if it ended by an error, the others end too."""
+        try:
+            self._wait_for_end(reader)
+        finally:
+            with self._lock:
+                self._watched -= 1
+            self.close_if_over()
+
+    def close_if_over(self) -> None:
+        """End what they share when all have ended and none can come; also where nobody joins."""
+        over = self.begun.is_set() and not self._watched and not self._forgets()
+        if over and self._share is not None:
+            self._share.close()
+
+    def _wait_for_end(self, reader: Reader) -> None:
+        """If it ends by an error, the others end too."""
         try:
             result = reader.join()
         except BaseException as error:  # noqa: BLE001 - join() raises it

@@ -18,31 +18,39 @@ _EOF_SECONDS = 1.0
 _HELD_UP_SECONDS = 0.1
 # ... and so long a time without a message makes it worth another SUB.
 _QUIET_SECONDS = 2.0
+# So many refused answers are no single handlers that were slow.
+_MANY_REFUSED = 5
 
 
 def why_useless(connection: Connection, now: float) -> str:
     """Why this connection is to be made anew; "" when it is not."""
     if _is_stranded(connection, now):
         return "answered SUB late, as while it deletes a topic, and has sent no message since"
-    if _is_choked(connection):
+    if _is_choked(connection, now):
         return (
             "refused answers, and may count those messages as in flight for good, which uses up RDY"
         )
     return ""
 
 
-def _is_choked(connection: Connection) -> bool:
+def _is_choked(connection: Connection, now: float) -> bool:
     """Whether half of its RDY or more may be used up for good, and nothing is in flight.
 
     nsqd counts what a connection has in flight, and a FIN, REQ or TOUCH that it refuses takes
     nothing off. Where the message had timed out, the time-out did. But a message that is there
     twice under one id, as after a crash of nsqd, is answered once; the copy counts until the
     connection ends, and with as many of them as RDY nothing is delivered any more.
+
+    One message that timed out is refused as well, so a few are no sign while messages come. And an
+    #ephemeral channel has no copies, as a crash of nsqd ends it, and would end with its connection.
     """
     level = connection.level
-    if level is None or connection.closing or connection.in_flight:
+    if level is None or connection.closing or connection.in_flight or connection.is_ephemeral:
         return False
-    return 0 < level.wanted(0) <= 2 * connection.unanswerable
+    refused = connection.unanswerable
+    if now - connection.last_message_at > _QUIET_SECONDS:
+        return 0 < level.wanted(0) <= 2 * refused
+    return refused >= _MANY_REFUSED and 0 < level.share <= 2 * refused
 
 
 def _is_stranded(connection: Connection, now: float) -> bool:

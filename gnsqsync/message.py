@@ -27,6 +27,10 @@ class Requeue(Exception):
     reader's ``requeue_delay``. ``backoff``: whether this counts as a failure for the backoff.
     """
 
+    # For subclasses with a constructor of their own.
+    delay: float | None = None
+    backoff: bool = True
+
     def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
         if delay is not None and not delay >= 0:
             raise ConfigError(f"delay is {delay!r}; it must be None or seconds, 0 or more")

@@ -375,6 +375,14 @@ class Reader:
                     f" {self._setup.flow.initial_max_in_flight}: a list could never be full"
                 )
             self.start(block=False)
+        elif self._setup.together is None:
+            # In a group, other Readers may have it all now.
+            limit = self._running().subscription.max_in_flight
+            if max_messages > limit > 0:
+                raise ConfigError(
+                    f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could"
+                    " never be full"
+                )
         return self._pull(max_messages, max_wait, math.inf if max_idle is None else max_idle)
 
     def _pull(self, max_messages: int, max_wait: float, max_idle: float) -> Iterator[list[Message]]:

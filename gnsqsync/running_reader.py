@@ -221,9 +221,9 @@ class RunningReader:
         deadline = self._wait_drained(deadline)
         if self._handlers_die:
             self._give_back_all()
-        left = self.subscription.in_flight
         # Also when the time is over: idle workers still have to notice.
         running = self.dispatch.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
+        left = self.subscription.in_flight
         self.subscription.close()
         self.subscription.join()
         self._discovery.join(_JOIN_SECONDS)
@@ -307,6 +307,10 @@ class RunningReader:
 
     def relieve(self) -> None:
         self.dispatch.relieve()
+        if self._stopping:
+            # What it put back may stand behind the word that ends the workers.
+            self._give_back()
+            self.dispatch.stop()
 
     def on_settled(self) -> None:
         """Something may have ended that a stop or a removal waits for."""
@@ -374,7 +378,8 @@ class RunningReader:
     def on_chunk(
         self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float
     ) -> None:
-        if failed or self.subscription.in_backoff:
+        # Neither: all were detached, and their answers will say it, or a loss has orphaned them.
+        if failed or ((finished or neutral) and self.subscription.in_backoff):
             self.subscription.note(finished, failed)
         if self._observes_batches:
             address = connection.nsqd_address
@@ -399,6 +404,9 @@ class RunningReader:
             raise ClosedError("this Reader was started before the fork; make one in the child")
 
     def _after_fork(self) -> None:
+        # Greenlets are copied into the child, and end there; nothing shall take their place.
+        self._stopping = True
+        self.dispatch.abandon()
         self.subscription.abandon()
 
     def stats(self) -> ReaderStats:

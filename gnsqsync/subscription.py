@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
-from gnsqsync.errors import ClosedError, ConnectionLost, FinFailed, NSQError, ServerError
+from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.leaving import Leaving
 from gnsqsync.message import Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection
@@ -176,7 +176,8 @@ class Subscription:
             self._dial_failed(connection, error)
             return
         except BaseException as error:
-            self._dial_failed(connection, ClosedError(f"the dial was ended by {error!r}"))
+            # As out of an auth_secret() that asks a server, which may be well again soon.
+            self._dial_failed(connection, ConnectionLost(f"the dial was ended by {error!r}"))
             raise
         with self._lock:
             self._dialling.discard(connection)
@@ -216,7 +217,8 @@ class Subscription:
                 return
             direct = address in self._direct
             again = self._nodes.failed(address, self._runtime.now())
-            if direct and not error.retriable:
+            # A ConfigError is of a file or function that has changed: what was given was checked.
+            if direct and not error.retriable and not isinstance(error, ConfigError):
                 self._refused[address] = error
                 if not self.discovers and self._refused.keys() >= self._direct:
                     hopeless = error
@@ -422,6 +424,7 @@ class Subscription:
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
+        self._stopping = True
         for connection in [*self._sharing.connections.values(), *self._dialling]:
             connection.abandon()
 

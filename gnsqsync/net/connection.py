@@ -93,6 +93,8 @@ class Connection:
         self._consumer = consumer
         self._topic = topic
         self._channel = channel
+        # Whether nsqd deletes the channel with its last connection.
+        self.is_ephemeral = channel is not None and channel.endswith("#ephemeral")
         self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._decoder = FrameDecoder(self, options.max_frame_size)

@@ -164,7 +164,7 @@ class Backoff:
         if callable(self._strategy):
             try:
                 # Written so that a NaN gives the ceiling.
-                wanted = self._strategy(level)
+                wanted = float(self._strategy(level))
                 return (max(0.0, wanted), False) if wanted < ceiling else (ceiling, True)
             except Exception as error:  # noqa: BLE001 - kept for take_error()
                 if not self._has_failed:

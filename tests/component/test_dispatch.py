@@ -327,6 +327,79 @@ def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     assert bench.dispatch.working == 2
 
 
+def test_what_a_log_filter_raises_ends_a_worker_and_loses_no_message(
+    bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> None:
+        raise KeyError("tenant")
+
+    def handler(message: Message) -> None:
+        if message.body == b"bad":
+            raise ValueError
+
+    bench.make(handler)
+    monkeypatch.setattr(bench.dispatch, "_log_failure", broken)
+    bench.dispatch.start()
+    fast(bench)
+    bench.put(b"good", b"bad", b"rest")
+    bench.idle()
+    assert bench.connection.requeued == [(b"bad", None), (b"rest", 0)]
+    bench.put(b"good")
+    bench.idle()
+    assert len(bench.connection.fins) == 2
+
+
+class Later(Requeue):
+    """One with a constructor of its own."""
+
+    def __init__(self, why: str) -> None:
+        Exception.__init__(self, why)
+
+
+def test_a_requeue_whose_subclass_calls_no_constructor(bench: Bench) -> None:
+    def handler(message: Message) -> None:
+        raise Later("the database is away")
+
+    bench.start(handler)
+    bench.put(b"x")
+    bench.idle()
+    assert bench.connection.requeued == [(b"x", None)]
+    assert bench.chunks == [(0, 1, 0)]
+
+
+def test_workers_that_ended_are_forgotten(bench: Bench, world: World) -> None:
+    def kill(message: Message) -> None:
+        raise Killed
+
+    bench.start(kill)
+    for count in range(1, 6):
+        bench.put(b"x")
+        world.eventually(lambda: bench.settled == count)  # noqa: B023
+    # The one that works, and of those before it the last, which may not have ended quite.
+    assert len(bench.dispatch._tasks) <= 2
+
+
+def test_in_the_child_of_a_fork_no_worker_takes_the_place_of_another(
+    bench: Bench, world: World
+) -> None:
+    """gevent ends greenlets that the fork has copied, and they were not killed by a handler."""
+    told: list[None] = []
+
+    class Handler:
+        def __call__(self, message: Message) -> None:
+            bench.dispatch.abandon()
+            raise Killed
+
+        def worker_ended(self) -> None:
+            told.append(None)
+
+    bench.start(Handler())
+    bench.put(b"x")
+    world.eventually(lambda: bench.dispatch.working == 0)
+    # Its connections to databases are the parent's.
+    assert told == []
+
+
 def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_ended(
     bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,3 +567,29 @@ def test_pull_takes_as_many_as_asked_for_and_keeps_the_rest(bench: Bench, world:
     bench.dispatch.stop()
     task.join()
     assert task.result is None
+
+
+def test_what_a_pull_had_taken_when_it_was_ended_goes_back(bench: Bench) -> None:
+    """As by a gevent.Timeout, or by Ctrl-C: nobody else knows of these messages."""
+
+    def give_up(message: Message) -> bool:
+        raise Killed
+
+    bench.give_up = give_up
+    bench.make(None)
+    bench.put(b"one", b"two")
+    bench.put(b"poison", attempts=6)
+    bench.put(b"three")
+    with pytest.raises(Killed):
+        bench.dispatch.pull(10, 1.0)
+    assert bench.connection.requeued == [(b"one", 0), (b"two", 0), (b"poison", 0)]
+    assert [message.body for message in bench.dispatch.pull(10, 0.0)] == [b"three"]
+
+
+def test_a_stop_ends_every_thread_that_pulls(bench: Bench, world: World) -> None:
+    bench.make(None)
+    pulling = [world.spawn(bench.dispatch.pull, 1, 60.0) for _ in range(3)]
+    world.sleep(0.05)
+    bench.dispatch.stop()
+    for task in pulling:
+        task.join()

@@ -137,6 +137,19 @@ def test_its_readers_are_judged_together_whether_there_is_a_stream(
             assert [level._connections for level in levels if level is not None] == [2, 2]
 
 
+def test_what_it_shares_ends_with_it_also_where_nobody_joins(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        readers = [client.reader(print, nsqd) for _ in range(2)]
+        group = ReaderGroup(readers, max_in_flight=4, runtime=world.runtime)
+        group.start(block=False)
+        members = group._members
+        assert members is not None
+        share = members._share
+        assert share is not None
+        group.stop()
+        world.eventually(lambda: share._timer._task is not None and not share._timer._task.alive)
+
+
 def test_start_and_stop(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         group = ReaderGroup(

@@ -206,6 +206,55 @@ def test_a_message_put_into_the_queue_behind_the_stops_look(client: Client, worl
         assert handled == []
 
 
+def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(print, nsqd)
+        world.eventually(lambda: nsqd.received("RDY"))
+        run = reader._run
+        assert run is not None
+        queued = []
+        (connection,) = run.subscription.connections()
+
+        def relieve() -> None:
+            # As where a worker is slow and another one idle; the stop comes in between.
+            run._stopping = True
+            connection.hands_over = False
+            message = Message(b"0" * 16, b"x", 1, 0, connection)
+            connection.in_flight.add(message)
+            queued.append(message)
+            run.dispatch._queue.put((connection, [message], None))
+
+        run.dispatch.relieve = relieve  # type: ignore[method-assign]
+        run.relieve()
+        assert not connection.in_flight
+        world.eventually(lambda: nsqd.received("REQ"))
+
+
+def test_a_handler_that_ends_in_the_grace_of_a_forced_stop(client: Client, world: World) -> None:
+    runtime = choose(world.runtime)
+    at_work, stopping = runtime.event(), runtime.event()
+
+    def handler(message: Message) -> None:
+        at_work.set()
+        assert stopping.wait(15)
+
+    with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()]) as nsqd:
+        reader = client.consume(handler, nsqd)
+        assert at_work.wait(15)
+        run = reader._run
+        assert run is not None
+        wait_drained = run._wait_drained
+
+        def wait_and_go_on(deadline: float) -> float:
+            after = wait_drained(deadline)
+            stopping.set()
+            return after
+
+        run._wait_drained = wait_and_go_on  # type: ignore[method-assign]
+        assert stop(reader, world, timeout=0.0) == CLEAN
+        world.eventually(lambda: nsqd.received("FIN"))
+
+
 def test_a_second_stop_forces(client: Client, world: World) -> None:
     begun: list[Message] = []
     release: list[bool] = []

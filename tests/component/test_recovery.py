@@ -193,6 +193,64 @@ def test_a_refused_secret_is_loud_and_tried_again(
         assert "E_AUTH_FAILED AUTH failed; it is tried again in 0." in caplog.text
 
 
+def test_a_function_of_an_option_that_fails_at_a_redial_is_asked_again(
+    client: Client, world: World
+) -> None:
+    """As one that asks a server which is away for a moment: no reason to end the Reader."""
+    calls = 0
+
+    def address_map(found: str) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyError("the catalogue is away")
+        return found
+
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(print, nsqd, address_map=address_map)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.drop_connections()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 2)
+        assert (calls, len(reader.stats().connections)) == (3, 1)
+
+
+def test_a_secret_that_is_empty_for_a_moment_ends_no_reader(client: Client, world: World) -> None:
+    secrets = ["s", "", "s"]
+    with ScriptedNsqd(*[[automatic(auth_required=True)]] * 3) as nsqd:
+        reader = client.consume(print, nsqd, auth_secret=lambda: secrets.pop(0))
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.drop_connections()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 2)
+        assert (secrets, len(reader.stats().connections)) == ([], 1)
+
+
+def test_the_answer_to_a_detached_message_ends_the_backoff(client: Client, world: World) -> None:
+    """The test message has no verdict when its handler returns; the answer is one."""
+    kept: list[Message] = []
+
+    def handler(message: Message) -> None:
+        message.detach()
+        kept.append(message)
+
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(handler, nsqd, backoff_multiplier=0.01)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"bad")
+        world.eventually(lambda: len(kept) == 1)
+        kept[0].requeue(0)
+        world.eventually(lambda: rdy_told(nsqd) == 1 and reader.stats().is_in_backoff)
+        nsqd.connections[0].message(b"good")
+        world.eventually(lambda: len(kept) == 2)
+        kept[1].finish()
+        world.eventually(lambda: not reader.stats().is_in_backoff)
+
+
+def rdy_told(nsqd: ScriptedNsqd) -> int:
+    """The last RDY, behind a 0; -1 while there was none."""
+    told = [int(command.parameters[0]) for command in nsqd.received("RDY")]
+    return told[-1] if 0 in told else -1
+
+
 def test_a_backoff_outlives_the_connection(client: Client, world: World) -> None:
     """The REQ dies with its connection; RDY comes back by the test, and then in full."""
     attempts: list[bytes] = []
