@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from gnsqsync import NsqdHTTP
+from gnsqsync.embedded import Nsqd, Nsqlookupd
 from tests.component.conftest import address
 from tests.support.interpreter import run_script
 from tests.support.scripted import ScriptedNsqd, automatic, message
@@ -257,3 +259,63 @@ def test_multiprocessing(method: str) -> None:
         )
         assert bodies(nsqd, 0) == [b"before", b"after"]
         assert sorted(bodies(nsqd, n) for n in (1, 2)) == [[b"child"]] * 2
+
+
+LIVING = """
+def living(kind):
+    # A look at a time when copies have had theirs to end.
+    pause(0.3)
+    if RUNTIME == "threads":
+        import threading
+        names = [thread.name for thread in threading.enumerate()]
+    else:
+        import gc, gevent
+        greenlets = [found for found in gc.get_objects() if isinstance(found, gevent.Greenlet)]
+        names = [greenlet.name for greenlet in greenlets if not greenlet.ready()]
+    return sorted(name.split()[0] for name in names if name.startswith(kind))
+"""
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_asks_nsqlookupds_does_not_go_on_in_the_child(name: str) -> None:
+    """gevent copies greenlets, which end there: nobody takes their place, and consumes."""
+    with Nsqlookupd() as lookupd, Nsqd(lookupd_tcp_addresses=[lookupd.tcp_address]) as nsqd:
+        with NsqdHTTP(nsqd.http_address) as client:
+            client.create_topic("t")
+        out = run_script(
+            WORLDS[name],
+            f"LOOKUPD = {lookupd.http_address!r}",
+            PREPARE,
+            LIVING,
+            """
+            class Handler:
+                def __call__(self, message):
+                    pass
+
+                def worker_ended(self):
+                    print("told of its end in", "the child" if in_the_child else "the parent")
+
+            finding = {"lookupd_http_addresses": LOOKUPD, "lookupd_poll_interval": 0.05}
+            in_the_child = False
+            reader = Reader("t", "ch", Handler(), runtime=RUNTIME, **finding)
+            reader.start(block=False)
+            writer = Writer(runtime=RUNTIME, **finding)
+            writer.connect()
+            eventually(lambda: reader.stats().connections)
+
+            def child():
+                global in_the_child
+                in_the_child = True
+                print("child", living("nsq-"))
+                writer.publish("t", b"x")
+                print("child", living("nsq-lookup"))
+                writer.close()
+
+            in_child(child)
+            reader.stop()
+            assert reader.join().clean
+            writer.close()
+            """,
+        )
+    lines = out.splitlines()
+    assert lines == ["child []", "child ['nsq-lookup']", "told of its end in the parent"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -214,6 +215,12 @@ def test_a_callable_gives_the_pause_of_a_level() -> None:
 @pytest.mark.parametrize(("value", "pause"), [(-5.0, 0.0), (math.inf, 8.0), (math.nan, 8.0)])
 def test_a_callable_cannot_leave_the_bounds(value: float, pause: float) -> None:
     assert climb(Backoff(max_duration=8.0, strategy=lambda _: value), 1) == [pause]
+
+
+def test_a_callable_may_return_any_number() -> None:
+    backoff = Backoff(128.0, 1.0, lambda level: Decimal("0.5") * level)  # type: ignore[arg-type, return-value]
+    assert backoff.note(0, 1, now=10.0)
+    assert backoff.resume_at == 10.5
 
 
 def test_instead_of_a_callable_that_raises_it_is_exponential() -> None:
