@@ -6,6 +6,8 @@ stands and not in an endless reconnect loop. Knows nothing of bytes on the wire.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import os
 import re
@@ -24,6 +26,7 @@ __all__ = [
     "check_body",
     "check_channel",
     "check_duration",
+    "check_handler",
     "check_int",
     "check_topic",
     "split_connection_options",
@@ -117,6 +120,33 @@ def check_int(
     if also:
         allowed += " or " + ", ".join(map(str, also))
     raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
+
+
+# What only makes an object when it is called, which a Reader would throw away.
+_NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
+    (inspect.iscoroutinefunction, "a coroutine function"),
+    (inspect.isasyncgenfunction, "an async generator function"),
+    (inspect.isgeneratorfunction, "a generator function"),
+)
+
+
+def check_handler(name: str, function: object) -> None:
+    """ConfigError unless ``function`` is a callable whose code runs when it is called.
+
+    It is looked for through functools.partial and in the ``__call__`` of an object. ``name`` is
+    what the error calls it.
+    """
+    if not callable(function):
+        raise ConfigError(f"{name} is {function!r}; it must be a callable that takes a message")
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    for is_kind, kind in _NEVER_RUN:
+        if is_kind(called) or is_kind(type(called).__call__):
+            raise ConfigError(
+                f"{name} is {kind}: its code would never run; give a plain function, which may run"
+                " a loop of its own or detach() the message"
+            )
 
 
 def _short_hostname() -> str:
@@ -328,7 +358,6 @@ def split_connection_options(
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
         import difflib
-        import inspect
 
         names = _OPTION_NAMES | set(inspect.signature(owner).parameters)
         close = difflib.get_close_matches(unknown[0], sorted(names), 1, 0.5)

@@ -22,6 +22,8 @@ from gnsqsync.cli.common import (
     nsqd_option,
     reader_addresses,
 )
+from gnsqsync.config import check_handler
+from gnsqsync.errors import ConfigError
 from gnsqsync.exposing import Exposed
 from gnsqsync.output import say
 from gnsqsync.programs import run_consumers
@@ -73,6 +75,10 @@ def load_handler(
             raise click.BadParameter(f"module {module_name!r} has no {path!r}") from None
     if not callable(target):
         raise click.BadParameter(f"{value!r} is a {type(target).__name__}, not a function")
+    try:
+        check_handler(repr(value), target)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
     handler: Callable[[Message], object] = target
     return handler
 

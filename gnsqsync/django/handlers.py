@@ -5,7 +5,6 @@ Knows Django's connections and transactions; knows no command and no signal.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
 from gnsqsync import Message, Reader
+from gnsqsync.config import check_handler
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
 from gnsqsync.exposing import Exposed
@@ -63,11 +63,8 @@ def nsq_handler(
         )
 
     def register(function: Function) -> Function:
-        if inspect.iscoroutinefunction(function):
-            raise ConfigError(
-                f"{function.__qualname__} is a coroutine function; a handler is a plain one, which"
-                " may call async_to_sync()"
-            )
+        its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
+        check_handler(its_name, function)
         # Checks names and options where the author sees it; it starts nothing.
         Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **options)
         database = per_message_transaction

@@ -6,7 +6,6 @@ everything else. dict.setdefault is atomic, so there is no lock.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 from flask import Flask, current_app
 
 from gnsqsync import Message, Reader, Writer
+from gnsqsync.config import check_handler
 from gnsqsync.errors import ConfigError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.commands import commands_of
@@ -172,10 +172,8 @@ class NSQ:
             raise ConfigError(f"{min(wrong)} is given in the config of the application")
 
         def register(function: Function) -> Function:
-            if inspect.iscoroutinefunction(function):
-                raise ConfigError(
-                    f"{function.__qualname__} is a coroutine function; a handler is a plain one"
-                )
+            its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
+            check_handler(its_name, function)
             # Checks names and options where the author sees it; it starts nothing.
             Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **options)
             handler = Handler(

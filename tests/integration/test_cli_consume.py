@@ -265,6 +265,22 @@ def test_a_relative_module_is_wrong_usage(named: tuple[str, ...]) -> None:
     assert "'.jobs:handle' is not of the form package.module:function" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("async def handle(message): pass\n", "a coroutine function"),
+        ("def handle(message): yield\n", "a generator function"),
+    ],
+)
+def test_a_handler_whose_code_would_never_run_is_wrong_usage(
+    tmp_path: Path, source: str, kind: str
+) -> None:
+    (tmp_path / "jobs.py").write_text(source)
+    ended = run("consume", "orders", "billing", "jobs:handle", "-n", "127.0.0.1:1", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert f"'jobs:handle' is {kind}" in " ".join(ended.stderr.decode().split())
+
+
 def test_an_observer_of_settings_with_a_syntax_error_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

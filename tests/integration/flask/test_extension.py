@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,12 +176,17 @@ def test_handlers_are_checked_where_they_are_written() -> None:
 
     async def later(message: Message) -> None: ...
 
+    def lazily(message: Message) -> Iterator[None]:
+        yield
+
     handler = nsq.handlers["handle"]
     assert (handler.topic, handler.channel, handler.function) == ("t", "c", handle)
     nsq.handler("t", "c")(handle)
     for decorate, text in (
         (lambda: nsq.handler("t", "c", name="handle")(lambda message: None), "give one of them"),
-        (lambda: nsq.handler("t", "c")(later), "coroutine"),
+        (lambda: nsq.handler("t", "c")(later), r"\.later is a coroutine function"),
+        (lambda: nsq.handler("t", "c")(partial(later)), "the handler of t/c is a coroutine"),
+        (lambda: nsq.handler("t", "c")(lazily), r"\.lazily is a generator function"),
         (lambda: nsq.handler("no topic", "c")(handle), "no topic"),
         (lambda: nsq.handler("t", "c", concurrency=0)(handle), "concurrency"),
         (lambda: nsq.handler("t", "c", nsqd_tcp_addresses="a")(handle), "in the config"),

@@ -2,6 +2,7 @@
 
 import io
 from datetime import timedelta
+from functools import partial
 from unittest import mock
 
 from django.contrib.auth.models import User
@@ -438,6 +439,9 @@ class Registering(SimpleTestCase):
         async def coroutine(message):
             pass
 
+        def generator(message):
+            yield
+
         def good(message):
             pass
 
@@ -445,7 +449,9 @@ class Registering(SimpleTestCase):
             ("topic", {"topic": "no good"}, good),
             ("did you mean 'concurrency'", {"concurency": 2}, good),
             ("GNSQSYNC['default']", {"nsqd_tcp_addresses": "x"}, good),
-            ("coroutine", {}, coroutine),
+            ("coroutine is a coroutine function", {}, coroutine),
+            ("the handler of t/c is a coroutine function", {}, partial(coroutine)),
+            ("generator is a generator function", {}, generator),
             ("alias of a database", {"per_message_transaction": 1}, good),
             ("'shop.slowly'", {"name": "shop.slowly"}, good),
         ):
