@@ -16,6 +16,7 @@ from gnsqsync.config import (
     ConnectionOptions,
     check_channel,
     check_duration,
+    check_handler,
     check_int,
     check_topic,
     split_connection_options,
@@ -43,12 +44,12 @@ log = logging.getLogger("gnsqsync.reader")
 class Reader:
     """Consumes a channel: calls ``handler`` with each message, on worker threads or greenlets.
 
-    ``handler(message)``: returns: FIN. Raises ``Requeue(delay, backoff)``: REQ. Any other
-    exception: REQ after attempts times ``requeue_delay``, and the reader backs off. After
-    ``message.detach()`` the handler answers later, from any thread. If it has a method
-    ``worker_ended()``, each worker calls that at its end, on its own thread or greenlet. Without
-    a handler, take
-    messages with ``batches()`` or by iteration, and answer each.
+    ``handler(message)``, a plain function and no coroutine, returns: FIN. Raises
+    ``Requeue(delay, backoff)``: REQ. Any other exception: REQ after attempts times
+    ``requeue_delay``, and the reader backs off. After ``message.detach()`` the handler answers
+    later, from any thread. If it has a method ``worker_ended()``, each worker calls that at its
+    end, on its own thread or greenlet. Without a handler, take messages with ``batches()`` or by
+    iteration, and answer each.
 
     ``nsqd_tcp_addresses``: nsqds to connect to, always. ``lookupd_http_addresses``: nsqlookupds
     that say where the topic is. One of them is needed; a str or a list.
@@ -111,8 +112,8 @@ class Reader:
     ) -> None:
         self.topic = check_topic(topic)
         self.channel = check_channel(channel)
-        if handler is not None and not callable(handler):
-            raise ConfigError(f"handler is {handler!r}; it must be a callable that takes a message")
+        if handler is not None:
+            check_handler("handler", handler)
         nsqds = parse_addresses(nsqd_tcp_addresses)
         lookupds = http_urls(lookupd_http_addresses)
         if not nsqds and not lookupds:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import Address
-from gnsqsync.config import ConnectionOptions, check_duration, check_int, check_topic
+from gnsqsync.config import (
+    ConnectionOptions,
+    check_duration,
+    check_handler,
+    check_int,
+    check_topic,
+)
 from gnsqsync.discovery import check_new_session, check_polling
 from gnsqsync.errors import ConfigError
 
@@ -74,8 +80,8 @@ class ReaderOptions:
         for name in ("auto_touch", "backoff_on_fin_failed"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
-        if self.on_giving_up is not None and not callable(self.on_giving_up):
-            raise ConfigError("on_giving_up must be a callable that takes the message")
+        if self.on_giving_up is not None:
+            check_handler("on_giving_up", self.on_giving_up)
         if self.dead_letter_topic is not None:
             check_topic(self.dead_letter_topic)
 

@@ -102,12 +102,17 @@ def test_connection_options_out_of_range(options: dict[str, Any], text: str) -> 
         Reader("t", "c", print, nsqd_tcp_addresses="127.0.0.1", **options)
 
 
+async def coroutine(message: object) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"topic": "a b"}, "topic name"),
         ({"channel": ""}, "channel name"),
         ({"handler": "print"}, "callable that takes a message"),
+        ({"handler": coroutine}, "handler is a coroutine function: its code would never run"),
+        ({"on_giving_up": coroutine}, "on_giving_up is a coroutine function"),
         ({"nsqd_tcp_addresses": ()}, "at least one address"),
         ({"max_in_flight": -1}, "max_in_flight is -1; allowed is 0 or more"),
         ({"concurrency": 0}, "concurrency is 0; allowed is 1 or more"),
