@@ -205,7 +205,7 @@ class Killed(BaseException):
 def killer(world: World, reader: Reader) -> Callable[[], None]:
     """Throws Killed into the worker."""
     running: Any = reader._running()
-    task = running.dispatch._tasks[-1]
+    task = [*running.dispatch._tasks][-1]
     if world.name == "threads":
         ident = ctypes.c_ulong(task._thread.ident)
         return lambda: ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Killed))
