@@ -6,10 +6,12 @@ prometheus_client; a list.append is atomic.
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -120,33 +122,7 @@ class Metrics:
         if any(reference() is watched for _, reference in self._writers):
             return
         self._writers.append((name, weakref.ref(watched)))
-        self._time_publishes(watched, name)
-
-    def _time_publishes(self, writer: Writer, name: str) -> None:
-        """Put timed methods before those of the class, for this one object."""
-        seconds = self.publish_seconds.labels(name)
-        # Not the object itself, which would hold itself.
-        its_class, reference = type(writer), weakref.ref(writer)
-        call: Callable[..., Any] = its_class.publish_async
-
-        def timed(method: Callable[..., Any]) -> Callable[..., Any]:
-            def publish(*args: Any, **options: Any) -> Any:
-                with seconds.time():
-                    return method(reference(), *args, **options)
-
-            return publish
-
-        def publish_async(*args: Any, **options: Any) -> Any:
-            began = time.monotonic()
-            future = call(reference(), *args, **options)
-            future.add_done_callback(lambda _: seconds.observe(time.monotonic() - began))
-            return future
-
-        vars(writer).update(
-            publish=timed(its_class.publish),
-            publish_many=timed(its_class.publish_many),
-            publish_async=publish_async,
-        )
+        watched.__class__ = _timed(type(watched), self.publish_seconds.labels(name))
 
     def collect(self) -> Iterator[Metric]:
         """For the registry: what is watched, as it is now."""
@@ -213,6 +189,59 @@ class Metrics:
             except ClosedError:
                 continue  # not started yet
             yield stats
+
+
+def _timed(plain: type[Writer], seconds: Any) -> type[Writer]:
+    """A class for one Writer of the class ``plain``, whose publishes are timed.
+
+    Not methods in the object itself: they would hold the Writer, or not be held by it.
+    """
+
+    class Timed(plain):  # type: ignore[misc, valid-type]
+        # Nothing more, so that the Writer can change its class.
+        __slots__ = ()
+        _plain_class = plain
+
+        @functools.wraps(plain.publish)
+        def publish(self, *args: Any, **options: Any) -> None:
+            with seconds.time():
+                super().publish(*args, **options)
+
+        @functools.wraps(plain.publish_many)
+        def publish_many(self, *args: Any, **options: Any) -> None:
+            with seconds.time():
+                super().publish_many(*args, **options)
+
+        @functools.wraps(plain.publish_async)
+        def publish_async(self, *args: Any, **options: Any) -> Future[None]:
+            began = time.monotonic()
+            future: Future[None] = super().publish_async(*args, **options)
+            future.add_done_callback(lambda _: seconds.observe(time.monotonic() - began))
+            return future
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            # A copy is of the class that can be imported, and not watched.
+            reduced = super().__reduce_ex__(protocol)
+            if isinstance(reduced, str):
+                return reduced
+            make, arguments, *rest = reduced
+            return (_make, (_plain(make), tuple(map(_plain, arguments))), *rest)
+
+    Timed.__name__, Timed.__qualname__ = plain.__name__, plain.__qualname__
+    Timed.__module__ = plain.__module__
+    return Timed
+
+
+def _plain(value: Any) -> Any:
+    """``value``, or the class that it was made of by ``_timed()``."""
+    while isinstance(value, type) and "_plain_class" in vars(value):
+        value = vars(value)["_plain_class"]
+    return value
+
+
+def _make(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """For pickle, which allows its own way to make an object for the object's own class only."""
+    return make(*arguments)
 
 
 class _Sums:

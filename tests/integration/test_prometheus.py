@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
+import pickle
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +159,69 @@ def test_writers_are_timed_and_forgotten(
     generate_latest(registry)
     # The error of the dead one may hold it.
     assert "default" not in [name for name, _ in metrics._writers]
+
+
+class Named(Writer):
+    """As an application may have it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, nsqd_tcp_address: str, name: str) -> None:
+        super().__init__(nsqd_tcp_address)
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self._addresses[0]), self.name)
+
+
+def test_a_watched_writer_is_pickled_as_any_other(
+    metrics: Metrics, registry: CollectorRegistry, nsqd: Server
+) -> None:
+    topic = unique("prometheus")
+    with Writer(address(nsqd), publish_timeout=30.0) as writer:
+        metrics.watch(writer)
+        # A second one counts as well.
+        others = CollectorRegistry()
+        Metrics(others).watch(writer)
+        writer.publish(topic, b"x")
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            copy = pickle.loads(pickle.dumps(writer, protocol))
+            assert type(copy) is Writer
+            assert copy._publish_timeout == 30.0
+        with copy:
+            copy.publish(topic, b"y")
+    for each in (registry, others):
+        assert value(each, "gnsqsync_publish_seconds_count", writer="default") == 1
+
+
+def test_a_watched_writer_of_a_class_of_the_applications(metrics: Metrics, nsqd: Server) -> None:
+    with Named(address(nsqd), "orders") as writer:
+        metrics.watch(writer)
+        assert isinstance(writer, Named)
+        assert inspect.signature(writer.publish) == inspect.signature(Writer("a").publish)
+        with pickle.loads(pickle.dumps(writer)) as copy:
+            assert (type(copy), copy.name) == (Named, "orders")
+
+
+def test_a_method_of_a_watched_writer_holds_it_and_no_longer(
+    metrics: Metrics, registry: CollectorRegistry, nsqd: Server
+) -> None:
+    topic = unique("prometheus")
+    writer = Writer(address(nsqd))
+    metrics.watch(writer)
+    forgotten = threading.Event()
+    weakref.finalize(writer, forgotten.set)
+    publish = writer.publish
+    del writer
+    publish(topic, b"x")
+    assert value(registry, "gnsqsync_publish_seconds_count", writer="default") == 1
+    gc.disable()
+    try:
+        del publish
+        # The thread of a connection may look at it at this moment.
+        assert forgotten.wait(30)
+    finally:
+        gc.enable()
 
 
 # -- the names -----------------------------------------------------------------------------------
