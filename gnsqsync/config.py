@@ -57,16 +57,28 @@ def check_channel(name: object) -> str:
     return _check_name("channel", name)
 
 
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        # As of a file name or an argument that was no UTF-8. The text itself may be a secret.
+        raise ConfigError(
+            f"{name} has a lone surrogate at {error.start}; a str must be text that UTF-8 can"
+            " encode, so give bytes"
+        ) from None
+
+
 def check_body(body: object, max_size: int, what: str = "body") -> bytes:
     """A message body as bytes; str is encoded as UTF-8.
 
-    ConfigError when it is of another type, empty, or larger than ``max_size`` bytes: nsqd would
-    close the connection, and with it other publishes under way (nsq-reference 1.18).
+    ConfigError when it is of another type, a str that UTF-8 cannot encode, empty, or larger than
+    ``max_size`` bytes: nsqd would close the connection, and with it other publishes under way
+    (nsq-reference 1.18).
     """
     if isinstance(body, bytes):
         data = body
     elif isinstance(body, str):
-        data = body.encode()
+        data = _utf8(what, body)
     elif isinstance(body, (bytearray, memoryview)):
         data = bytes(body)
     else:
@@ -279,6 +291,8 @@ class ConnectionOptions:
             return
         if not isinstance(secret, (str, bytes)) or not secret:
             raise ConfigError("auth_secret must be a non-empty str or bytes, or a callable")
+        if isinstance(secret, str):
+            _utf8("auth_secret", secret)
 
     @property
     def uses_tls(self) -> bool:
@@ -322,7 +336,7 @@ class ConnectionOptions:
             return None
         if not isinstance(secret, (str, bytes)) or not secret:
             raise ConfigError("the auth_secret callable must return a non-empty str or bytes")
-        return secret.encode() if isinstance(secret, str) else secret
+        return _utf8("auth_secret", secret) if isinstance(secret, str) else secret
 
     def local_address(self) -> Address | None:
         """``local_addr`` parsed; port 0 lets the kernel choose one. ConfigError if not valid."""

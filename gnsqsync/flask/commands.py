@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,8 @@ def commands_of(nsq: NSQ) -> AppGroup:
         """
         accepted = 0
         try:
-            messages: list[bytes | str] = [*bodies] or [*lines_of(sys.stdin)]
+            # The bytes that were typed, also where they are no UTF-8.
+            messages: list[bytes | str] = [*map(os.fsencode, bodies)] or [*lines_of(sys.stdin)]
             for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
                 accepted += more
         except PublishError as error:

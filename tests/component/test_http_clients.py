@@ -182,6 +182,7 @@ def test_every_lookupd_endpoint_that_changes_something(fake: FakeServer) -> None
         lambda nsqd: nsqd.pub("t", 7),
         lambda nsqd: nsqd.pub("t", b"x", defer=-1),
         lambda nsqd: nsqd.mpub("t", []),
+        lambda nsqd: nsqd.pub("t", "caf\udce9"),
         lambda nsqd: nsqd.mpub("t", b"one body"),
         lambda nsqd: nsqd.mpub("t", [b"x", b""]),
         lambda nsqd: nsqd.mpub("t", [b"x" * 100, b"y" * 100]),

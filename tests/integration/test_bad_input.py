@@ -31,6 +31,8 @@ ALLOWED_NAME = "1 to 64 of the characters"
         (lambda w: w.publish("t", b"x" * 1048577), "1048577 bytes; max_msg_size allows 1048576"),
         (lambda w: w.publish("t", 5), "body is int; it must be bytes or str"),
         (lambda w: w.publish("t", None), "body is NoneType"),
+        # What is left of bytes that were no UTF-8, as in an argument of a command.
+        (lambda w: w.publish("t", "caf\udce9"), "body has a lone surrogate at 3; .* give bytes"),
         (lambda w: w.publish("t", b"x", defer=-1), "defer is -1 seconds; allowed is 0 to 3600"),
         (lambda w: w.publish("t", b"x", defer=3601), "allowed is 0 to 3600"),
         (lambda w: w.publish("t", b"x", defer="1"), "must be a number of seconds"),
@@ -39,6 +41,7 @@ ALLOWED_NAME = "1 to 64 of the characters"
         (lambda w: w.publish_many("t", b"abc"), "give a list of them"),
         (lambda w: w.publish_many("t", [b"a", b""]), r"bodies\[1\] is empty"),
         (lambda w: w.publish_many("t", [b"a", 7]), r"bodies\[1\] is int"),
+        (lambda w: w.publish_many("t", ["a", "\udce9"]), r"bodies\[1\] has a lone surrogate"),
     ],
 )
 def test_publish_refuses_before_anything_is_sent(call: Any, text: str) -> None:

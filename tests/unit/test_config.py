@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.config import check_handler
+from gnsqsync.config import ConnectionOptions, check_handler
 from gnsqsync.errors import ConfigError
 
 
@@ -84,3 +84,13 @@ def test_a_handler_whose_code_would_never_run(function: Any, kind: str) -> None:
         f"jobs.handle is {kind}: its code would never run; give a plain function, which may run a"
         " loop of its own or detach() the message"
     )
+
+
+def test_a_secret_that_is_no_text_is_not_shown() -> None:
+    for make in (
+        lambda: ConnectionOptions(auth_secret="caf\udce9"),
+        lambda: ConnectionOptions(auth_secret=lambda: "caf\udce9").secret(),
+    ):
+        with pytest.raises(ConfigError, match="auth_secret has a lone surrogate at 3; ") as caught:
+            make()
+        assert "caf" not in str(caught.value)

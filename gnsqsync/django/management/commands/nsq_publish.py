@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -39,7 +40,9 @@ class Command(NSQCommand):
         topic, alias, timeout = options["topic"], options["alias"], options["timeout"]
         accepted = 0
         try:
-            bodies: list[bytes | str] = options["bodies"] or [*lines_of(sys.stdin)]
+            # The bytes that were typed, also where they are no UTF-8.
+            typed = [os.fsencode(body) for body in options["bodies"]]
+            bodies: list[bytes | str] = [*typed] or [*lines_of(sys.stdin)]
             writer = get_writer(alias)
             for more in publish_all(writer, topic, bodies, defer=options["defer"], timeout=timeout):
                 accepted += more
