@@ -30,6 +30,7 @@ from gnsqsync.net.http_answers import http_error, payload
 from gnsqsync.net.http_limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
 from gnsqsync.net.http_unix import UnixAdapter
 from gnsqsync.runtime import choose
+from gnsqsync.runtime.dial import LONGEST
 
 if TYPE_CHECKING:
     from gnsqsync.runtime.base import Runtime
@@ -93,8 +94,10 @@ class HTTPClient:
             # Every request has a host; nobody looks it up.
             address = "http://localhost"
         self._url = _check_address(address, self.default_port)
-        self._timeout = check_duration("timeout", timeout, 0.001)
-        self._connect_timeout = check_duration("connect_timeout", connect_timeout, 0.001)
+        self._timeout = min(check_duration("timeout", timeout, 0.001), LONGEST)
+        self._connect_timeout = min(
+            check_duration("connect_timeout", connect_timeout, 0.001), LONGEST
+        )
         self._headers = {
             "Accept": ACCEPT,
             # Neither server compresses, and of others a small answer could become a huge one.

@@ -16,6 +16,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.runtime.base import Lock
 
 __all__ = [
+    "LONGEST",
     "SEND_FLAGS",
     "Connected",
     "Cutter",
@@ -30,6 +31,9 @@ __all__ = [
 
 # MSG_NOSIGNAL: an application may have set SIGPIPE back to its deadly default.
 SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+# Seconds that a socket waits at most, in one wait: a kernel takes no infinity, and not all numbers.
+LONGEST = 86400.0
 
 # (family, address as the socket module wants it)
 Target = tuple[int, Any]
@@ -113,6 +117,7 @@ def connect(
     cutter: Cutter | None = None,
 ) -> Any:
     """A connected, blocking socket of ``net``; the rules are those of ``Runtime.connect``."""
+    timeout = min(timeout, LONGEST)
     deadline = time.monotonic() + timeout
     targets = _resolve(net, address, timeout)
     failures: list[tuple[str, OSError]] = []
@@ -140,7 +145,7 @@ def connect_unix(path: str, timeout: float | None) -> socket.socket:
     net = Net(socket.socket, lambda host, port, timeout: [])
     limit = 60.0 if timeout is None else timeout
     sock: socket.socket = connect(net, Address("", 0, path), limit, None)
-    sock.settimeout(timeout)
+    sock.settimeout(None if timeout is None else min(timeout, LONGEST))
     return sock
 
 

@@ -26,7 +26,7 @@ import gevent.socket
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import base, dial, world
-from gnsqsync.runtime.dial import SEND_FLAGS
+from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
 from gnsqsync.runtime.rough_latch import Clock, RoughLatch
 
 __all__ = ["GreenletRuntime"]
@@ -260,6 +260,11 @@ class _Latch(gevent.event.Event):  # type: ignore[misc]
         return is_set
 
 
+def _limited(seconds: float | None, shortest: float = _SHORTEST) -> float | None:
+    """What a socket of gevent takes for it."""
+    return None if seconds is None else min(max(seconds, shortest), LONGEST)
+
+
 class _Socket(dial.Connected):
     __slots__ = ("_ended",)
 
@@ -297,13 +302,13 @@ class _Socket(dial.Connected):
         if descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         try:
-            gevent.socket.wait_write(descriptor, None if timeout is None else max(timeout, 0.0))
+            gevent.socket.wait_write(descriptor, _limited(timeout, 0.0))
         except TimeoutError:
             return False
         return True
 
     def set_read_timeout(self, seconds: float | None) -> None:
-        self._sock.settimeout(None if seconds is None else max(seconds, _SHORTEST))
+        self._sock.settimeout(_limited(seconds))
 
     def shutdown(self) -> None:
         self._ended = True
@@ -326,7 +331,7 @@ class _Listener:
         self.address = dial.address_of(sock.family, sock.getsockname())
 
     def accept(self, timeout: float | None = None) -> base.Socket:
-        self._sock.settimeout(None if timeout is None else max(timeout, _SHORTEST))
+        self._sock.settimeout(_limited(timeout))
         try:
             accepted, _ = self._sock.accept()
         except TimeoutError:

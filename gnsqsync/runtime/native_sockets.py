@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any
 
 from gnsqsync.runtime import base, dial, world
-from gnsqsync.runtime.dial import SEND_FLAGS
+from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
 
 __all__ = ["NativeListener", "NativeSocket"]
 
@@ -65,6 +65,7 @@ class NativeSocket(dial.Connected):
         if seconds is None:
             whole, micros = 0, 0  # which the kernel reads as "for ever"
         else:
+            seconds = min(seconds, LONGEST)
             whole, micros = divmod(max(math.ceil(seconds * 1e6), 1), 1_000_000)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(whole, micros))
         self._read_timeout = seconds
@@ -127,5 +128,5 @@ def _wait(sock: Any, condition: int, timeout: float | None) -> bool:
     poll.register(descriptor, condition)
     milliseconds = None
     if timeout is not None:
-        milliseconds = min(max(math.ceil(timeout * 1000), 0), 2**31 - 1)
+        milliseconds = max(math.ceil(min(timeout, LONGEST) * 1000), 0)
     return bool(poll.poll(milliseconds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import os
 import socket
 import struct
@@ -181,6 +182,7 @@ def test_every_lookupd_endpoint_that_changes_something(fake: FakeServer) -> None
         lambda nsqd: nsqd.pub("t", b"x" * 101),
         lambda nsqd: nsqd.pub("t", 7),
         lambda nsqd: nsqd.pub("t", b"x", defer=-1),
+        lambda nsqd: nsqd.pub("t", b"x", defer=math.inf),
         lambda nsqd: nsqd.mpub("t", []),
         lambda nsqd: nsqd.pub("t", "caf\udce9"),
         lambda nsqd: nsqd.mpub("t", b"one body"),
@@ -283,6 +285,15 @@ def test_a_unix_socket(
     assert (ping["path"], ping["headers"]["Host"]) == ("/ping", "localhost")
     assert ping["headers"]["Authorization"] == "Bearer token"
     assert (pub["params"], pub["body"]) == ({"topic": "t", "defer": "1500"}, b"x")
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e11])
+def test_no_time_is_too_long(fake: FakeServer, unix_fake: _UnixServer, seconds: float) -> None:
+    times = {"timeout": seconds, "connect_timeout": seconds}
+    for server, where in ((fake, fake.address), (unix_fake, f"unix://{unix_fake.path}")):
+        server.answer(b"OK", kind="text/plain")
+        with NsqdHTTP(where, **times) as nsqd:
+            assert nsqd.ping() == "OK"
 
 
 def test_a_unix_socket_as_an_address(unix_fake: _UnixServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import pickle
 import socket
 import threading
@@ -17,6 +18,7 @@ from gnsqsync import Writer
 from gnsqsync.errors import (
     BadBody,
     ClosedError,
+    ConfigError,
     MpubFailed,
     NotSent,
     OutcomeUnknown,
@@ -141,6 +143,17 @@ def test_an_nsqd_that_hangs_holds_up_one_publish_at_most(client: Client, world: 
             writer.publish("t", "x", timeout=10)
         assert len(good.received("PUB")) == 20
         assert len(hangs.connections) <= 2
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e11])
+def test_no_time_is_too_long(client: Client, world: World, seconds: float) -> None:
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd, connect_timeout=seconds, publish_timeout=seconds)
+        writer.publish("t", "x")
+        with pytest.raises(ConfigError, match="defer is inf; it must be a finite number"):
+            client.writer(nsqd, max_defer=math.inf).publish("t", "x", defer=math.inf)
+        reader = client.consume(print, nsqd, connect_timeout=seconds)
+        world.eventually(lambda: reader.stats().connections)
 
 
 # -- refusals -------------------------------------------------------------------------------------

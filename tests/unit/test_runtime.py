@@ -624,6 +624,22 @@ def test_data_within_the_read_timeout(runtime: Runtime, pair: tuple[Socket, Sock
     assert reader.result() == b"now"
 
 
+@pytest.mark.parametrize("seconds", [math.inf, 1e11])
+def test_no_time_is_too_long_for_a_socket(
+    runtime: Runtime, listener: Listener, seconds: float
+) -> None:
+    client = runtime.connect(listener.address, seconds)
+    server = listener.accept(seconds)
+    client.set_read_timeout(seconds)
+    assert client.wait_writable(seconds)
+    reader = Started(runtime, client.recv, 10)
+    settle(runtime)
+    server.send(b"at last")
+    assert reader.result() == b"at last"
+    for end in (client, server):
+        end.close()
+
+
 def test_shutdown_wakes_recv_of_another_task(runtime: Runtime, pair: tuple[Socket, Socket]) -> None:
     client, server = pair
     client.set_read_timeout(LONG)
