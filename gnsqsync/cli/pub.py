@@ -23,7 +23,7 @@ from gnsqsync.cli.common import (
     size_text,
 )
 from gnsqsync.config import check_topic
-from gnsqsync.errors import NSQError
+from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.output import say
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
@@ -85,6 +85,11 @@ class Counts:
         self.published = 0
         self.empty = 0
         self.size = 0
+
+    def add(self, bodies: list[bytes]) -> None:
+        """These are published."""
+        self.published += len(bodies)
+        self.size += sum(map(len, bodies))
 
 
 @click.command(
@@ -210,9 +215,13 @@ def _publish(
 def _send(writer: Writer, topic: str, bodies: list[bytes], counts: Counts) -> None:
     if not bodies:
         return
-    writer.publish_many(topic, bodies)
-    counts.published += len(bodies)
-    counts.size += sum(map(len, bodies))
+    try:
+        writer.publish_many(topic, bodies)
+    except PublishError as error:
+        # Of several MPUBs, where one was too small for all of them.
+        counts.add(bodies[: error.acknowledged])
+        raise
+    counts.add(bodies)
 
 
 def _report(

@@ -12,6 +12,7 @@ import click
 from flask import Flask, current_app
 from flask.cli import AppGroup
 
+from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
@@ -130,15 +131,18 @@ def commands_of(nsq: NSQ) -> AppGroup:
         """
         accepted = 0
         try:
+            # Also where there is nothing to publish.
+            check_topic(topic)
             # The bytes that were typed, also where they are no UTF-8.
             messages: list[bytes | str] = [*map(os.fsencode, bodies)] or [*lines_of(sys.stdin)]
             for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
                 accepted += more
-        except PublishError as error:
-            text = f"{accepted} published to {topic}, then: {error}"
-            raise click.ClickException(text) from error
         except NSQError as error:
-            raise click.ClickException(str(error)) from error
+            text = str(error)
+            # Also where the fault is ours: who runs it again is not to publish those twice.
+            if accepted or isinstance(error, PublishError):
+                text = f"{accepted} published to {topic}, then: {text}"
+            raise click.ClickException(text) from error
         _say(f"{accepted} published to {topic}")
 
     @group.command("stat")

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
+from gnsqsync.config import check_topic
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import close_writers, get_writer
@@ -40,16 +41,20 @@ class Command(NSQCommand):
         topic, alias, timeout = options["topic"], options["alias"], options["timeout"]
         accepted = 0
         try:
+            # Also where there is nothing to publish.
+            check_topic(topic)
             # The bytes that were typed, also where they are no UTF-8.
             typed = [os.fsencode(body) for body in options["bodies"]]
             bodies: list[bytes | str] = [*typed] or [*lines_of(sys.stdin)]
             writer = get_writer(alias)
             for more in publish_all(writer, topic, bodies, defer=options["defer"], timeout=timeout):
                 accepted += more
-        except PublishError as error:
-            raise CommandError(f"{accepted} published to {topic}, then: {error}") from error
         except (NSQError, ImproperlyConfigured) as error:
-            raise CommandError(str(error)) from error
+            text = str(error)
+            # Also where the fault is ours: who runs it again is not to publish those twice.
+            if accepted or isinstance(error, PublishError):
+                text = f"{accepted} published to {topic}, then: {text}"
+            raise CommandError(text) from error
         finally:
             close_writers()
         say(self.stdout, f"{accepted} published to {topic}")
