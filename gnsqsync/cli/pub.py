@@ -30,6 +30,11 @@ from gnsqsync.output import say
 # published at once and lines which stream in are published in batches.
 READ_SIZE = 65536
 
+# nsqd's --max-body-size where nobody changed it, for an MPUB with its count and the length of a
+# message. A longer line goes by a PUB, for which there is --max-msg-size only.
+MAX_BODY_SIZE = 5242880
+LONGEST_IN_MPUB = MAX_BODY_SIZE - 8
+
 
 class Interrupted(Exception):
     """A signal arrived while we waited for input: a read would otherwise go on waiting."""
@@ -168,6 +173,7 @@ def pub(
         policy=policy,
         publish_timeout=timeout,
         max_msg_size=max_msg_size,
+        max_body_size=MAX_BODY_SIZE,
         **connection_keywords(options),
     )
     descriptor = sys.stdin.fileno() if file == "-" else os.open(file, os.O_RDONLY)
@@ -205,6 +211,11 @@ def _publish(
                 f"line {counts.lines} is longer than --max-msg-size allows, {max_msg_size} bytes"
                 " (and nsqd's own --max-msg-size must allow it too)"
             )
+        if len(line) > LONGEST_IN_MPUB:
+            _send(writer, topic, bodies, counts)
+            _send_alone(writer, topic, line, counts)
+            bodies = []
+            continue
         bodies.append(line)
         if len(bodies) == batch:
             _send(writer, topic, bodies, counts)
@@ -222,6 +233,14 @@ def _send(writer: Writer, topic: str, bodies: list[bytes], counts: Counts) -> No
         counts.add(bodies[: error.acknowledged])
         raise
     counts.add(bodies)
+
+
+def _send_alone(writer: Writer, topic: str, line: bytes, counts: Counts) -> None:
+    try:
+        writer.publish(topic, line)
+    except PublishError as error:
+        raise NSQError(f"line {counts.lines}: {error}") from error
+    counts.add([line])
 
 
 def _report(

@@ -228,6 +228,24 @@ def test_pub_of_a_line_that_is_too_long(site: Site) -> None:
     assert counts(nsqd, topic)["messages"] == 1
 
 
+def test_pub_of_lines_that_no_mpub_can_take(site: Site) -> None:
+    nsqd, topic = site.own_nsqd("-max-msg-size=8000000"), unique()
+    # The longest of an MPUB, and one byte more.
+    sizes = [3, 5242872, 5242873, 5]
+    lines = b"\n".join(b"x" * size for size in sizes)
+    words = ("pub", topic, "-n", tcp(nsqd), "--timeout", "60", "--json", "--max-msg-size")
+    result = run(*words, "8000000", stdin=lines)
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert (answer["published"], answer["bytes"]) == (4, sum(sizes))
+    assert counts(nsqd, topic)["messages"] == 4
+    # What nsqd itself refuses has its line.
+    result = run(*words, "9000000", stdin=b"one\n" + b"x" * 8000001)
+    assert result.returncode == 1
+    assert "line 2: " in sentence(result) and "E_BAD_MESSAGE" in sentence(result)
+    assert json.loads(result.stdout)["published"] == 1
+
+
 def test_what_nsqd_does_not_offer_is_one_sentence(site: Site) -> None:
     nsqd = site.nsqd()
     result = run("pub", unique(), "-n", tcp(nsqd), "--tls", stdin=b"a line\n")
