@@ -11,7 +11,6 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -213,9 +212,9 @@ def _timed(plain: type[Writer], seconds: Any) -> type[Writer]:
                 super().publish_many(*args, **options)
 
         @functools.wraps(plain.publish_async)
-        def publish_async(self, *args: Any, **options: Any) -> Future[None]:
+        def publish_async(self, *args: Any, **options: Any) -> Any:
             began = time.monotonic()
-            future: Future[None] = super().publish_async(*args, **options)
+            future = super().publish_async(*args, **options)
             future.add_done_callback(lambda _: seconds.observe(time.monotonic() - began))
             return future
 

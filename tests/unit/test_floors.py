@@ -33,6 +33,8 @@ PUBLIC = {"gnsqsync", "gnsqsync.errors"}
 
 # What only programs need: the commands of the integrations, and what they give to tests.
 PROGRAMS = {
+    # Names and handlers are checked before there is a Reader, or a message for them.
+    "gnsqsync.config",
     "gnsqsync.memory",
     "gnsqsync.output",
     "gnsqsync.programs",
@@ -45,10 +47,8 @@ PROGRAMS = {
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
-    # They start the embedded servers, for development; the command line starts Spark's jobs, and
-    # checks a topic before there is a message for it.
+    # They start the embedded servers, for development; the command line starts Spark's jobs.
     "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark", "gnsqsync.exposing"} | PROGRAMS,
-    "gnsqsync.cli.pub": {"gnsqsync.config"},
     # A program like those of floor 4.
     "gnsqsync.embedded.__main__": {"gnsqsync.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
