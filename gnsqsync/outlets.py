@@ -38,11 +38,12 @@ def _log_fields(connection: Connection) -> dict[str, str]:
 class _Choice:
     """What to do next for a publish, decided under the lock: one of the first three."""
 
-    # Released when there is more to choose from than there was.
+    # Released when there is, perhaps, more to choose from than there was.
     news: Latch
     connection: Connection | None = None
     dial: Connection | None = None
-    wait_for: Latch | None = None
+    # Whether somebody else dials one of those that are left.
+    others_dial: bool = False
     # How many nsqds are still to be tried in this round; a dial gets its share of the time.
     untried: int = 1
     dial_aside: list[Connection] = field(default_factory=list)
@@ -72,7 +73,8 @@ class Outlets:
         self._options = options
         self._now = runtime.now
         self._lock = runtime.lock()
-        # Released when other nsqds are listed, and at the end; then there is a new one.
+        # Released when other nsqds are listed, when any dial ends, and at the end of all; then
+        # there is a new one.
         self._news = runtime.latch()
         self._finder = Finder(lookups, runtime, self._on_found)
         self._closed = False
@@ -112,16 +114,21 @@ class Outlets:
                     self._spawn(choice.dial, Connection.read)
                     return choice.dial
                 causes.append(error)
-            elif choice.wait_for is not None:
-                choice.wait_for.wait(max(0.0, left))
+            elif choice.others_dial:
+                choice.news.wait(max(0.0, left))
             else:
                 # Each was tried: wait for the first bench to end, unless waiting is no use.
                 causes.extend(error for error in choice.failures if error not in causes)
                 if choice.failures and not any(e.retriable for e in choice.failures):
                     self._raise_not_sent("no nsqd accepts this client", causes)
-                since = self._bench_end()
-                self._finder.wait(choice.news, min(deadline, since))
+                bench_end = self._bench_end()
+                self._finder.wait(choice.news, min(deadline, bench_end))
+                # Not after news, or those that are benched would be dialled before their time.
+                if self._now() >= bench_end:
+                    since = bench_end
             if self._now() >= deadline:
+                for connection in self.connections():
+                    return connection
                 self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
 
     def _choose(self, since: float) -> _Choice:
@@ -144,7 +151,7 @@ class Outlets:
                     choice.failures.append(failure)
                     continue
                 if address in self._dialling:
-                    choice.wait_for = choice.wait_for or self._dialling[address][1]
+                    choice.others_dial = True
                 elif choice.dial is None:
                     choice.dial = self._new_connection(address)
             if choice.connection is not None and choice.dial is not None:
@@ -160,13 +167,17 @@ class Outlets:
         self._dialling[address] = (connection, self.runtime.latch())
         return connection
 
+    def _renew_news(self) -> Latch:
+        """The one to release behind ``_lock``, which is held."""
+        news, self._news = self._news, self.runtime.latch()
+        return news
+
     def _bench_end(self) -> float:
+        """When the first bench ends; now, if one is over; infinity without nsqds."""
         with self._lock:
             now = self._now()
-            if not self._nodes.listed:
-                return math.inf
             ends = [self._nodes.benched_until(address, now) for address in self._nodes.listed]
-        return min((end for end in ends if end is not None), default=now)
+        return min((now if end is None else end for end in ends), default=math.inf)
 
     def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
         unique = list(dict.fromkeys(str(cause) for cause in causes))
@@ -233,8 +244,10 @@ class Outlets:
                     self._nodes.failed(address, self._now())
                     if failure is not None:
                         self._failures[address] = (self._now(), failure)
-            # Whoever waits for this dial looks again, however it ended.
+                news = self._renew_news()
             latch.release()
+            # Whoever waits looks again, however it ended.
+            news.release()
         if failure is not None:
             level = logging.WARNING if failure.retriable else logging.ERROR
             level = logging.DEBUG if connection.closing else level
@@ -283,8 +296,10 @@ class Outlets:
         """Nobody will dial or read it."""
         with self._lock:
             _, latch = self._dialling.pop(connection.address, (connection, None))
+            news = self._renew_news()
         if latch is not None:
             latch.release()
+            news.release()
         else:
             connection.lose(ConnectionLost("nobody reads it"))
 
@@ -314,7 +329,7 @@ class Outlets:
             if not self._nodes.discovered(source, addresses, known):
                 return
             self._refresh()
-            news, self._news = self._news, self.runtime.latch()
+            news = self._renew_news()
         news.release()
 
     def connect(self, timeout: float) -> None:

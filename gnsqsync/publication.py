@@ -74,6 +74,10 @@ class Publication:
                     connection = ready[0]
                 else:
                     connection = outlets.pick(deadline, timeout, causes)
+                    if not ready and self._now() >= deadline:
+                        # Nobody would wait for the answer.
+                        text = f"no time of {timeout:g} s was left for {connection.nsqd_address}"
+                        raise NotSent(text, causes)
                 slot = PublishSlot(data, None, None, messages)
                 connection.exchange.publish(slot, started, deadline)
                 if not slot.done:

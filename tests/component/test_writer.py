@@ -156,6 +156,113 @@ def test_no_time_is_too_long(client: Client, world: World, seconds: float) -> No
         world.eventually(lambda: reader.stats().connections)
 
 
+def benched_for_long(writer: Writer) -> Any:
+    """Its Outlets, when publishes have failed for so long that no bench ends in this test."""
+    with pytest.raises(NotSent):
+        writer.publish("t", "x", timeout=0.1)
+    outlets = writer._publication()._outlets
+    for bench in outlets._nodes._benches.values():
+        bench.until = outlets._now() + 3600
+    return outlets
+
+
+def test_who_waits_for_a_bench_goes_on_when_another_one_connects(
+    client: Client, world: World
+) -> None:
+    with ScriptedNsqd() as one, ScriptedNsqd() as two:
+        for nsqd in (one, two):
+            nsqd.refuse_connections()
+        writer = client.writer(one, two)
+        outlets = benched_for_long(writer)
+        wait, dial = outlets._finder.wait, outlets._new_connection
+        waiting: list[float] = []
+        dialled: list[Any] = []
+
+        def noted_wait(news: Any, until: float) -> None:
+            waiting.append(until)
+            wait(news, until)
+
+        def noted_dial(where: Any) -> Any:
+            dialled.append(where)
+            return dial(where)
+
+        def may_dial() -> bool:
+            return all(outlets._now() - at > 0.3 for at, _ in outlets._failures.values())
+
+        outlets._finder.wait, outlets._new_connection = noted_wait, noted_dial
+        world.eventually(may_dial)
+        tasks = outcomes_of(world, writer, 3, 60)
+        world.eventually(lambda: len(waiting) >= 3)
+        world.eventually(may_dial)
+        # Two dials that fail wake them, and that is no reason to dial before the benches end.
+        waiting.clear()
+        dialled.clear()
+        with pytest.raises(NotSent):
+            writer.publish("t", "x", timeout=0.5)
+        world.eventually(lambda: len(waiting) >= 1 + 3)
+        assert len(dialled) <= 2
+        world.eventually(may_dial)
+        two.accept_connections()
+        assert outcomes_of(world, writer, 1, 60)[0].join() == "OK"
+        assert [task.join() for task in tasks] == ["OK"] * 3
+
+
+def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
+    client: Client, world: World
+) -> None:
+    go_on = threading.Event()
+
+    def answer_later(connection: scripted.Connection, command: Command) -> None:
+        scripted.wait_until(go_on)(connection)
+        connection.answer(command)
+
+    with (
+        ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as hangs,
+        ScriptedNsqd([automatic(hooks={"IDENTIFY": answer_later})]) as good,
+    ):
+        writer = client.writer(hangs, good, policy="failover", connect_timeout=60)
+        outlets = writer._publication()._outlets
+        choose, waiting = outlets._choose, []
+
+        def noted(*args: Any) -> Any:
+            choice = choose(*args)
+            waiting.append(choice.others_dial and not choice.dial)
+            return choice
+
+        outlets._choose = noted  # type: ignore[method-assign]
+        outcomes_of(world, writer, 1, 60)
+        world.eventually(lambda: hangs.received("IDENTIFY"))
+        tasks = outcomes_of(world, writer, 4, 60)
+        world.eventually(lambda: sum(waiting) == 3)
+        go_on.set()
+        assert [task.join() for task in tasks] == ["OK"] * 4
+
+
+def test_a_connection_at_the_deadline(client: Client, world: World) -> None:
+    """A publish has no time for its answer; publish_async() needs none."""
+    with ScriptedNsqd() as nsqd:
+        nsqd.refuse_connections()
+        writer = client.writer(nsqd, publish_timeout=0.3)
+        outlets = benched_for_long(writer)
+
+        def come_late(news: Any, until: float) -> None:
+            nsqd.accept_connections()
+            writer.connect(15)
+            world.sleep(max(0.0, until - outlets._now()))
+
+        outlets._finder.wait = come_late
+        with pytest.raises(NotSent, match=r"no time of 0\.3 s was left for"):
+            writer.publish("t", "x")
+        nsqd.refuse_connections()
+        nsqd.drop_connections()
+        world.eventually(lambda: not writer.is_connected)
+        benched_until = outlets._now() + 3600
+        for bench in outlets._nodes._benches.values():
+            bench.until = benched_until
+        world.eventually(writer.publish_async("t", "y").done)
+        assert [command.body for command in nsqd.received("PUB")] == [b"y"]
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
