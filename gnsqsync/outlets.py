@@ -215,6 +215,15 @@ class Outlets:
             self._nodes.failed(connection.address, self._now())
             return any(address != connection.address for address in self._live)
 
+    def pass_over(self, connection: Connection) -> None:
+        """A publish failed there. If it is about to be lost, no other one goes there.
+
+        ``on_lost`` comes only when callbacks of futures have returned.
+        """
+        with self._lock:
+            if connection.closed:
+                self._forget(connection)
+
     @property
     def is_single(self) -> bool:
         return len(self._nodes.listed) == 1
@@ -372,19 +381,23 @@ class Outlets:
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
-            self._unproven.discard(connection)
-            self._suspects.discard(connection)
-            self._past_published += connection.published
-            if self._live.get(connection.address) is connection:
-                del self._live[connection.address]
-                self._nodes.failed(connection.address, self._now())
-            self._refresh()
+            self._forget(connection)
         if connection.closing:
             log.debug("%s closed as asked", connection.nsqd_address, extra=_log_fields(connection))
         else:
             log.warning(
                 "lost %s: %s", connection.nsqd_address, reason, extra=_log_fields(connection)
             )
+
+    def _forget(self, connection: Connection) -> None:
+        """No publish goes there any more; once, holding ``_lock``."""
+        if self._live.get(connection.address) is connection:
+            del self._live[connection.address]
+            self._unproven.discard(connection)
+            self._suspects.discard(connection)
+            self._past_published += connection.published
+            self._nodes.failed(connection.address, self._now())
+            self._refresh()
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ class Publication:
                 started = self._now()
                 if started >= deadline or not self._may_try_again(connection, error):
                     raise error
+                outlets.pass_over(connection)
                 causes.append(error)
         except (PublishError, ClosedError) as error:
             raise self._verdict(error, causes)  # noqa: B904 - mostly it is the same error

@@ -340,6 +340,39 @@ def test_futures(client: Client, world: World) -> None:
         assert outcome(futures[1]) == "OutcomeUnknown"
 
 
+def test_a_connection_whose_end_is_being_told_takes_no_publish(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Callbacks of futures run first; a publish meanwhile goes elsewhere, and does not spin."""
+    go_on = threading.Event()
+    begun: list[Any] = []
+
+    def callback(future: Any) -> None:
+        begun.append(future)
+        world.eventually(go_on.is_set, 60)
+
+    def hook(connection: scripted.Connection, command: Command) -> None:
+        if command.body == b"cut":
+            scripted.reset()(connection)
+        connection.response()
+
+    with ScriptedNsqd([automatic(hooks={"PUB": hook})]) as nsqd:
+        writer = client.writer(nsqd)
+        writer.publish("t", "x")
+        writer.publish_async("t", "cut").add_done_callback(callback)
+        world.eventually(lambda: begun)
+        writer.publish("t", "y", timeout=15)
+        assert not go_on.is_set()
+        assert writer.stats().published == 2
+        assert len(writer.stats().connections) == 1
+        go_on.set()
+        world.eventually(lambda: "lost 127.0.0.1" in caplog.text)
+        assert caplog.text.count("lost 127.0.0.1") == 1
+        writer.publish("t", "z")
+        assert writer.stats().published == 3
+        assert len(nsqd.connections) == 2
+
+
 # -- closes ---------------------------------------------------------------------------------------
 
 
