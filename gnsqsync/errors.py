@@ -79,7 +79,12 @@ class ConfigError(NSQError, ValueError):
 
 
 class ClosedError(NSQError):
-    """The Reader or Writer was closed, or was made in the parent of this process."""
+    """The Reader or Writer was closed, or was made in the parent of this process.
+
+    ``acknowledged``: how many messages of the same publish_many were confirmed before it.
+    """
+
+    acknowledged = 0
 
 
 class ConnectionLost(NSQError):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
-from gnsqsync.errors import ConfigError, NSQError, PublishError
+from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
 from gnsqsync.reader import Reader
 from gnsqsync.reloading import reloaded_place, run_reloading
@@ -120,7 +120,7 @@ def publish_all(
     defer: float | None = None,
     timeout: float | None = None,
 ) -> Iterator[int]:
-    """Publish; yields how many more nsqd has accepted, also before it raises a PublishError."""
+    """Publish; yields how many more nsqd has accepted, also before PublishError and ClosedError."""
     if defer is not None:
         for body in bodies:
             writer.publish(topic, body, defer=defer, timeout=timeout)
@@ -130,8 +130,8 @@ def publish_all(
         batch = bodies[start : start + _BATCH]
         try:
             writer.publish_many(topic, batch, timeout=timeout)
-        except PublishError as error:
-            yield error.acknowledged or 0
+        except (PublishError, ClosedError) as error:
+            yield error.acknowledged
             raise
         yield len(batch)
 

@@ -157,7 +157,7 @@ class Writer:
             left = max(0.001, deadline - publication.runtime.now())
             try:
                 publication.publish(commands.mpub(topic, chunk), len(chunk), left)
-            except PublishError as error:
+            except (PublishError, ClosedError) as error:
                 error.acknowledged = acknowledged
                 raise
             acknowledged += len(chunk)

@@ -26,6 +26,7 @@ from gnsqsync.errors import (
     Refused,
 )
 from gnsqsync.net.connection import Connection
+from gnsqsync.programs import publish_all
 from tests.component.conftest import Client, address
 from tests.support import scripted
 from tests.support.counting import CountingRuntime
@@ -308,6 +309,36 @@ def test_how_many_of_publish_many_were_confirmed(client: Client, world: World) -
         with pytest.raises(OutcomeUnknown) as caught:
             writer.publish_many("t", [b"0123456789"] * 45)
         assert caught.value.acknowledged == 20
+
+
+def test_how_many_of_publish_many_were_confirmed_before_a_close(
+    client: Client, world: World
+) -> None:
+    go_on = threading.Event()
+
+    def second_waits(connection: scripted.Connection, command: Command) -> None:
+        if len(nsqd.received("MPUB")) == 2:
+            scripted.wait_until(go_on)(connection)
+        connection.response()
+
+    def publish(told: list[int]) -> ClosedError:
+        with pytest.raises(ClosedError) as caught:
+            for more in publish_all(writer, "t", ["0123456789"] * 45, timeout=60):
+                told.append(more)
+        return caught.value
+
+    with ScriptedNsqd([automatic(hooks={"MPUB": second_waits})]) as nsqd:
+        writer = client.writer(nsqd, max_body_size=4 + 10 * 14)
+        told: list[int] = []
+        publishing = world.spawn(publish, told)
+        world.eventually(lambda: len(nsqd.received("MPUB")) == 2)
+        outlets = writer._publication()._outlets
+        closing = world.spawn(writer.close, 30)
+        world.eventually(lambda: outlets._closed)
+        go_on.set()
+        assert publishing.join().acknowledged == 20
+        assert told == [20]
+        closing.join()
 
 
 def test_futures(client: Client, world: World) -> None:
