@@ -28,10 +28,24 @@ log = logging.getLogger("gnsqsync.writer")
 
 # A dial that failed is not repeated within so many seconds, by whichever publish.
 _DIAL_PAUSE = 0.25
+# So many seconds after its connect_timeout a dial counts as given up by who began it: killed
+# between two instructions, or still looking up a name.
+_GRACE_SECONDS = 5.0
 
 
 def _log_fields(connection: Connection) -> dict[str, str]:
     return {"nsqd": connection.nsqd_address}
+
+
+@dataclass(frozen=True, slots=True)
+class _Dial:
+    """A connection that somebody is dialling."""
+
+    connection: Connection
+    # Released at its end.
+    over: Latch
+    # When it is over at the latest.
+    due: float
 
 
 @dataclass
@@ -42,8 +56,8 @@ class _Choice:
     news: Latch
     connection: Connection | None = None
     dial: Connection | None = None
-    # Whether somebody else dials one of those that are left.
-    others_dial: bool = False
+    # Others dial one of those that are left: until when that is waited for.
+    others_dial: float | None = None
     # How many nsqds are still to be tried in this round; a dial gets its share of the time.
     untried: int = 1
     dial_aside: list[Connection] = field(default_factory=list)
@@ -80,7 +94,7 @@ class Outlets:
         self._closed = False
         self._nodes = WriterNodes(addresses, policy)
         self._live: dict[Address, Connection] = {}
-        self._dialling: dict[Address, tuple[Connection, Latch]] = {}
+        self._dialling: dict[Address, _Dial] = {}
         self._failures: dict[Address, tuple[float, NSQError]] = {}
         self._tasks: list[Task] = []
         self.ready: tuple[Connection, ...] = ()
@@ -114,8 +128,8 @@ class Outlets:
                     self._spawn(choice.dial, Connection.read)
                     return choice.dial
                 causes.append(error)
-            elif choice.others_dial:
-                choice.news.wait(max(0.0, left))
+            elif choice.others_dial is not None:
+                choice.news.wait(max(0.0, min(deadline, choice.others_dial) - self._now()))
             else:
                 # Each was tried: wait for the first bench to end, unless waiting is no use.
                 causes.extend(error for error in choice.failures if error not in causes)
@@ -138,6 +152,7 @@ class Outlets:
         that meet at a dead nsqd are one dial.
         """
         with self._lock:
+            self._end_overdue()
             choice = _Choice(self._news)
             if self._closed:
                 raise ClosedError("the Writer is closed")
@@ -151,7 +166,8 @@ class Outlets:
                     choice.failures.append(failure)
                     continue
                 if address in self._dialling:
-                    choice.others_dial = True
+                    due = self._dialling[address].due
+                    choice.others_dial = min(choice.others_dial or due, due)
                 elif choice.dial is None:
                     choice.dial = self._new_connection(address)
             if choice.connection is not None and choice.dial is not None:
@@ -164,8 +180,25 @@ class Outlets:
     def _new_connection(self, address: Address) -> Connection:
         """A connection to dial now; holding ``_lock``."""
         connection = Connection(address, self._options, self.runtime, self)
-        self._dialling[address] = (connection, self.runtime.latch())
+        due = self._now() + self._options.connect_timeout + _GRACE_SECONDS
+        self._dialling[address] = _Dial(connection, self.runtime.latch(), due)
         return connection
+
+    def _end_overdue(self) -> None:
+        """Forget dials whose end nobody tells; holding ``_lock``."""
+        now = self._now()
+        for address, dial in list(self._dialling.items()):
+            if dial.due <= now:
+                del self._dialling[address]
+                dial.connection.cut()
+                dial.over.release()
+
+    def _end_dial(self, connection: Connection) -> _Dial | None:
+        """None where it was overdue and forgotten; holding ``_lock``."""
+        dial = self._dialling.get(connection.address)
+        if dial is None or dial.connection is not connection:
+            return None
+        return self._dialling.pop(connection.address)
 
     def _renew_news(self) -> Latch:
         """The one to release behind ``_lock``, which is held."""
@@ -242,19 +275,20 @@ class Outlets:
             failure = error
         finally:
             with self._lock:
-                _, latch = self._dialling.pop(address)
-                if opened and not self._closed:
+                dial = self._end_dial(connection)
+                if opened and dial is not None and not self._closed:
                     live = True
                     self._unproven.add(connection)
                     self._live[address] = connection
                     self._failures.pop(address, None)
                     self._refresh()
-                else:
+                elif dial is not None:
                     self._nodes.failed(address, self._now())
                     if failure is not None:
                         self._failures[address] = (self._now(), failure)
                 news = self._renew_news()
-            latch.release()
+            if dial is not None:
+                dial.over.release()
             # Whoever waits looks again, however it ended.
             news.release()
         if failure is not None:
@@ -263,7 +297,7 @@ class Outlets:
             log.log(level, "%s", failure, extra=_log_fields(connection))
             return failure
         try:
-            if self._closed:
+            if self._closed or not live:
                 connection.close()
                 if not live:
                     # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
@@ -304,10 +338,10 @@ class Outlets:
     def _drop(self, connection: Connection) -> None:
         """Nobody will dial or read it."""
         with self._lock:
-            _, latch = self._dialling.pop(connection.address, (connection, None))
+            dial = self._end_dial(connection)
             news = self._renew_news()
-        if latch is not None:
-            latch.release()
+        if dial is not None:
+            dial.over.release()
             news.release()
         else:
             connection.lose(ConnectionLost("nobody reads it"))
@@ -351,13 +385,14 @@ class Outlets:
         if news is not None:
             self._finder.wait(news, deadline)
         with self._lock:
+            self._end_overdue()
             missing = [a for a in self._nodes.listed if a not in self._live]
             new = [self._new_connection(a) for a in missing if a not in self._dialling]
-            latches = [self._dialling[a][1] for a in missing]
+            dials = [self._dialling[a] for a in missing]
         for connection in new:
             self._dial_aside(connection)
-        for latch in latches:
-            latch.wait(max(0.0, deadline - self._now()))
+        for dial in dials:
+            dial.over.wait(max(0.0, min(deadline, dial.due) - self._now()))
         if not self.is_connected:
             self.pick(deadline, timeout, [])
 
@@ -414,7 +449,7 @@ class Outlets:
         deadline = self._now() + timeout
         with self._lock:
             live = list(self._live.values())
-            dialling = [connection for connection, _ in self._dialling.values()]
+            dialling = [dial.connection for dial in self._dialling.values()]
         for connection in dialling:
             connection.close()
         for connection in live:
@@ -437,8 +472,8 @@ class Outlets:
         self._finder.let_go()
         for connection in list(self._live.values()):
             connection.cut()
-        for connection, _ in list(self._dialling.values()):
-            connection.cut()
+        for dial in list(self._dialling.values()):
+            dial.connection.cut()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted.
@@ -449,8 +484,8 @@ class Outlets:
         self.ready = ()
         for connection in self._live.values():
             connection.abandon()
-        for connection, _ in self._dialling.values():
-            connection.abandon()
+        for dial in self._dialling.values():
+            dial.connection.abandon()
 
     @property
     def published(self) -> int:

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,7 +228,7 @@ def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
 
         def noted(*args: Any) -> Any:
             choice = choose(*args)
-            waiting.append(choice.others_dial and not choice.dial)
+            waiting.append(choice.others_dial is not None and choice.dial is None)
             return choice
 
         outlets._choose = noted  # type: ignore[method-assign]
@@ -262,6 +263,64 @@ def test_a_connection_at_the_deadline(client: Client, world: World) -> None:
             bench.until = benched_until
         world.eventually(writer.publish_async("t", "y").done)
         assert [command.body for command in nsqd.received("PUB")] == [b"y"]
+
+
+class Killed(BaseException):
+    """As KeyboardInterrupt, which a signal handler raises between any two instructions."""
+
+
+@pytest.mark.parametrize("use", ["publish", "connect"])
+def test_a_dial_whose_thread_was_killed_is_forgotten(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    monkeypatch.setattr("gnsqsync.outlets._GRACE_SECONDS", 0.1)
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd, connect_timeout=0.5)
+        outlets = writer._publication()._outlets
+
+        def killed(*args: Any) -> None:
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(outlets, "_open", killed)
+            with pytest.raises(Killed):
+                writer.publish("t", "x")
+        assert len(outlets._dialling) == 1
+        if use == "connect":
+            writer.connect(15)
+        else:
+            # One that waits for it already.
+            writer.publish("t", "x", timeout=15)
+        assert not outlets._dialling
+        assert len(nsqd.connections) == 1
+
+
+def test_a_dial_that_was_forgotten_and_ends_after_all(client: Client, world: World) -> None:
+    """It was slow, by a look-up of its name: it takes nothing from the one that came behind."""
+    go_on = threading.Event()
+
+    def answer_later(connection: scripted.Connection, command: Command) -> None:
+        if len(nsqd.connections) == 1:
+            scripted.wait_until(go_on)(connection)
+        connection.answer(command)
+
+    with ScriptedNsqd([automatic(hooks={"IDENTIFY": answer_later})]) as nsqd:
+        writer = client.writer(nsqd, connect_timeout=60)
+        outlets = writer._publication()._outlets
+        (slow,) = outcomes_of(world, writer, 1)
+        world.eventually(lambda: nsqd.received("IDENTIFY"))
+        (dial,) = outlets._dialling.values()
+        # As if it could not be cut.
+        dial.connection.cut = lambda: None  # type: ignore[method-assign]
+        outlets._dialling[dial.connection.address] = replace(dial, due=0.0)
+        writer.publish("t", "x", timeout=15)
+        (second,) = outlets.connections()
+        del dial.connection.cut
+        go_on.set()
+        assert slow.join() == "OK"
+        world.eventually(lambda: dial.connection.closed)
+        assert outlets.connections() == [second]
+        assert writer.stats().published == 2
 
 
 # -- refusals -------------------------------------------------------------------------------------
