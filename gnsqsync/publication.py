@@ -104,6 +104,8 @@ class Publication:
             if connection.outbox.has_unsent:
                 # Who was writing had less time than we have and left it where it was.
                 connection.outbox.flush(left)
+                if connection.outbox.is_deserted():
+                    connection.cut()
             left = deadline - self._now()
             if connection.exchange.wait_aside(slot, min(left, _LOOK_SECONDS)):
                 return
@@ -162,6 +164,8 @@ class Publication:
             return
         self._outlets.suspect(connection)
         if connection.outbox.take_back(slot):
+            if connection.outbox.is_deserted():
+                connection.cut()
             error: PublishError = NotSent(
                 f"{connection.nsqd_address} took no bytes within {timeout:g} s"
             )

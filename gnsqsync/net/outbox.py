@@ -25,6 +25,10 @@ from gnsqsync.wire import commands
 
 __all__ = ["Outbox", "PublishSlot"]
 
+# For so long (seconds) the right to write is held without a send by somebody who was killed
+# between two instructions. Nothing else takes that long: only an encoder works in between.
+_HELD_SECONDS = 5.0
+
 
 class PublishSlot:
     """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
@@ -125,6 +129,8 @@ class Outbox:
         # Encoded bytes that the kernel did not take yet, and since when it has taken none.
         self._unsent: memoryview | None = None
         self._stalled_since = 0.0
+        # How many sends there were when the right was first seen held, and when that was.
+        self._held: tuple[int, float] | None = None
         # The publishes in the batch of _unsent, and the bytes behind the last of them; for
         # _torn_slots to tell a whole command from a torn one.
         self._batch: Sequence[PublishSlot] = ()
@@ -169,6 +175,20 @@ class Outbox:
             if not emptied:
                 return False
         return not lock.locked()
+
+    def is_deserted(self) -> bool:
+        """Whether who had the right to write is gone without giving it back.
+
+        To be asked now and then by who cannot have sent what waits.
+        """
+        if self._unsent is not None or not self._lock.locked():
+            self._held = None
+            return False
+        held, now = self._held, self._now()
+        if held is None or held[0] != self.sends:
+            self._held = self.sends, now
+            return False
+        return now - held[1] >= _HELD_SECONDS
 
     def send(self, slot: PublishSlot) -> bool:
         """Queue a publish and ``flush``; a shorter way where nothing else waits."""
@@ -339,12 +359,17 @@ class Outbox:
     def close(self, reason: str) -> None:
         """Close the stream and fail what has no answer. By the reading thread, once.
 
-        The stream was shut down before, so a sender that blocks leaves and gives the lock back.
-        What callbacks of futures raise is raised as by ``Answers.end_futures``.
+        The stream was shut down before, so a sender that blocks leaves and gives the lock back;
+        one that was killed does not. What callbacks of futures raise is raised as by
+        ``Answers.end_futures``.
         """
-        with self._lock:
+        locked = not self.is_deserted() and self._lock.acquire(True, _HELD_SECONDS)
+        try:
             self.is_closed = True
             self._stream.close()
+        finally:
+            if locked:
+                self._lock.release()
         raised: BaseException | None = None
         for slot, error in self._lost_slots(reason):
             try:

@@ -300,6 +300,37 @@ def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
     assert isinstance(torn.error, NotSent)
 
 
+def test_a_right_to_write_that_nobody_gives_back() -> None:
+    """As a signal handler leaves it that raises just when a sender has got it."""
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    assert not outbox.is_deserted()
+    outbox._lock.acquire()
+    assert not outbox.is_deserted()
+    kernel.time += 4
+    # Somebody has sent meanwhile, and somebody else has the right now.
+    outbox.sends += 1
+    assert not outbox.is_deserted()
+    kernel.time += 4
+    assert not outbox.is_deserted()
+    kernel.time += 2
+    assert outbox.is_deserted()
+    waiting = slot(FIRST)
+    outbox.submit(waiting, 0.0)
+    outbox.close("cut")
+    assert kernel.is_closed
+    assert outcome(waiting) == "NotSent"
+
+
+def test_a_close_waits_for_a_sender_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqsync.net.outbox._HELD_SECONDS", 0.05)
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    outbox._lock.acquire()
+    outbox.close("gone")
+    assert kernel.is_closed
+
+
 def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -> None:
     from concurrent.futures import Future
 

@@ -323,6 +323,28 @@ def test_a_dial_that_was_forgotten_and_ends_after_all(client: Client, world: Wor
         assert writer.stats().published == 2
 
 
+@pytest.mark.parametrize("timeout", [30, 0.2])
+def test_a_sender_that_was_killed_holds_nobody_up_for_ever(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch, timeout: float
+) -> None:
+    monkeypatch.setattr("gnsqsync.net.outbox._HELD_SECONDS", 0.3)
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd)
+        writer.publish("t", "x")
+        # By an exception just when it had got the right to write.
+        writer._publication().connections()[0].outbox._lock.acquire()
+        tried: list[str] = []
+
+        def publish() -> bool:
+            (task,) = outcomes_of(world, writer, 1, timeout)
+            tried.append(task.join())
+            return tried[-1] == "OK"
+
+        world.eventually(publish)
+        assert timeout < 1 or tried == ["OK"]
+        assert len(nsqd.connections) > 1
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
