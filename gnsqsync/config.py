@@ -101,12 +101,15 @@ def check_duration(
     *,
     also: tuple[float, ...] = (),
     extra: str = "",
+    finite: bool = False,
 ) -> float:
-    """``value`` as float seconds within low..high, or one of ``also``; else ConfigError."""
+    """``value`` as float seconds within low..high, or one of ``also``; else ConfigError.
+
+    ``finite``: not infinity either, as nsqd is told it as a number.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigError(f"{name} is {value!r}; it must be a number of seconds")
-    # nsqd is told this one as a number; what is only waited for may be without end.
-    if name == "defer" and math.isinf(value):
+    if finite and math.isinf(value):
         raise ConfigError(f"{name} is {value!r}; it must be a finite number of seconds")
     if value in also or low <= value <= high:
         return float(value)

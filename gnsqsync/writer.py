@@ -185,7 +185,7 @@ class Writer:
             data = check_body(body, self._max_msg_size)
         if defer is None:
             return commands.pub(topic, data)
-        check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)")
+        check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)", finite=True)
         return commands.dpub(topic, round(defer * 1000), data)
 
     def _check_bodies(self, bodies: list[Any]) -> list[bytes]:

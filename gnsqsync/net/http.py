@@ -160,7 +160,7 @@ class NsqdHTTP(HTTPClient):
         data = check_body(body, self._max_msg_size)
         if defer is not None:
             # nsqd's ceiling is --max-req-timeout, an hour unless changed; it answers INVALID_DEFER.
-            params["defer"] = str(round(check_duration("defer", defer) * 1000))
+            params["defer"] = str(round(check_duration("defer", defer, finite=True) * 1000))
         self._post("/pub", params, data)
 
     def mpub(self, topic: str, bodies: Iterable[bytes | str]) -> None:
