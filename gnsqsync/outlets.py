@@ -245,7 +245,9 @@ class Outlets:
     def leave(self, connection: Connection) -> bool:
         """It cannot store a message now: on the bench. Whether there is another one live."""
         with self._lock:
-            self._nodes.failed(connection.address, self._now())
+            # Not one that came behind it: an OK there would not be told, and it stay benched.
+            if self._live.get(connection.address, connection) is connection:
+                self._nodes.failed(connection.address, self._now())
             return any(address != connection.address for address in self._live)
 
     def pass_over(self, connection: Connection) -> None:

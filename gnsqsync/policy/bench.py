@@ -108,10 +108,12 @@ class WriterNodes:
             self._turn += 1
             able = able[turn:] + able[:turn]
         rest = sorted(able[1:], key=lambda address: address not in live)
-        if able and able[0] not in live and rest and rest[0] in live:
+        if rest and rest[0] in live:
             bench = self._benches[able[0]]
-            bench.until = now + TRIAL
-            bench.on_trial = True
+            # It is to be dialled, or it failed and has acknowledged nothing since.
+            if able[0] not in live or bench.until:
+                bench.until = now + TRIAL
+                bench.on_trial = True
         benched = [address for address in self.listed if address not in able]
         benched.sort(key=lambda address: self._benches[address].until)
         leaving = [address for address in live if address not in self.listed]

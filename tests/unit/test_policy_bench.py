@@ -106,6 +106,24 @@ def test_one_publish_tries_a_node_that_comes_back_while_the_others_stay_away(pol
     assert 0.5 <= nodes.failed(A, now) - now <= 1.0
 
 
+@pytest.mark.parametrize("policy", ["failover", "round_robin"])
+def test_one_publish_tries_a_live_node_that_hung(policy: str) -> None:
+    """It kept its connection, but a publish there had no answer."""
+    nodes = writer(A, B, policy=policy)
+    live = {A, B}
+    until = nodes.failed(A, 0.0)
+    firsts = [nodes.candidates(until, live)[0] for _ in range(10)]
+    assert firsts.count(A) == 1
+    # It hangs still: that is a failure after the first bench, so the next one is longer.
+    again = nodes.failed(A, until + 1.0)
+    assert 0.5 <= again - (until + 1.0) <= 1.0
+    assert [nodes.candidates(again - 0.1, live)[0] for _ in range(4)] == [B] * 4
+    assert A in [nodes.candidates(again, live)[0] for _ in range(2)]
+    nodes.ok(A, again + 0.1)
+    firsts = [nodes.candidates(again + 0.2, live)[0] for _ in range(4)]
+    assert firsts.count(A) == (4 if policy == "failover" else 2)
+
+
 def test_without_a_live_alternative_nobody_is_kept_waiting() -> None:
     nodes = writer(A, B, policy="failover")
     assert [nodes.candidates(0.0, ()) for _ in range(4)] == [[A, B]] * 4
