@@ -11,7 +11,8 @@ __all__ = ["at_exit", "not_at_exit"]
 
 log = logging.getLogger("gnsqsync")
 
-_open: dict[int, WeakMethod[Callable[[], object]]] = {}
+# A set that keeps its order. Those of objects that are gone are equal to themselves only.
+_open: dict[WeakMethod[Callable[[], object]], None] = {}
 _once: dict[str, object] = {}
 
 
@@ -24,17 +25,20 @@ def at_exit(method: Callable[[], object]) -> None:
     token = object()
     if _once.setdefault("installed", token) is token:
         atexit.register(_close_all)
-    reference = WeakMethod(method)
-    _open[id(method.__self__)] = reference  # type: ignore[attr-defined]
+    # Who was forgotten without a close has no other end.
+    for known in list(_open):
+        if known() is None:
+            _open.pop(known, None)
+    _open[WeakMethod(method)] = None
 
 
 def not_at_exit(method: Callable[[], object]) -> None:
     """It was closed in time."""
-    _open.pop(id(method.__self__), None)  # type: ignore[attr-defined]
+    _open.pop(WeakMethod(method), None)
 
 
 def _close_all() -> None:
-    for reference in list(_open.values()):
+    for reference in list(_open):
         method = reference()
         if method is None:
             continue

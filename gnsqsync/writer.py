@@ -33,6 +33,8 @@ __all__ = ["Writer"]
 
 # Seconds for publishes under way at the end of the interpreter.
 _EXIT_SECONDS = 2.0
+# Of a process that has not published yet.
+_NO_STATS = WriterStats(connections=(), published=0, refused=0, not_sent=0, outcome_unknown=0)
 
 
 class Writer:
@@ -246,8 +248,13 @@ class Writer:
         return publication is not None and publication.is_connected
 
     def stats(self) -> WriterStats:
-        """Counters and connections of this process at this moment."""
-        return self._publication().stats()
+        """Counters and connections of this process at this moment. ClosedError after ``close()``.
+
+        Any thread may ask: it begins nothing, so that greenlets stay where they publish first.
+        """
+        publication = self._by_process.get(os.getpid())
+        self._check_open()
+        return publication.stats() if publication is not None else _NO_STATS
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for publishes under way, close every connection, end every thread. Repeatable.
@@ -280,14 +287,16 @@ class Writer:
         publication = self._by_process.get(os.getpid())
         if publication is None:
             publication = self._begin()
+        self._check_open()
+        return publication
+
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the Writer is closed; make a new one to publish again")
-        return publication
 
     def _begin(self) -> Publication:
         """The first use in this process. Two threads may race; dict.setdefault lets one win."""
-        if self._closed:
-            raise ClosedError("the Writer is closed; make a new one to publish again")
+        self._check_open()
         runtime = choose(self._runtime_choice)
         mine = Publication(
             self._addresses,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Writer
+from gnsqsync import Writer, lifecycle
 from gnsqsync.errors import (
     BadBody,
     ClosedError,
@@ -28,6 +28,7 @@ from gnsqsync.errors import (
 )
 from gnsqsync.net.connection import Connection
 from gnsqsync.programs import publish_all
+from gnsqsync.stats import WriterStats
 from tests.component.conftest import Client, address
 from tests.support import scripted
 from tests.support.counting import CountingRuntime
@@ -636,6 +637,36 @@ def test_a_writer_that_is_forgotten_keeps_no_connection(
             assert future.exception(0) is None
         go_on.set()
         world.eventually(lambda: gc.collect() >= 0 and threading.active_count() <= before)
+
+
+def test_nothing_stays_of_writers_that_were_forgotten(client: Client, world: World) -> None:
+    def use_one() -> None:
+        Writer(address(nsqd), runtime=world.runtime).publish("t", "x")
+        gc.collect()
+
+    with ScriptedNsqd() as nsqd:
+        use_one()
+        before = len(lifecycle._open)
+        for _ in range(10):
+            use_one()
+        assert len(lifecycle._open) <= before
+
+
+# -- stats ----------------------------------------------------------------------------------------
+
+
+def test_stats_before_the_first_publish_begin_nothing(client: Client, world: World) -> None:
+    """They may be asked by a thread that serves metrics, where no greenlet must be bound."""
+    told: list[WriterStats] = []
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd)
+        thread = threading.Thread(target=lambda: told.append(writer.stats()))
+        thread.start()
+        thread.join()
+        assert told == [WriterStats((), 0, 0, 0, 0)]
+        assert not writer.is_connected
+        writer.publish("t", "x", timeout=15)
+        assert writer.stats().published == 1
 
 
 # -- pickling -------------------------------------------------------------------------------------
