@@ -197,7 +197,8 @@ class Outbox:
             self.slots.append(slot)
             return self.flush()
         try:
-            if self.is_closed or self.broken is not None:
+            # Who had the lock before may have left a part of a command since the look at it.
+            if self.is_closed or self.broken is not None or self._unsent is not None:
                 self.slots.append(slot)
                 return False
             # Before the write, so that no answer can overtake its slot.

@@ -165,6 +165,27 @@ def test_who_finds_the_lock_taken_leaves_and_the_holder_looks_again() -> None:
     assert list(outbox.pending) == [first, second]
 
 
+def test_a_rest_that_another_one_leaves_just_before_the_lock_goes_first() -> None:
+    kernel = Kernel(room=4)
+    outbox = outbox_on(kernel)
+    lock = outbox._lock
+
+    class Late:
+        release, locked = lock.release, lock.locked
+
+        def acquire(self, *how: Any) -> bool:
+            outbox._lock = lock
+            outbox.submit(slot(FIRST), 0.0)
+            return lock.acquire(*how)
+
+    outbox._lock = Late()  # type: ignore[assignment]
+    assert not outbox.send(slot(SECOND))
+    assert kernel.taken == FIRST[:4]
+    kernel.room = 1000
+    outbox.flush()
+    assert kernel.taken == FIRST + SECOND
+
+
 def test_what_waits_shares_a_send() -> None:
     kernel = Kernel()
     outbox = outbox_on(kernel, RdyLevel(adaptive=False))
