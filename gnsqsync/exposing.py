@@ -7,6 +7,7 @@ where metrics are wanted.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,11 @@ class Exposed:
         for name, writer in writers().items():
             self._metrics.watch(writer, name)
         port = self._port + number if self._port else 0
+        if port > 65535:
+            raise ConfigError(
+                f"metrics at {self._host}:{port}: ports end with 65535; as each process takes the"
+                " next one, give one that is lower"
+            )
         try:
             server, thread = start_http_server(
                 port, addr=self._host, registry=self._metrics.registry
@@ -80,7 +86,8 @@ class Exposed:
 
 def _parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    # int() takes other digits, too, and refuses what isdigit() has of them.
+    if re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:
         raise ConfigError(f"the metrics address is {address!r}; it must be PORT or HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import sys
 from typing import Any
 
@@ -28,7 +29,8 @@ def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -
     """A number of messages; says what -n means here to those who meant the address."""
     if value is None:
         return None
-    if not value.isdigit() or int(value) < 1:
+    # int() refuses other digits, such as ², and numbers of thousands of them.
+    if re.fullmatch("0*[1-9][0-9]{,17}", value) is None:
         raise click.BadParameter(
             f"{value!r} is not a number of messages; -n counts messages here, as in Unix tail"
             " (an address goes to --nsqd-tcp-address)"

@@ -16,7 +16,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gnsqsync import Message, Reader, Writer
-from gnsqsync.errors import NotSent
+from gnsqsync.errors import ConfigError, NotSent
+from gnsqsync.exposing import Exposed
 from gnsqsync.prometheus import Metrics
 from tests.integration.conftest import address
 from tests.support.servers import Pool, Server, unique
@@ -222,6 +223,13 @@ def test_a_method_of_a_watched_writer_holds_it_and_no_longer(
         assert forgotten.wait(30)
     finally:
         gc.enable()
+
+
+def test_a_process_that_has_no_port_left() -> None:
+    exposed = Exposed("65535")
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:65536: ports end with 65535"):
+        with exposed.serve([], 1, print):
+            pass
 
 
 # -- the names -----------------------------------------------------------------------------------
