@@ -1,4 +1,4 @@
-"""Lines for people on standard output, which may be a pipe whose reader has left, or closed.
+"""Lines for people on standard output, which may be full, closed, or a pipe whose reader has left.
 
 Knows no command and no framework.
 """
@@ -7,10 +7,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol, TextIO
 
-__all__ = ["Output", "nowhere", "replace_closed", "say", "send_nowhere"]
+from gnsqsync.errors import NSQError
+
+__all__ = [
+    "CannotWrite",
+    "Output",
+    "nowhere",
+    "replace_closed",
+    "say",
+    "send_nowhere",
+    "told_when_full",
+]
+
+
+class CannotWrite(NSQError):
+    """Standard output takes nothing any more; as a rule a disk is full."""
 
 
 class Output(Protocol):
@@ -25,12 +41,30 @@ def say(output: Output, text: str) -> None:
     """Write a line now, also into a pipe. A reader that left is no error.
 
     As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays.
+    CannotWrite for what else goes wrong.
     """
     try:
-        output.write(f"{text}\n")
-        output.flush()
+        with told_when_full(output):
+            output.write(f"{text}\n")
+            output.flush()
     except BrokenPipeError:
         send_nowhere(output)
+
+
+@contextmanager
+def told_when_full(output: Output) -> Iterator[None]:
+    """CannotWrite instead of an OSError inside of it, but for a reader that left.
+
+    It should flush: what is still buffered then goes nowhere.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        send_nowhere(output)
+        why = error.strerror or error
+        raise CannotWrite(f"cannot write to standard output: {why}") from error
 
 
 @cache

@@ -21,6 +21,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gnsqsync.output import told_when_full
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Self = TypeVar("Self", bound="Scope")
 
@@ -218,8 +220,9 @@ class Flag:
         return self._future.done()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was set before ``seconds`` were over."""
-        return bool(wait([self._future], seconds).done)
+        """Whether it was set before ``seconds`` were over, or a day."""
+        # Infinity would overflow.
+        return bool(wait([self._future], min(seconds, 86400.0)).done)
 
 
 class Counting(Scope):
@@ -267,8 +270,10 @@ class Counting(Scope):
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on stdout."""
-    click.echo(json.dumps(value))
+    """One line of JSON on stdout. CannotWrite when that is full."""
+    with told_when_full(sys.stdout):
+        click.echo(json.dumps(value))
+        sys.stdout.flush()
 
 
 def size_text(count: int) -> str:

@@ -24,7 +24,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.output import say
+from gnsqsync.output import CannotWrite, say
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
 # published at once and lines which stream in are published in batches.
@@ -105,8 +105,8 @@ Example: printf 'one\\ntwo\\n' | gnsqsync pub orders
 
 --json prints one object: topic, published, bytes, empty_lines_skipped, seconds, error (or null).
 
-Exit codes: 0 nsqd has accepted every line; 1 it has not, see the counts; 2 wrong usage; 128 and the
-signal's number when one stopped it.
+Exit codes: 0 nsqd has accepted every line; 1 it has not, see the counts, or these cannot be
+printed; 2 wrong usage; 128 and the signal's number when one stopped it.
 """,
 )
 @click.argument("topic")
@@ -190,7 +190,11 @@ def pub(
                 failure = error
     if file != "-":
         os.close(descriptor)
-    _report(topic, counts, time.monotonic() - began, failure, as_json)
+    try:
+        _report(topic, counts, time.monotonic() - began, failure, as_json)
+    except CannotWrite as error:
+        if failure is None:
+            failure = NSQError(f"{counts.published:,} messages published to {topic}, then: {error}")
     if failure is not None:
         raise failure
     return 0 if signals.received is None else 128 + signals.received

@@ -15,7 +15,9 @@ from rich.text import Text
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, print_json, show_log
-from gnsqsync.errors import NSQError
+from gnsqsync.config import check_channel, check_topic
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.output import told_when_full
 
 # The numbers of a channel: key in our JSON, attribute in nsqd's, heading in the table.
 CHANNEL_NUMBERS = (
@@ -63,9 +65,13 @@ class Source:
                 servers.append({"kind": "nsqlookupd", "address": lookupd.url, "error": error})
                 addresses.update(dict.fromkeys(nodes))
             for address in addresses:
-                if address not in self._nsqds:
-                    self._nsqds[address] = NsqdHTTP(address)
-            clients = [self._nsqds[address] for address in addresses]
+                try:
+                    if address not in self._nsqds:
+                        self._nsqds[address] = NsqdHTTP(address)
+                except ConfigError as wrong:
+                    # As an nsqd may register itself; the others are asked.
+                    servers.append({"kind": "nsqd", "address": address, "error": str(wrong)})
+            clients = [self._nsqds[address] for address in addresses if address in self._nsqds]
             answers = list(pool.map(self._stats, clients))
         topics: dict[str, Row] = {}
         for client, (stats, error) in zip(clients, answers, strict=True):
@@ -206,6 +212,11 @@ def stat(
     exit code is 1 when no nsqd answered.
     """
     show_log(verbose)
+    # Or each nsqd that is asked would seem to have refused them.
+    if topic is not None:
+        check_topic(topic)
+    if channel is not None:
+        check_channel(channel)
     source = Source(nsqds, lookupd_http_addresses, topic, channel)
     try:
         if once:
@@ -250,13 +261,13 @@ def _watch(source: Source, interval: float, as_json: bool) -> None:
 def _print(servers: list[Row], topics: list[Row], as_json: bool, console: Console) -> None:
     if as_json:
         print_json({"time": round(time.time(), 3), "servers": servers, "topics": topics})
-        sys.stdout.flush()
     elif sys.stdout.isatty():
         console.print(render(servers, topics))
     else:
-        for line in plain_lines(servers, topics):
-            click.echo(line)
-        sys.stdout.flush()
+        with told_when_full(sys.stdout):
+            for line in plain_lines(servers, topics):
+                click.echo(line)
+            sys.stdout.flush()
 
 
 def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the management commands have in common: output that may be closed.
+"""What the management commands have in common: output that may be closed or full.
 
 Knows no single command.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
-from gnsqsync.output import replace_closed
+from gnsqsync.output import CannotWrite, replace_closed
 
 __all__ = ["NSQCommand"]
 
@@ -20,3 +20,10 @@ class NSQCommand(BaseCommand):
     def __init__(self, *args: Any, **options: Any) -> None:
         replace_closed()
         super().__init__(*args, **options)
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """As Django's own; CommandError, which is one sentence, where standard output is full."""
+        try:
+            return super().execute(*args, **options)
+        except CannotWrite as error:
+            raise CommandError(str(error)) from error

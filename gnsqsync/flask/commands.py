@@ -16,7 +16,7 @@ from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
-from gnsqsync.output import replace_closed, say
+from gnsqsync.output import CannotWrite, replace_closed, say
 from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["commands_of"]
 
 def commands_of(nsq: NSQ) -> AppGroup:
     """The group ``nsq`` for the applications of this extension object."""
-    group = AppGroup(
+    group = _Group(
         "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
     )
 
@@ -137,13 +137,13 @@ def commands_of(nsq: NSQ) -> AppGroup:
             messages: list[bytes | str] = [*map(os.fsencode, bodies)] or [*lines_of(sys.stdin)]
             for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
                 accepted += more
+            _say(f"{accepted} published to {topic}")
         except NSQError as error:
             text = str(error)
             # Also where the fault is ours: who runs it again is not to publish those twice.
             if accepted or isinstance(error, PublishError):
                 text = f"{accepted} published to {topic}, then: {text}"
             raise click.ClickException(text) from error
-        _say(f"{accepted} published to {topic}")
 
     @group.command("stat")
     @click.argument("topic", required=False)
@@ -173,6 +173,14 @@ def commands_of(nsq: NSQ) -> AppGroup:
             raise click.ClickException("; ".join(failures))
 
     return group
+
+
+class _Group(AppGroup):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CannotWrite as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:

@@ -6,19 +6,23 @@ import base64
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsqsync import NsqdHTTP
-from gnsqsync.cli.common import OnceAMinute
+from gnsqsync import LookupdHTTP, NsqdHTTP
+from gnsqsync.cli.common import Flag, OnceAMinute
 from gnsqsync.cli.demo import failing_numbers
 from gnsqsync.cli.demo_lines import read_lines, verify
 from tests.support.servers import Server, Site, unique
@@ -137,12 +141,18 @@ def test_each_help_has_an_example(name: str) -> None:
         ("pub", "no spaces"),
         ("tail", "no spaces"),
         ("tail", "t", "-n", "127.0.0.1:4150"),
+        # Digits for isdigit(), and none for int(); and more than int() reads.
+        ("tail", "t", "-n", "²"),
+        ("tail", "t", "-n", "9" * 5000),
         ("tail", "t", "--snappy", "--deflate"),
         ("consume", "t", "c", "no_colon"),
         ("consume", "t", "c", "no_such_module:handle"),
         ("consume", "t", "c", "os:no_such_function"),
         ("consume", "t", "c", "os:sep"),
+        ("consume", "t", "c", "os:remove", "--metrics-address", "²"),
         ("stat", "-n", "ftp://x"),
+        ("stat", "no spaces", "--once"),
+        ("stat", "t", "-c", "no spaces", "--once"),
         ("demo", "/no/such/file"),
     ],
 )
@@ -294,7 +304,6 @@ def test_tail_as_json_by_discovery_until_a_signal(site: Site) -> None:
 @contextlib.contextmanager
 def site_lookup(site: Site, lookupd: Server, topic: str) -> Iterator[None]:
     """Entered when the nsqlookupd knows who has the topic."""
-    from gnsqsync import LookupdHTTP
     from gnsqsync.errors import HTTPError
 
     def is_known() -> bool:
@@ -434,6 +443,28 @@ def test_stat_adds_up_nsqds_and_shows_those_that_fail(site: Site) -> None:
     assert "refused" in errors[2]
 
 
+def test_stat_beside_an_nsqd_that_registers_nonsense(site: Site) -> None:
+    lookupd = site.own_nsqlookupd()
+    nsqd, topic = site.own_nsqd(f"-lookupd-tcp-address={tcp(lookupd)}"), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.pub(topic, b"x")
+    info = {"broadcast_address": "other", "hostname": "other", "version": "1.3.0"}
+    body = json.dumps({**info, "tcp_port": 4150, "http_port": 70000}).encode()
+    with (
+        socket.create_connection(lookupd.tcp_address, TIMEOUT) as other,
+        LookupdHTTP(lookupd.http_address) as asked,
+    ):
+        other.sendall(b"  V1IDENTIFY\n" + struct.pack(">I", len(body)) + body)
+        site.eventually(lambda: len(asked.nodes()) == 2)
+        result = run("stat", "--once", "--json", "-l", http(lookupd))
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert [found["topic"] for found in answer["topics"]] == [topic]
+    errors = {server["address"]: server["error"] for server in answer["servers"]}
+    assert "65535" in errors.pop("other:70000")
+    assert [*errors.values()] == [None, None]
+
+
 def test_stat_of_nobody() -> None:
     result = run("stat", "-n", "127.0.0.1:1", "--once")
     assert result.returncode == 1
@@ -536,6 +567,15 @@ def test_which_lines_of_the_demo_fail() -> None:
     assert failing_numbers(1000) == {*range(301, 306), *range(701, 706)}
     assert failing_numbers(1) == {1}
     assert max(failing_numbers(3)) <= 3
+
+
+def test_a_wait_without_end() -> None:
+    flag = Flag()
+    # Meanwhile the wait begins; where it does not, it ends at once.
+    timer = threading.Timer(0.2, flag.set)
+    timer.start()
+    assert flag.wait(math.inf)
+    timer.join()
 
 
 def test_a_warning_is_shown_once_a_minute() -> None:

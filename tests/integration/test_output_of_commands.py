@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -213,7 +214,47 @@ def test_nan_is_wrong_usage(
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+NEEDS_FULL = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="needs a device that is full"
+)
+
+
+@NEEDS_FULL
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD"),
+        (*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD", "--json"),
+        (*CLI, "stat", "--once", "-n", "HTTP"),
+        # It does not go on without --once.
+        (*CLI, "stat", "-n", "HTTP"),
+        (*CLI, "stat", "-n", "HTTP", "--json"),
+        (*MANAGE, "nsq_publish", "TOPIC", "one", "two"),
+        (*MANAGE, "nsq_stat"),
+        (*MANAGE, "nsq_consume", "--list"),
+        (*NSQ, "publish", "TOPIC", "one", "two"),
+        (*NSQ, "stat", "--json"),
+        (*NSQ, "consume", "--list"),
+    ],
+    ids=" ".join,
+)
+def test_full_output_is_one_sentence(commands: Commands, words: tuple[str, ...]) -> None:
+    """And what was published is told there."""
+    (commands.folder / "bodies").write_text("one\ntwo\n")
+    with NsqdHTTP(url(commands.nsqd)) as http:
+        # There is something to show.
+        http.create_topic(unique("output"))
+    places = {"TOPIC": commands.topic, "NSQD": address(commands.nsqd), "HTTP": url(commands.nsqd)}
+    code, said = commands(*(places.get(word, word) for word in words), redirected=">/dev/full")
+    assert code == 1
+    assert "cannot write to standard output: No space left" in said
+    assert len(said.splitlines()) == 1
+    if "TOPIC" in words:
+        assert re.search(rf"2 (messages )?published to {commands.topic}, then: ", said)
+        assert commands.published() == 2
+
+
+@NEEDS_FULL
 @pytest.mark.parametrize(
     ("redirected", "why"), [(">/dev/full", "No space left"), (">&-", "standard output is closed")]
 )

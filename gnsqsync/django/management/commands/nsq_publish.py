@@ -49,6 +49,7 @@ class Command(NSQCommand):
             writer = get_writer(alias)
             for more in publish_all(writer, topic, bodies, defer=options["defer"], timeout=timeout):
                 accepted += more
+            say(self.stdout, f"{accepted} published to {topic}")
         except (NSQError, ImproperlyConfigured) as error:
             text = str(error)
             # Also where the fault is ours: who runs it again is not to publish those twice.
@@ -57,4 +58,3 @@ class Command(NSQCommand):
             raise CommandError(text) from error
         finally:
             close_writers()
-        say(self.stdout, f"{accepted} published to {topic}")
