@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import gevent.event
 import pytest
 
 from gnsqsync import Writer, lifecycle
@@ -421,6 +422,16 @@ def test_how_many_of_publish_many_were_confirmed_before_a_close(
         assert publishing.join().acknowledged == 20
         assert told == [20]
         closing.join()
+
+
+def test_a_future_that_gevent_waits_for() -> None:
+    """As the guide has it, for a process that is not patched."""
+    with ScriptedNsqd() as nsqd, Writer(address(nsqd), runtime="gevent") as writer:
+        published = gevent.event.Event()
+        future = writer.publish_async("orders", b"{}")
+        future.add_done_callback(lambda future: published.set())
+        assert published.wait(60)
+        assert future.result(0) is None
 
 
 def test_futures(client: Client, world: World) -> None:
