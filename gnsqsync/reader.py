@@ -369,21 +369,19 @@ class Reader:
             check_duration("max_idle", max_idle)
         if self._setup.handler is not None:
             raise ConfigError("this Reader has a handler; batches() is for one without")
+        limit: float = self._setup.flow.initial_max_in_flight
+        if self._run is not None:
+            # It may have been lowered for a while. With max_idle a list need not be full to end,
+            # and in a group the others may have it all now.
+            waits = max_idle is None and self._setup.together is None
+            limit = max(limit, self._run.subscription.max_in_flight) if waits else math.inf
+        if max_messages > limit:
+            raise ConfigError(
+                f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could never"
+                " be full"
+            )
         if self._run is None:
-            if max_messages > self._setup.flow.initial_max_in_flight:
-                raise ConfigError(
-                    f"max_messages is {max_messages}, but max_in_flight is"
-                    f" {self._setup.flow.initial_max_in_flight}: a list could never be full"
-                )
             self.start(block=False)
-        elif self._setup.together is None:
-            # In a group, other Readers may have it all now.
-            limit = self._running().subscription.max_in_flight
-            if max_messages > limit > 0:
-                raise ConfigError(
-                    f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could"
-                    " never be full"
-                )
         return self._pull(max_messages, max_wait, math.inf if max_idle is None else max_idle)
 
     def _pull(self, max_messages: int, max_wait: float, max_idle: float) -> Iterator[list[Message]]:

@@ -157,7 +157,10 @@ def test_finish_needs_a_reader_that_was_started(client: Client) -> None:
 
 def test_a_list_larger_than_max_in_flight_is_told_of_a_started_reader(client: Client) -> None:
     with ScriptedNsqd() as nsqd, client.reader(None, nsqd, max_in_flight=10) as reader:
+        with pytest.raises(ConfigError, match="max_messages is 11, but max_in_flight is 10"):
+            reader.batches(11, 1.0)
+        # Lowered for a while, and raised.
         reader.set_max_in_flight(5)
-        with pytest.raises(ConfigError, match="max_messages is 6, but max_in_flight is 5"):
-            reader.batches(6, 1.0)
-        reader.batches(5, 1.0)
+        reader.batches(10, 1.0)
+        reader.set_max_in_flight(20)
+        reader.batches(20, 1.0)
