@@ -151,8 +151,8 @@ class Outlets:
         A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
         that meet at a dead nsqd are one dial.
         """
+        self._end_overdue()
         with self._lock:
-            self._end_overdue()
             choice = _Choice(self._news)
             if self._closed:
                 raise ClosedError("the Writer is closed")
@@ -185,13 +185,17 @@ class Outlets:
         return connection
 
     def _end_overdue(self) -> None:
-        """Forget dials whose end nobody tells; holding ``_lock``."""
+        """Forget dials whose end nobody tells."""
+        if not self._dialling:
+            return
         now = self._now()
-        for address, dial in list(self._dialling.items()):
-            if dial.due <= now:
-                del self._dialling[address]
-                dial.connection.cut()
-                dial.over.release()
+        with self._lock:
+            overdue = [dial for dial in self._dialling.values() if dial.due <= now]
+            for dial in overdue:
+                del self._dialling[dial.connection.address]
+        for dial in overdue:
+            dial.connection.cut()
+            dial.over.release()
 
     def _end_dial(self, connection: Connection) -> _Dial | None:
         """None where it was overdue and forgotten; holding ``_lock``."""
@@ -386,8 +390,8 @@ class Outlets:
             news = None if self._nodes.listed else self._news
         if news is not None:
             self._finder.wait(news, deadline)
+        self._end_overdue()
         with self._lock:
-            self._end_overdue()
             missing = [a for a in self._nodes.listed if a not in self._live]
             new = [self._new_connection(a) for a in missing if a not in self._dialling]
             dials = [self._dialling[a] for a in missing]
