@@ -143,6 +143,8 @@ class Outlets:
             if self._now() >= deadline:
                 for connection in self.connections():
                     return connection
+                # Dials of others may have failed just now.
+                causes.extend(error for error in self._failed_since(since) if error not in causes)
                 self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
 
     def _choose(self, since: float) -> _Choice:
@@ -203,6 +205,12 @@ class Outlets:
         if dial is None or dial.connection is not connection:
             return None
         return self._dialling.pop(connection.address)
+
+    def _failed_since(self, since: float) -> list[NSQError]:
+        """What came of the last dials of the listed nsqds, by whomever."""
+        with self._lock:
+            known = [self._failures.get(address) for address in self._nodes.listed]
+        return [failed[1] for failed in known if failed is not None and failed[0] >= since]
 
     def _renew_news(self) -> Latch:
         """The one to release behind ``_lock``, which is held."""
