@@ -27,7 +27,7 @@ def check_named_tests(cell: str) -> None:
 def check_test_exists(name: str) -> None:
     """AssertionError when ``tests/folder/test_file.py::test_name`` is not the name of a test."""
     path, _, function = name.partition("::")
-    assert re.fullmatch(r"tests/\w+/test_\w+\.py", path), name
+    assert re.fullmatch(r"tests/(\w+/)+test_\w+\.py", path), name
     assert (ROOT / path).is_file(), name
     assert function in functions_of(path), name
 
