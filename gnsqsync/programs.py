@@ -5,6 +5,7 @@ Knows no framework and no command line: options come as values, lines go to a fu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
@@ -17,7 +18,14 @@ from gnsqsync.stats import ReaderStats
 from gnsqsync.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.writer import Writer
 
-__all__ = ["lines_of", "publish_all", "run_consumers", "table", "topics_of"]
+__all__ = [
+    "bodies_of",
+    "failure_of",
+    "publish_all",
+    "run_consumers",
+    "table",
+    "topics_of",
+]
 
 # Messages of an MPUB.
 _BATCH = 200
@@ -101,7 +109,7 @@ def _run(
     return ending.exit_code
 
 
-def lines_of(file: TextIO | None) -> list[bytes]:
+def _lines_of(file: TextIO | None) -> list[bytes]:
     """The lines of standard input without their ends, and without the empty ones.
 
     ConfigError for None: it was closed before the program began.
@@ -110,6 +118,21 @@ def lines_of(file: TextIO | None) -> list[bytes]:
         raise ConfigError("standard input is closed: give the messages as arguments")
     lines = (line.rstrip(b"\r\n") for line in file.buffer)
     return [line for line in lines if line]
+
+
+def bodies_of(typed: Iterable[str], file: TextIO | None) -> list[bytes | str]:
+    """The arguments as the bytes that were typed, UTF-8 or not; or else the lines of ``file``."""
+    return [*map(os.fsencode, typed)] or [*_lines_of(file)]
+
+
+def failure_of(error: Exception, accepted: int, topic: str) -> str:
+    """Why ``publish_all`` ended, with how many messages nsqd has accepted before.
+
+    Also where the fault is ours: who runs it again is not to publish those twice.
+    """
+    if accepted or isinstance(error, PublishError):
+        return f"{accepted} published to {topic}, then: {error}"
+    return str(error)
 
 
 def publish_all(

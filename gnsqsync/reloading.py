@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnsqsync.runtime import Event, choose
-from gnsqsync.supervisor import Place, tell_terminal
+from gnsqsync.supervisor import ESCALATION, Place, tell_terminal
 
 __all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 
@@ -184,8 +184,7 @@ class _Reloader:
         sent = 0
         while self._child.poll() is None:
             if sent < max(1, self._asked):
-                numbers = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
-                self._child.send_signal(numbers[min(sent, 2)])
+                self._child.send_signal(ESCALATION[min(sent, 2)])
                 sent += 1
             if self._runtime.now() >= deadline:
                 self._child.kill()

@@ -250,6 +250,11 @@ class RunningReader:
         for connection in touched:
             connection.outbox.flush(1.0)
 
+    def _give_back_late(self) -> None:
+        """For what was queued during a stop, perhaps behind the word that ends the workers."""
+        self._give_back()
+        self.dispatch.stop()
+
     def _give_back_all(self) -> None:
         """REQ 0 for what nobody will answer any more; closing the connections writes it."""
         for connection in self.subscription.connections():
@@ -308,9 +313,7 @@ class RunningReader:
     def relieve(self) -> None:
         self.dispatch.relieve()
         if self._stopping:
-            # What it put back may stand behind the word that ends the workers.
-            self._give_back()
-            self.dispatch.stop()
+            self._give_back_late()
 
     def on_settled(self) -> None:
         """Something may have ended that a stop or a removal waits for."""
@@ -334,9 +337,7 @@ class RunningReader:
             connection.requeue_quietly(message, 0)
         connection.outbox.flush(1.0)
         if self._stopping:
-            # What it put back may stand behind the word that ends the workers.
-            self._give_back()
-            self.dispatch.stop()
+            self._give_back_late()
         self.on_settled()
 
     def add_lookupd(self, url: str) -> None:
@@ -369,8 +370,7 @@ class RunningReader:
         if self._stopping:
             # They crossed with our CLS, or the stop has looked into the queue before the put.
             connection.hands_over = False
-            self._give_back()
-            self.dispatch.stop()
+            self._give_back_late()
         elif not connection.hands_over:
             # They crossed with the CLS of remove_nsqd().
             self._take_back(connection)

@@ -25,6 +25,7 @@ from gnsqsync.runtime import choose
 from gnsqsync.stats import StopResult
 
 __all__ = [
+    "ESCALATION",
     "Ending",
     "Place",
     "StopFlag",
@@ -36,6 +37,8 @@ __all__ = [
 
 log = logging.getLogger("gnsqsync.supervisor")
 
+# What a supervised process is sent: it stops, is forced, and is killed.
+ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
 # How often somebody who waits for a signal wakes up: Python runs the handler of one that comes
 # just before the main thread goes to sleep only at the next wake-up.
 _WAKE_SECONDS = 1.0
@@ -66,6 +69,11 @@ class Place:
     def below(cls, parent: int, number: int = 0) -> Place:
         """That of a process which ``parent`` supervises."""
         return cls(number, parent, (signal.SIGTERM,), signal.SIGQUIT)
+
+    @property
+    def handled(self) -> tuple[signal.Signals, ...]:
+        """All signals that have a meaning here; what forces, if any, is handled before the rest."""
+        return self.signals if self.force is None else (self.force, *self.signals)
 
     @property
     def is_orphan(self) -> bool:
@@ -142,9 +150,7 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        place = self._place
-        # What forces comes second, so its handler is there first.
-        for number in (*filter(None, (place.force,)), *place.signals):
+        for number in self._place.handled:
             try:
                 self._before[number] = signal.signal(number, self._handle)
             except ValueError:
@@ -275,7 +281,6 @@ class _Supervisor:
         self._run = run
         self._stop_timeout = stop_timeout
         self._place = place
-        self._signals = (*filter(None, (place.force,)), *place.signals)
         self._before_fork = before_fork
         runtime = choose(None)
         self._now = runtime.now
@@ -288,7 +293,7 @@ class _Supervisor:
     def run(self) -> int:
         before: dict[int, Any] = {}
         try:
-            for number in (*self._signals, signal.SIGCHLD):
+            for number in (*self._place.handled, signal.SIGCHLD):
                 before[number] = signal.signal(number, self._note)
         except ValueError:
             raise ConfigError("several processes need the main thread") from None
@@ -333,7 +338,7 @@ class _Supervisor:
         child.at = self._now()
         parent = os.getpid()
         # A signal for the child must not meet our handlers, which it inherits.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._signals, signal.SIGTERM})
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._place.handled, signal.SIGTERM})
         try:
             child.pid = os.fork()
         except OSError as error:
@@ -370,7 +375,7 @@ class _Supervisor:
             if number == self._place.force:
                 self._ask(signal.SIGQUIT)
             elif number != signal.SIGCHLD and not (self._asked and self._place.force):
-                self._ask((signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)[min(self._asked, 2)])
+                self._ask(ESCALATION[min(self._asked, 2)])
 
     def _ask(self, number: signal.Signals) -> None:
         self._asked += 1

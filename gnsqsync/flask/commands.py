@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,18 @@ from flask import Flask, current_app
 from flask.cli import AppGroup
 
 from gnsqsync.config import check_topic
-from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.errors import NSQError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
 from gnsqsync.output import CannotWrite, replace_closed, say
-from gnsqsync.programs import lines_of, publish_all, run_consumers, table, topics_of
+from gnsqsync.programs import (
+    bodies_of,
+    failure_of,
+    publish_all,
+    run_consumers,
+    table,
+    topics_of,
+)
 
 if TYPE_CHECKING:
     from gnsqsync.flask.extension import NSQ, Handler
@@ -133,17 +139,12 @@ def commands_of(nsq: NSQ) -> AppGroup:
         try:
             # Also where there is nothing to publish.
             check_topic(topic)
-            # The bytes that were typed, also where they are no UTF-8.
-            messages: list[bytes | str] = [*map(os.fsencode, bodies)] or [*lines_of(sys.stdin)]
+            messages = bodies_of(bodies, sys.stdin)
             for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
                 accepted += more
             _say(f"{accepted} published to {topic}")
         except NSQError as error:
-            text = str(error)
-            # Also where the fault is ours: who runs it again is not to publish those twice.
-            if accepted or isinstance(error, PublishError):
-                text = f"{accepted} published to {topic}, then: {text}"
-            raise click.ClickException(text) from error
+            raise click.ClickException(failure_of(error, accepted, topic)) from error
 
     @group.command("stat")
     @click.argument("topic", required=False)

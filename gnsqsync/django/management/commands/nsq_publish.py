@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -13,9 +12,9 @@ from gnsqsync.config import check_topic
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import close_writers, get_writer
-from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.errors import NSQError
 from gnsqsync.output import say
-from gnsqsync.programs import lines_of, publish_all
+from gnsqsync.programs import bodies_of, failure_of, publish_all
 
 __all__ = ["Command"]
 
@@ -43,18 +42,12 @@ class Command(NSQCommand):
         try:
             # Also where there is nothing to publish.
             check_topic(topic)
-            # The bytes that were typed, also where they are no UTF-8.
-            typed = [os.fsencode(body) for body in options["bodies"]]
-            bodies: list[bytes | str] = [*typed] or [*lines_of(sys.stdin)]
+            bodies = bodies_of(options["bodies"], sys.stdin)
             writer = get_writer(alias)
             for more in publish_all(writer, topic, bodies, defer=options["defer"], timeout=timeout):
                 accepted += more
             say(self.stdout, f"{accepted} published to {topic}")
         except (NSQError, ImproperlyConfigured) as error:
-            text = str(error)
-            # Also where the fault is ours: who runs it again is not to publish those twice.
-            if accepted or isinstance(error, PublishError):
-                text = f"{accepted} published to {topic}, then: {text}"
-            raise CommandError(text) from error
+            raise CommandError(failure_of(error, accepted, topic)) from error
         finally:
             close_writers()
