@@ -1,12 +1,7 @@
-"""All topics and channels of one nsqd: creation, deletion, timers, and who listens to changes.
-
-No I/O: the clock comes from outside, and the owner is told when to call ``settle`` or ``expire``.
-"""
+"""All topics and channels of one nsqd: creation, deletion, and who listens to changes. No I/O."""
 
 from __future__ import annotations
 
-import heapq
-import math
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gnsqsync.embedded.channel import Channel
 from gnsqsync.embedded.names import is_ephemeral
+from gnsqsync.embedded.schedule import Schedule
 from gnsqsync.embedded.topic import Topic
 
 if TYPE_CHECKING:
@@ -37,17 +33,10 @@ Listener = Callable[[str, str, "str | None"], None]
 """Called with one of the four words above, the topic's name and the channel's or None."""
 
 
-def _nothing() -> None:
-    """The hooks of a broker without owner."""
-
-
 class Broker:
-    """The topics of one nsqd.
+    """The topics of one nsqd, and the ``schedule`` of their channels.
 
-    ``now`` gives monotonic seconds, ``wall_ns`` nanoseconds since the epoch. Everything runs in
-    one thread. What a call leaves to be delivered is delivered by ``settle``; the owner hears of
-    it by ``on_work`` (once until the next ``settle``), and by ``on_plan(when)`` that ``expire``
-    should be called at ``when``, earlier than it was told before.
+    ``now``, ``wall_ns`` and ``rng`` as of Schedule. Everything runs in one thread.
 
     ``listeners`` hear of topics and channels coming and going. ``known_channels`` may be set to a
     function that names the channels a new topic should have before its first message flows
@@ -67,15 +56,10 @@ class Broker:
         self.node_id = node_id
         self.now = now
         self.wall_ns = wall_ns
-        self.rng = rng or random.Random()
+        self.schedule = Schedule(options, now=now, wall_ns=wall_ns, rng=rng)
         self.topics: dict[str, Topic] = {}
         self.listeners: list[Listener] = []
         self.known_channels: Callable[[str], Iterable[str]] | None = None
-        self.on_work: Callable[[], None] = _nothing
-        self.on_plan: Callable[[float], None] = _nothing_at
-        self._awake: dict[Channel, None] = {}
-        self._plans: list[tuple[float, int, Channel]] = []
-        self._plan_number = 0
 
     # -- topics and channels ---------------------------------------------------------------------
 
@@ -84,7 +68,13 @@ class Broker:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        topic = self.topics[name] = Topic(self, name)
+        topic = self.topics[name] = Topic(
+            name,
+            self.schedule,
+            node_id=self.node_id,
+            on_channel=self._on_channel,
+            on_deserted=self._on_deserted,
+        )
         self._tell(TOPIC_CREATED, name, None)
         try:
             if self.known_channels is not None:
@@ -121,59 +111,18 @@ class Broker:
 
     def _remove_channel(self, topic: Topic, channel: Channel) -> None:
         del topic.channels[channel.name]
-        self._awake.pop(channel, None)
+        self.schedule.forget(channel)
         channel.close()
         channel.empty()
         self._tell(CHANNEL_DELETED, topic.name, channel.name)
 
-    def channel_created(self, channel: Channel) -> None:
-        """Called by a topic."""
+    def _on_channel(self, channel: Channel) -> None:
         self._tell(CHANNEL_CREATED, channel.topic_name, channel.name)
+
+    def _on_deserted(self, channel: Channel) -> None:
+        """An ephemeral channel lost its last consumer."""
+        self.delete_channel(channel.topic_name, channel.name)
 
     def _tell(self, event: str, topic: str, channel: str | None) -> None:
         for listener in list(self.listeners):
             listener(event, topic, channel)
-
-    # -- work and time ---------------------------------------------------------------------------
-
-    def wake(self, channel: Channel) -> None:
-        """``channel`` may have something to hand over: ``settle`` is to look at it."""
-        if not self._awake:
-            self.on_work()
-        self._awake[channel] = None
-
-    def settle(self) -> None:
-        """Hand messages to consumers, in every channel that was woken."""
-        while self._awake:
-            awake, self._awake = self._awake, {}
-            for channel in awake:
-                channel.pump()
-
-    def plan(self, channel: Channel, when: float) -> None:
-        """Have ``channel.expire`` called at ``when``, which is earlier than planned so far."""
-        channel.wake_at = when
-        self._plan_number += 1
-        first = self._plans[0][0] if self._plans else math.inf
-        heapq.heappush(self._plans, (when, self._plan_number, channel))
-        if when < first:
-            self.on_plan(when)
-
-    def next_at(self) -> float | None:
-        """When ``expire`` is due, or None."""
-        return self._plans[0][0] if self._plans else None
-
-    def expire(self) -> None:
-        """Time out and release what is due; ``settle`` then delivers it."""
-        now = self.now()
-        plans = self._plans
-        while plans and plans[0][0] <= now:
-            when, _, channel = heapq.heappop(plans)
-            # A plan that was overtaken by an earlier one, or belongs to a deleted channel.
-            if when != channel.wake_at or channel.deleted:
-                continue
-            channel.wake_at = math.inf
-            channel.expire(now)
-
-
-def _nothing_at(when: float) -> None:
-    """As ``_nothing``."""

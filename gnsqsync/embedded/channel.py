@@ -1,6 +1,6 @@
 """A channel: its queue, what is in flight and deferred, and handing messages to consumers.
 
-No I/O; time comes from the broker's clock. Follows nsq-reference 1.13 to 1.16, 1.21 and 1.22.
+No I/O; time comes from the schedule's clock. Follows nsq-reference 1.13 to 1.16, 1.21 and 1.22.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gnsqsync.embedded.latency import LatencyWindow
 from gnsqsync.embedded.names import is_ephemeral
-
-if TYPE_CHECKING:
-    from gnsqsync.embedded.broker import Broker
+from gnsqsync.embedded.schedule import Schedule
 
 __all__ = [
     "NOT_IN_FLIGHT",
@@ -104,8 +102,8 @@ class TooManyConsumers(Exception):
 class Queueing:
     """What a topic and a channel have in common: messages that wait."""
 
-    def __init__(self, broker: Broker, name: str) -> None:
-        self._broker = broker
+    def __init__(self, name: str, schedule: Schedule) -> None:
+        self._schedule = schedule
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.paused = False
@@ -122,22 +120,33 @@ class Queueing:
         """What nsqd would hold on disk. Here everything is in memory; only the count is kept."""
         if self.ephemeral:
             return 0
-        return max(0, len(self.queue) - self._broker.options.mem_queue_size)
+        return max(0, len(self.queue) - self._schedule.options.mem_queue_size)
 
 
 class Channel(Queueing):
-    """One channel of a topic. Made by ``Topic.channel``."""
+    """One channel of a topic. Made by ``Topic.channel``.
 
-    def __init__(self, broker: Broker, topic_name: str, name: str) -> None:
-        super().__init__(broker, name)
+    ``on_deserted``: called with it when it is ephemeral and its last consumer leaves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schedule: Schedule,
+        topic_name: str,
+        *,
+        on_deserted: Callable[[Channel], object],
+    ) -> None:
+        super().__init__(name, schedule)
         self.topic_name = topic_name
+        self._on_deserted = on_deserted
         self.in_flight: dict[bytes, QueuedMessage] = {}
         self.deferred: list[tuple[float, int, QueuedMessage]] = []
         self.consumers: list[Consumer] = []
         self.requeue_count = 0
         self.timeout_count = 0
-        self.latency = LatencyWindow.for_options(broker.options, broker.now())
-        # When the broker calls expire() next; math.inf when nothing is planned.
+        self.latency = LatencyWindow.for_options(schedule.options, schedule.now())
+        # When the schedule calls expire() next; math.inf when nothing is planned.
         self.wake_at = math.inf
         # No message in flight times out before this. It may be too early, as FIN does not move it.
         self._next_timeout = math.inf
@@ -157,28 +166,28 @@ class Channel(Queueing):
     def restore(self, messages: Iterable[QueuedMessage]) -> None:
         """Messages kept over a restart. They do not count as new."""
         self.queue.extend(messages)
-        self._broker.wake(self)
+        self._schedule.wake(self)
 
     def _enqueue(self, message: QueuedMessage) -> None:
-        if self.ephemeral and len(self.queue) >= self._broker.options.mem_queue_size:
+        if self.ephemeral and len(self.queue) >= self._schedule.options.mem_queue_size:
             # nsqd drops what does not fit, unless a consumer takes a message this very moment.
             self.pump()
-            if len(self.queue) >= max(1, self._broker.options.mem_queue_size):
+            if len(self.queue) >= max(1, self._schedule.options.mem_queue_size):
                 return
             self.queue.append(message)
-            if self._broker.options.mem_queue_size == 0:
+            if self._schedule.options.mem_queue_size == 0:
                 self.pump()
                 self.queue.clear()
                 return
         else:
             self.queue.append(message)
-        self._broker.wake(self)
+        self._schedule.wake(self)
 
     def _defer(self, message: QueuedMessage, delay: float) -> None:
-        due = self._broker.now() + delay
+        due = self._schedule.now() + delay
         heapq.heappush(self.deferred, (due, next(self._order), message))
         if due < self.wake_at:
-            self._broker.plan(self, due)
+            self._schedule.plan(self, due)
 
     # -- messages out --------------------------------------------------------------------------
 
@@ -203,7 +212,7 @@ class Channel(Queueing):
 
     def _hand_over(self, consumer: Consumer, limit: int) -> None:
         queue = self.queue
-        now = self._broker.now()
+        now = self._schedule.now()
         deadline = now + consumer.delivery_timeout
         in_flight = self.in_flight
         sample_rate = consumer.sample_rate
@@ -211,7 +220,7 @@ class Channel(Queueing):
         size = 0
         while queue and len(batch) < limit and size < _BATCH_BYTES:
             message = queue.popleft()
-            if sample_rate and self._broker.rng.randrange(100) > sample_rate:
+            if sample_rate and self._schedule.rng.randrange(100) > sample_rate:
                 continue  # gone for everybody, nsq-reference 1.16
             message.attempts = (message.attempts + 1) & 0xFFFF
             message.owner = consumer
@@ -226,7 +235,7 @@ class Channel(Queueing):
         if deadline < self._next_timeout:
             self._next_timeout = deadline
         if deadline < self.wake_at:
-            self._broker.plan(self, deadline)
+            self._schedule.plan(self, deadline)
         consumer.deliver(batch)
 
     # -- answers of consumers ------------------------------------------------------------------
@@ -242,9 +251,9 @@ class Channel(Queueing):
         consumer.in_flight -= 1
         consumer.finish_count += 1
         if self.latency is not None:
-            self.latency.add(self._broker.now(), self._broker.wall_ns() - message.timestamp)
+            self.latency.add(self._schedule.now(), self._schedule.wall_ns() - message.timestamp)
         if self.queue:
-            self._broker.wake(self)
+            self._schedule.wake(self)
         return None
 
     def requeue(self, id: bytes, consumer: Consumer, delay: float) -> bytes | None:
@@ -264,7 +273,7 @@ class Channel(Queueing):
         else:
             self._enqueue(message)
         if self.queue:
-            self._broker.wake(self)
+            self._schedule.wake(self)
         return None
 
     def touch(self, id: bytes, consumer: Consumer) -> bytes | None:
@@ -274,12 +283,12 @@ class Channel(Queueing):
             return NOT_IN_FLIGHT
         if message.owner is not consumer:
             return NOT_OWNER
-        cap = message.delivered_at + self._broker.options.max_msg_timeout
-        message.deadline = min(self._broker.now() + consumer.msg_timeout, cap)
+        cap = message.delivered_at + self._schedule.options.max_msg_timeout
+        message.deadline = min(self._schedule.now() + consumer.msg_timeout, cap)
         if message.deadline < self._next_timeout:
             self._next_timeout = message.deadline
             if message.deadline < self.wake_at:
-                self._broker.plan(self, message.deadline)
+                self._schedule.plan(self, message.deadline)
         return None
 
     # -- time ----------------------------------------------------------------------------------
@@ -295,7 +304,7 @@ class Channel(Queueing):
         if deferred:
             wake_at = min(wake_at, deferred[0][0])
         if wake_at < self.wake_at:
-            self._broker.plan(self, wake_at)
+            self._schedule.plan(self, wake_at)
 
     def _time_out(self, now: float) -> None:
         overdue = []
@@ -321,7 +330,7 @@ class Channel(Queueing):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Attach a consumer, or raise TooManyConsumers."""
-        limit = self._broker.options.max_channel_consumers
+        limit = self._schedule.options.max_channel_consumers
         if 0 < limit <= len(self.consumers):
             raise TooManyConsumers
         self.consumers.append(consumer)
@@ -331,12 +340,12 @@ class Channel(Queueing):
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             if not self.consumers and self.ephemeral:
-                self._broker.delete_channel(self.topic_name, self.name)
+                self._on_deserted(self)
 
     def pause(self, paused: bool) -> None:
         self.paused = paused
         if not paused:
-            self._broker.wake(self)
+            self._schedule.wake(self)
 
     def empty(self) -> None:
         """Drop what waits, is deferred or in flight; counters stay."""

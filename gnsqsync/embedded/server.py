@@ -61,8 +61,8 @@ class NsqdServer:
         self.options = options
         self.log = log or Log(options.log_prefix, options.log_level)
         self.broker = Broker(options, node_id=options.node_id)
-        self.broker.on_work = self._schedule
-        self.broker.on_plan = self._set_alarm
+        self.broker.schedule.on_work = self._schedule
+        self.broker.schedule.on_plan = self._set_alarm
         self.started_at = time.time()
         self.tls_context: ssl.SSLContext | None = None
         self.query_auth: AuthQuery | None = None
@@ -247,7 +247,7 @@ class NsqdServer:
     def _settle(self) -> None:
         self._scheduled = False
         try:
-            self.broker.settle()
+            self.broker.schedule.settle()
             while self._unflushed:
                 self._unflushed.popleft().flush()
         finally:
@@ -263,8 +263,8 @@ class NsqdServer:
         self._alarm.start(self._on_alarm)
 
     def _on_alarm(self) -> None:
-        self.broker.expire()
-        when = self.broker.next_at()
+        self.broker.schedule.expire()
+        when = self.broker.schedule.next_at()
         if when is not None:
             # Also when the timer was a little early and nothing was due.
             self._set_alarm(when)

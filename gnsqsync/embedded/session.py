@@ -321,7 +321,7 @@ class Session(Publishing):
     def wake_channel(self) -> None:
         """This consumer may have room again."""
         if self.channel is not None and self.channel.queue:
-            self._broker.wake(self.channel)
+            self._broker.schedule.wake(self.channel)
 
     def _message_id(self, command: bytes, params: list[bytes], needed: int) -> bytes:
         if self.state != SUBSCRIBED and self.state != CLOSING:

@@ -5,14 +5,11 @@ No I/O. Follows nsq-reference 1.18 to 1.23.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from gnsqsync.embedded.channel import Channel, QueuedMessage, Queueing
 from gnsqsync.embedded.guid import GuidFactory
-
-if TYPE_CHECKING:
-    from gnsqsync.embedded.broker import Broker
+from gnsqsync.embedded.schedule import Schedule
 
 __all__ = ["Topic", "TopicGone"]
 
@@ -22,14 +19,27 @@ class TopicGone(Exception):
 
 
 class Topic(Queueing):
-    """One topic. Made by ``Broker.topic``; it copies nothing to channels before ``start``."""
+    """One topic. Made by ``Broker.topic``; it copies nothing to channels before ``start``.
 
-    def __init__(self, broker: Broker, name: str) -> None:
-        super().__init__(broker, name)
+    ``on_channel``: called with each new channel; ``on_deserted``: as of Channel.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schedule: Schedule,
+        *,
+        node_id: int,
+        on_channel: Callable[[Channel], object],
+        on_deserted: Callable[[Channel], object],
+    ) -> None:
+        super().__init__(name, schedule)
+        self._on_channel = on_channel
+        self._on_deserted = on_deserted
         self.channels: dict[str, Channel] = {}
         self.message_bytes = 0
         self._started = False
-        self._guid = GuidFactory(broker.node_id)
+        self._guid = GuidFactory(node_id)
 
     def start(self) -> None:
         """Messages may flow: the channels that have to exist before the first one do."""
@@ -43,7 +53,7 @@ class Topic(Queueing):
         """
         if self.deleted:
             raise TopicGone("exiting")
-        wall_ns = self._broker.wall_ns
+        wall_ns = self._schedule.wall_ns
         new_id = self._guid.new_id
         self.message_count += len(bodies)
         flows = self._flows()
@@ -65,8 +75,9 @@ class Topic(Queueing):
         """The channel, made when it is missing. The first one gets what waits in the topic."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = self.channels[name] = Channel(self._broker, self.name, name)
-            self._broker.channel_created(channel)
+            channel = Channel(name, self._schedule, self.name, on_deserted=self._on_deserted)
+            self.channels[name] = channel
+            self._on_channel(channel)
             self._flush()
         return channel
 
@@ -95,7 +106,7 @@ class Topic(Queueing):
         first.put(message)
 
     def _enqueue(self, message: QueuedMessage) -> None:
-        if len(self.queue) >= self._broker.options.mem_queue_size:
+        if len(self.queue) >= self._schedule.options.mem_queue_size:
             if self.ephemeral:
                 return
             # On nsqd's disk the delay is not kept (nsq-reference 1.21).

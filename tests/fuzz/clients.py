@@ -49,7 +49,7 @@ def nsqd_session(data: bytes) -> None:
         for layer in layers:
             piece = layer.decode(piece)
         session.receive(piece)
-        broker.settle()
+        broker.schedule.settle()
         kept = session._pieces.have
         promise(kept <= 16384 + MAX_BODY + 65536, f"{kept} bytes are kept")
         answers.feed(session.take_output())

@@ -81,19 +81,19 @@ class Bench:
         return sink
 
     def settle(self, topic: str = "t", channel: str = "c") -> None:
-        self.broker.wake(self.topic(topic).channel(channel))
-        self.broker.settle()
+        self.broker.schedule.wake(self.topic(topic).channel(channel))
+        self.broker.schedule.settle()
 
     def publish(self, *bodies: bytes, delay: float = 0.0) -> None:
         self.topic().publish(bodies, delay)
-        self.broker.settle()
+        self.broker.schedule.settle()
 
     def advance(self, seconds: float) -> None:
         end = self.clock.seconds + seconds
-        while (when := self.broker.next_at()) is not None and when <= end:
+        while (when := self.broker.schedule.next_at()) is not None and when <= end:
             self.clock.seconds = max(when, self.clock.seconds)
-            self.broker.expire()
-            self.broker.settle()
+            self.broker.schedule.expire()
+            self.broker.schedule.settle()
         self.clock.seconds = end
 
 
@@ -174,7 +174,7 @@ def test_a_paused_topic_keeps_its_messages() -> None:
     bench.publish(b"1")
     assert (sink.bodies, bench.topic().depth) == ([], 1)
     bench.topic().pause(False)
-    bench.broker.settle()
+    bench.broker.schedule.settle()
     assert sink.bodies == [b"1"]
 
 
@@ -231,7 +231,7 @@ def test_no_more_than_rdy_in_order_and_the_next_after_fin() -> None:
     assert sink.bodies == [b"1", b"2"]
     channel = bench.topic().channel("c")
     assert channel.finish(sink.messages[0].id, sink) is None
-    bench.broker.settle()
+    bench.broker.schedule.settle()
     assert sink.bodies == [b"1", b"2", b"3"]
     assert (channel.depth, len(channel.in_flight), sink.in_flight) == (1, 2, 2)
 
@@ -274,7 +274,7 @@ def test_a_paused_channel_holds_and_releases() -> None:
     bench.publish(b"1")
     assert sink.bodies == []
     bench.topic().channel("c").pause(False)
-    bench.broker.settle()
+    bench.broker.schedule.settle()
     assert sink.bodies == [b"1"]
 
 
@@ -413,13 +413,13 @@ def test_nothing_is_planned_when_nothing_is_due() -> None:
     bench.publish(b"1")
     bench.topic().channel("c").finish(sink.messages[0].id, sink)
     bench.advance(5.0)
-    assert bench.broker.next_at() is None
+    assert bench.broker.schedule.next_at() is None
 
 
 def test_earlier_plans_are_told() -> None:
     bench = Bench()
     told: list[float] = []
-    bench.broker.on_plan = told.append
+    bench.broker.schedule.on_plan = told.append
     bench.topic().channel("c")
     for delay in (5.0, 10.0, 1.0):
         bench.publish(b"x", delay=delay)

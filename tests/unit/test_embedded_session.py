@@ -47,7 +47,7 @@ class Pair:
     def talk(self, data: bytes) -> list[bytes]:
         """The replies to `data`; messages are written as b"<body>"."""
         self.session.receive(data)
-        self.broker.settle()
+        self.broker.schedule.settle()
         messages, replies = self.decoder.feed(self.session.take_output())
         assert self.decoder.broken is None
         return [text for _, text in replies] + [b"<%s>" % message.body for message in messages]
@@ -250,7 +250,7 @@ def test_a_failed_handshake_is_reported() -> None:
 def test_a_batch_of_commands_wakes_the_owner_once() -> None:
     pair = Pair()
     pair.session.receive(b"SUB t c\nRDY 100\n" + commands.pub("t", b"x") * 50)
-    pair.broker.settle()
+    pair.broker.schedule.settle()
     assert pair.outputs == 1
     messages, replies = pair.decoder.feed(pair.session.take_output())
     assert (len(messages), len(replies)) == (50, 51)
@@ -262,16 +262,16 @@ def test_a_slow_reader_gets_no_more_until_its_backlog_shrinks() -> None:
     pair.talk(b"SUB t c\nRDY 2500\n")
     bodies = [bytes(100_000)] * 30
     pair.broker.topics["t"].publish(bodies)
-    pair.broker.settle()
+    pair.broker.schedule.settle()
     channel = pair.broker.topics["t"].channels["c"]
     assert pair.session.is_backlogged
     assert 0 < channel.depth < 30
     pair.session.unsent = len(pair.session.take_output())
-    pair.broker.settle()
+    pair.broker.schedule.settle()
     waiting = channel.depth
     pair.session.unsent = 0
     pair.session.wake_channel()
-    pair.broker.settle()
+    pair.broker.schedule.settle()
     assert channel.depth < waiting
 
 

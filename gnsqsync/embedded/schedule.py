@@ -1,0 +1,108 @@
+"""Which channels have work, and when each is to be looked at again.
+
+No I/O: the clock comes from outside, and the owner is told when to call ``settle`` or ``expire``.
+Knows of a channel that it can hand over and expire messages; knows no message.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gnsqsync.embedded.options import NsqdOptions
+
+__all__ = ["Schedule"]
+
+
+class _Scheduled(Protocol):
+    """What the schedule needs of a channel."""
+
+    # When expire() is called next; math.inf when nothing is planned.
+    wake_at: float
+    deleted: bool
+
+    def pump(self) -> None: ...
+    def expire(self, now: float) -> None: ...
+
+
+def _no_work() -> None:
+    """The hook of a schedule without owner."""
+
+
+def _no_plan(when: float) -> None:
+    """As ``_no_work``."""
+
+
+class Schedule:
+    """The clocks of one nsqd and the work of its channels. Everything runs in one thread.
+
+    ``now`` gives monotonic seconds, ``wall_ns`` nanoseconds since the epoch. What a call leaves to
+    be delivered is delivered by ``settle``; the owner hears of it by ``on_work`` (once until the
+    next ``settle``), and by ``on_plan(when)`` that ``expire`` should be called at ``when``,
+    earlier than it was told before.
+    """
+
+    def __init__(
+        self,
+        options: NsqdOptions,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.options = options
+        self.now = now
+        self.wall_ns = wall_ns
+        self.rng = rng or random.Random()
+        self.on_work: Callable[[], None] = _no_work
+        self.on_plan: Callable[[float], None] = _no_plan
+        self._awake: dict[_Scheduled, None] = {}
+        self._plans: list[tuple[float, int, _Scheduled]] = []
+        self._plan_number = 0
+
+    def wake(self, channel: _Scheduled) -> None:
+        """``channel`` may have something to hand over: ``settle`` is to look at it."""
+        if not self._awake:
+            self.on_work()
+        self._awake[channel] = None
+
+    def forget(self, channel: _Scheduled) -> None:
+        """The channel is deleted: ``settle`` does not look at it."""
+        self._awake.pop(channel, None)
+
+    def settle(self) -> None:
+        """Hand messages to consumers, in every channel that was woken."""
+        while self._awake:
+            awake, self._awake = self._awake, {}
+            for channel in awake:
+                channel.pump()
+
+    def plan(self, channel: _Scheduled, when: float) -> None:
+        """Have ``channel.expire`` called at ``when``, which is earlier than planned so far."""
+        channel.wake_at = when
+        self._plan_number += 1
+        first = self._plans[0][0] if self._plans else math.inf
+        heapq.heappush(self._plans, (when, self._plan_number, channel))
+        if when < first:
+            self.on_plan(when)
+
+    def next_at(self) -> float | None:
+        """When ``expire`` is due, or None."""
+        return self._plans[0][0] if self._plans else None
+
+    def expire(self) -> None:
+        """Time out and release what is due; ``settle`` then delivers it."""
+        now = self.now()
+        plans = self._plans
+        while plans and plans[0][0] <= now:
+            when, _, channel = heapq.heappop(plans)
+            # A plan that was overtaken by an earlier one, or belongs to a deleted channel.
+            if when != channel.wake_at or channel.deleted:
+                continue
+            channel.wake_at = math.inf
+            channel.expire(now)
