@@ -28,6 +28,7 @@ __all__ = [
     "check_duration",
     "check_handler",
     "check_int",
+    "check_takes",
     "check_topic",
     "split_connection_options",
 ]
@@ -165,6 +166,23 @@ def check_handler(name: str, function: object) -> None:
                 f"{name} is {kind}: its code would never run; give a plain function, which may run"
                 " a loop of its own or detach() the message"
             )
+
+
+def check_takes(name: str, function: Callable[..., object], *arguments: str) -> None:
+    """ConfigError unless ``function`` can be called with so many arguments by position.
+
+    ``arguments`` says what they are.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C, and does not tell
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{name} is {function!r}; it is called with {' and '.join(arguments)}: {error}"
+        ) from error
 
 
 def _short_hostname() -> str:

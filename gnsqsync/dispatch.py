@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from gnsqsync.message import ANSWERED, Message, Requeue
+from gnsqsync.message import ANSWERED, Fate, Message, Requeue
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
 from gnsqsync.runtime import Queue, Runtime, Task
@@ -46,15 +46,27 @@ class Outcomes(Protocol):
         """Whether verdicts on single messages matter now: the backoff is not at rest."""
 
     def on_chunk(
-        self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float
+        self,
+        connection: Connection,
+        finished: int,
+        failed: int,
+        kept: int,
+        neutral: int,
+        seconds: float,
     ) -> None:
-        """A chunk is done: so many FIN, REQ with backoff, REQ without. Before the flush."""
+        """A chunk is done; before the flush.
+
+        So many were handled, failed, failed for the last time and wait in nsqd, which is no news
+        for the backoff, or say nothing about the handler.
+        """
 
     def on_chunk_sent(self) -> None:
         """Its answers are on their way."""
 
-    def give_up(self, message: Message) -> bool:
-        """Settle a message that had its attempts. False: requeue it instead."""
+    def give_up(
+        self, connection: Connection, message: Message, error: BaseException | None
+    ) -> Fate:
+        """Answer a message whose last attempt ended in ``error``, or that came too often."""
 
     def on_settled(self) -> None:
         """A worker ended, as told or because a handler killed its thread."""
@@ -75,6 +87,7 @@ class Dispatch:
         *,
         concurrency: int,
         max_attempts: int,
+        max_deliveries: int = 0,
         outcomes: Outcomes,
         report_all: bool = False,
         log_fields: Mapping[str, str] | None = None,
@@ -82,7 +95,8 @@ class Dispatch:
         self._runtime = runtime
         self._handler = handler
         self._concurrency = concurrency
-        self._limit = max_attempts or _NO_LIMIT
+        self._last_attempt = max_attempts or _NO_LIMIT
+        self._last_delivery = max_deliveries or _NO_LIMIT
         self._outcomes = outcomes
         self._report_all = report_all
         self._log_fields = log_fields or {}
@@ -231,35 +245,34 @@ class Dispatch:
         handler = self._handler
         assert handler is not None
         in_flight, fins = connection.in_flight, connection.outbox.fins
-        limit = self._limit
-        finished = failed = neutral = 0
+        last_delivery = self._last_delivery
+        finished = failed = kept = neutral = 0
         for message in messages_left:
             if not connection.hands_over:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
                 connection.requeue_quietly(message, 0)
                 continue
             try:
+                if message.attempts > last_delivery:
+                    self._outcomes.give_up(connection, message, None)
+                    neutral += 1
+                    continue
                 try:
-                    if message.attempts > limit:
-                        self._settle_given_up(connection, message)
+                    handler(message)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - all are answered
+                    # SystemExit too: on greenlets it would end the process, on threads a worker.
+                    if isinstance(error, Requeue) and not error.backoff:
+                        connection.requeue_quietly(message, error.delay)
                         neutral += 1
                         continue
-                    handler(message)
-                except Requeue as wish:
-                    connection.requeue_quietly(message, wish.delay)
-                    if wish.backoff:
-                        failed += 1
-                    else:
-                        neutral += 1
-                except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is a requeue
-                    # SystemExit too: on greenlets it would end the process, on threads a worker.
-                    if connection.requeue_quietly(message, None):
-                        failed += 1
-                        self._log_failure(message, "it is requeued")
-                    else:
+                    fate = self._answer_failure(connection, message, error)
+                    if fate is Fate.KEPT:
+                        kept += 1
+                    elif fate is Fate.GONE:
                         # Its own answer was counted when it was given.
                         neutral += 1
-                        self._log_failure(message, "it was answered before or is not ours any more")
+                    else:
+                        failed += 1
             except BaseException:
                 # Out of a handler, which this ends, or out of what we called, as a log filter.
                 connection.requeue_quietly(message, None)
@@ -277,10 +290,28 @@ class Dispatch:
                     message._status = ANSWERED
                     fins.append(message._id)
                     finished += 1
-        if failed or neutral or self._report_all or self._outcomes.in_backoff:
+        unfinished = failed or kept or neutral
+        if unfinished or self._report_all or self._outcomes.in_backoff:
             seconds = self._runtime.now() - started
-            self._outcomes.on_chunk(connection, finished, failed, neutral, seconds)
-        return not failed and not neutral
+            self._outcomes.on_chunk(connection, finished, failed, kept, neutral, seconds)
+        return not unfinished
+
+    def _answer_failure(
+        self, connection: Connection, message: Message, error: Exception | SystemExit
+    ) -> Fate:
+        """REQ for a message whose handler failed; after its last attempt it is given up."""
+        if message.attempts >= self._last_attempt:
+            fate = self._outcomes.give_up(connection, message, error)
+        else:
+            delay = error.delay if isinstance(error, Requeue) else None
+            requeued = connection.requeue_quietly(message, delay)
+            fate = Fate.REQUEUED if requeued else Fate.GONE
+        if not isinstance(error, Requeue):
+            if fate is Fate.REQUEUED:
+                self._log_failure(message, "it is requeued")
+            elif fate is Fate.GONE:
+                self._log_failure(message, "it was answered before or is not ours any more")
+        return fate
 
     def relieve(self) -> None:
         """Have what waits behind a slow message in a chunk done by workers that are idle.
@@ -309,13 +340,6 @@ class Dispatch:
                 worker_ended()
             except (Exception, SystemExit):
                 log.exception("worker_ended() of the handler failed", extra=self._log_fields)
-
-    def _settle_given_up(self, connection: Connection, message: Message) -> None:
-        if self._outcomes.give_up(message):
-            if connection.take(message):
-                connection.outbox.fins.append(message._id)
-        else:
-            connection.requeue_quietly(message, None)
 
     def _log_failure(self, message: Message, what_now: str) -> None:
         log.warning(
@@ -396,15 +420,15 @@ class Dispatch:
             return None
 
     def _pulled(self, connection: Connection, messages: list[Message]) -> list[Message]:
-        if self._limit == _NO_LIMIT and connection.hands_over:
+        if self._last_delivery == _NO_LIMIT and connection.hands_over:
             return messages
         wanted = []
         for message in messages:
             if not connection.hands_over:
                 # As a worker does: it comes again by itself, or goes back at a stop.
                 connection.requeue_quietly(message, 0)
-            elif message.attempts > self._limit:
-                self._settle_given_up(connection, message)
+            elif message.attempts > self._last_delivery:
+                self._outcomes.give_up(connection, message, None)
             else:
                 wanted.append(message)
         return wanted

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, Protocol
 
 from gnsqsync.errors import ConfigError, MessageAnswered
 
-__all__ = ["Message", "Requeue", "Responder"]
+__all__ = ["Fate", "Message", "Requeue", "Responder"]
 
 # Bits of Message._status. ANSWERED, TIMED_OUT and DETACHED are each set by one thread at a time:
 # the one that took the message out of the in-flight table, the reading thread, the handler's.
@@ -37,6 +38,18 @@ class Requeue(Exception):
         super().__init__(f"requeue(delay={delay}, backoff={backoff})")
         self.delay = delay
         self.backoff = backoff
+
+
+class Fate(Enum):
+    """What became of a message that was to be given up."""
+
+    FINISHED = "finished"
+    # The hook or the dead letter failed: it comes again as after any failure.
+    REQUEUED = "requeued"
+    # Nothing says where it should go: it waits in nsqd.
+    KEPT = "kept"
+    # It was answered before, or is not ours any more.
+    GONE = "gone"
 
 
 class Responder(Protocol):
@@ -163,7 +176,10 @@ class Message:
         """Send REQ: deliver it again after ``delay`` seconds.
 
         ``delay=None`` is attempts times the reader's ``requeue_delay``; ``backoff`` says whether
-        it counts as a failure. Returns and raises as ``finish()``; ConfigError for a bad delay.
+        it counts as a failure. A failure of the last of ``max_attempts`` gives the message up
+        instead, here: ``on_giving_up`` is called, with the exception that is handled at this
+        moment, if any, and the dead letter published before this returns. Returns and raises as
+        ``finish()``; ConfigError for a bad delay.
         """
         if delay is not None and not delay >= 0:
             raise ConfigError(f"delay is {delay!r}; it must be None or seconds, 0 or more")

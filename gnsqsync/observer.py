@@ -41,8 +41,12 @@ class Observer:
         Level 0 and 0 seconds: backoff is over.
         """
 
-    def gave_up(self, message: Message) -> None:
-        """A message had more attempts than max_attempts and is finished without a handler."""
+    def gave_up(self, message: Message, error: BaseException | None) -> None:
+        """A message was given up and is finished: max_attempts or max_deliveries.
+
+        ``error``: what its handler raised; None where ``message.requeue()`` was called outside of
+        an ``except``, or no handler ran.
+        """
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
         """nsqd refused an answer: the message had timed out and comes again, or came already.
@@ -110,8 +114,8 @@ class _Several(Observer):
     def backoff(self, level: int, seconds: float) -> None:
         self._tell("backoff", level, seconds)
 
-    def gave_up(self, message: Message) -> None:
-        self._tell("gave_up", message)
+    def gave_up(self, message: Message, error: BaseException | None) -> None:
+        self._tell("gave_up", message, error)
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
         self._tell("answer_failed", nsqd_address, message_id, code)

@@ -46,7 +46,7 @@ class Metrics:
         self._writers: list[tuple[str, weakref.ref[Writer]]] = []
         self.messages = Counter(
             "gnsqsync_messages",
-            "Messages handled, by outcome: finished, failed (they come again), or gave_up.",
+            "Messages handled, by outcome: finished or failed; gave_up: finished as given up.",
             (*_READER, "outcome"),
             registry=registry,
         )
@@ -290,7 +290,7 @@ class _Counting(Observer):
         if level:
             self._backoffs.inc()
 
-    def gave_up(self, message: Message) -> None:
+    def gave_up(self, message: Message, error: BaseException | None) -> None:
         self._gave_up.inc()
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:

@@ -26,7 +26,7 @@ from gnsqsync.ensuring import ChannelMaker
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
 from gnsqsync.observer import Observer, as_one
-from gnsqsync.reader_options import ReaderOptions, ReaderSetup
+from gnsqsync.reader_options import OnGivingUp, ReaderOptions, ReaderSetup
 from gnsqsync.running_reader import RunningReader
 from gnsqsync.runtime import Runtime, choose
 from gnsqsync.stats import ReaderStats, StopResult
@@ -54,7 +54,9 @@ class Reader:
     ``nsqd_tcp_addresses``: nsqds to connect to, always. ``lookupd_http_addresses``: nsqlookupds
     that say where the topic is. One of them is needed; a str or a list.
     ``max_in_flight``: messages unanswered at a time over all nsqds; None is ``concurrency``.
-    ``concurrency``: workers. ``max_attempts``: deliveries before a message is given up, 0 never.
+    ``concurrency``: workers. ``max_attempts``: a message whose handler fails on this delivery or a
+    later one is given up, 0 never; one that no handler failed on is not, however often it came.
+    ``max_deliveries``: one that was delivered more often is given up before the handler, 0 never.
     ``requeue_delay``, ``max_requeue_delay``: seconds. ``max_backoff_duration``: seconds, 0 is
     off; ``backoff_multiplier``: seconds; the pause of level n is that times 2 to the n;
     ``backoff_strategy``: "exponential", "full_jitter" or a function from level to seconds, which
@@ -69,8 +71,10 @@ class Reader:
     ``latency``: "adaptive" keeps RDY just above what is in flight while messages trickle, so
     that nsqd sends each at once; "throughput" always gives the full share.
     ``auto_touch``: TOUCH messages in flight until nsqd's max_msg_timeout.
-    ``on_giving_up(message)``: called before a message is given up; if it raises, REQ.
-    ``dead_letter_topic``: where given up messages are published before they are finished.
+    ``on_giving_up(message, error)``: called before a message is given up, with what its handler
+    raised, or None; if it raises, REQ. "discard": such a message is finished.
+    ``dead_letter_topic``: where given up messages are published before they are finished. Without
+    both they are not finished: they come again every ``max_requeue_delay``.
     ``observer``: an Observer, or a list of them. ``runtime``: None, "threads" or "gevent".
     ``options``: ConnectionOptions, or give its fields as keywords.
 
@@ -88,6 +92,7 @@ class Reader:
         max_in_flight: int | None = None,
         concurrency: int = 1,
         max_attempts: int = 5,
+        max_deliveries: int = 0,
         requeue_delay: float = 90.0,
         max_requeue_delay: float = 900.0,
         max_backoff_duration: float = 128.0,
@@ -103,7 +108,7 @@ class Reader:
         rdy_redistribute_interval: float = 5.0,
         latency: str = "adaptive",
         auto_touch: bool = False,
-        on_giving_up: Callable[[Message], object] | None = None,
+        on_giving_up: OnGivingUp | None = None,
         dead_letter_topic: str | None = None,
         observer: Observer | Sequence[Observer] | None = None,
         runtime: str | Runtime | None = None,
@@ -124,6 +129,7 @@ class Reader:
             max_in_flight=max_in_flight,
             concurrency=concurrency,
             max_attempts=max_attempts,
+            max_deliveries=max_deliveries,
             requeue_delay=requeue_delay,
             max_requeue_delay=max_requeue_delay,
             max_backoff_duration=max_backoff_duration,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import (
@@ -12,6 +12,7 @@ from gnsqsync.config import (
     check_duration,
     check_handler,
     check_int,
+    check_takes,
     check_topic,
 )
 from gnsqsync.discovery import check_new_session, check_polling
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from gnsqsync.policy.latency import Together
     from gnsqsync.runtime import Runtime
 
-__all__ = ["ReaderOptions", "ReaderSetup"]
+__all__ = ["OnGivingUp", "ReaderOptions", "ReaderSetup"]
+
+OnGivingUp = Callable[["Message", "BaseException | None"], object] | Literal["discard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class ReaderOptions:
     max_in_flight: int | None = None
     concurrency: int = 1
     max_attempts: int = 5
+    max_deliveries: int = 0
     requeue_delay: float = 90.0
     max_requeue_delay: float = 900.0
     max_backoff_duration: float = 128.0
@@ -50,7 +54,7 @@ class ReaderOptions:
     rdy_redistribute_interval: float = 5.0
     latency: str = "adaptive"
     auto_touch: bool = False
-    on_giving_up: Callable[[Message], object] | None = None
+    on_giving_up: OnGivingUp | None = None
     dead_letter_topic: str | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +62,7 @@ class ReaderOptions:
         if self.max_in_flight is not None:
             check_int("max_in_flight", self.max_in_flight, 0)
         check_int("max_attempts", self.max_attempts, 0, 65535)
+        check_int("max_deliveries", self.max_deliveries, 0, 65535)
         check_duration("requeue_delay", self.requeue_delay, 0, 3600)
         check_duration("max_requeue_delay", self.max_requeue_delay, 0, 3600)
         check_duration("max_backoff_duration", self.max_backoff_duration, 0, 3600)
@@ -80,10 +85,36 @@ class ReaderOptions:
         for name in ("auto_touch", "backoff_on_fin_failed"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
-        if self.on_giving_up is not None:
-            check_handler("on_giving_up", self.on_giving_up)
         if self.dead_letter_topic is not None:
             check_topic(self.dead_letter_topic)
+        self._check_giving_up()
+
+    def _check_giving_up(self) -> None:
+        hook = self.on_giving_up
+        if hook == "discard":
+            if self.dead_letter_topic is not None:
+                raise ConfigError(
+                    f"dead_letter_topic is {self.dead_letter_topic!r} and on_giving_up is"
+                    " 'discard'; give one of them"
+                )
+        elif isinstance(hook, str):
+            raise ConfigError(
+                f"on_giving_up is {hook!r}; it must be 'discard' or a callable that takes a"
+                " message and the exception"
+            )
+        elif hook is not None:
+            check_handler("on_giving_up", hook)
+            check_takes("on_giving_up", hook, "the message", "the exception or None")
+        if self.max_deliveries and not self.gives_up:
+            raise ConfigError(
+                f"max_deliveries is {self.max_deliveries}; it needs dead_letter_topic or"
+                " on_giving_up, for the messages that came more often"
+            )
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether a message that is given up is finished; else it waits in nsqd."""
+        return self.on_giving_up is not None or self.dead_letter_topic is not None
 
     @property
     def initial_max_in_flight(self) -> int:

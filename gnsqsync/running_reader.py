@@ -16,7 +16,7 @@ from gnsqsync.dispatch import Dispatch
 from gnsqsync.errors import ClosedError
 from gnsqsync.giving_up import GivingUp
 from gnsqsync.lifecycle import at_exit, not_at_exit
-from gnsqsync.message import Message
+from gnsqsync.message import Fate, Message
 from gnsqsync.net.connection import Connection
 from gnsqsync.net.intake import Intake
 from gnsqsync.observer import Observer
@@ -72,14 +72,13 @@ class RunningReader:
         rng = random.Random()
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
-        self._giving_up = GivingUp(
-            setup.flow, setup.options, runtime, setup.observer, setup.log_fields
-        )
+        self._giving_up = GivingUp(setup, runtime)
         self.dispatch = Dispatch(
             runtime,
             setup.handler,
             concurrency=flow.concurrency,
             max_attempts=flow.max_attempts,
+            max_deliveries=flow.max_deliveries,
             outcomes=self,
             report_all=self._observes_batches,
             log_fields=setup.log_fields,
@@ -124,6 +123,15 @@ class RunningReader:
                 self._setup.name,
                 in_flight,
                 flow.concurrency,
+                extra=self._setup.log_fields,
+            )
+        if flow.max_attempts and not flow.gives_up:
+            log.warning(
+                "%s: a message that has failed %d times (max_attempts) is not finished: it waits in"
+                " nsqd and comes again every %g s; set dead_letter_topic or on_giving_up",
+                self._setup.name,
+                flow.max_attempts,
+                flow.max_requeue_delay,
                 extra=self._setup.log_fields,
             )
         self.runtime.on_fork(self._after_fork)
@@ -376,21 +384,29 @@ class RunningReader:
             self._take_back(connection)
 
     def on_chunk(
-        self, connection: Connection, finished: int, failed: int, neutral: int, seconds: float
+        self,
+        connection: Connection,
+        finished: int,
+        failed: int,
+        kept: int,
+        neutral: int,
+        seconds: float,
     ) -> None:
-        # Neither: all were detached, and their answers will say it, or a loss has orphaned them.
-        if failed or ((finished or neutral) and self.subscription.in_backoff):
+        # None: all were detached, and their answers will say it, or a loss has orphaned them.
+        if failed or ((finished or kept or neutral) and self.subscription.in_backoff):
             self.subscription.note(finished, failed)
         if self._observes_batches:
             address = connection.nsqd_address
-            self._reports.notify("batch", address, finished, failed, seconds)
+            self._reports.notify("batch", address, finished, failed + kept, seconds)
 
     def on_chunk_sent(self) -> None:
         self.subscription.replan()
         self.on_settled()
 
-    def give_up(self, message: Message) -> bool:
-        return self._giving_up.settle(message)
+    def give_up(
+        self, connection: Connection, message: Message, error: BaseException | None
+    ) -> Fate:
+        return self._giving_up.settle(connection, message, error)
 
     def flush(self) -> None:
         for connection in self.subscription.connections():

@@ -20,6 +20,7 @@ from gnsqsync.writer import Writer
 
 __all__ = [
     "ClientSettings",
+    "as_if_complete",
     "did_you_mean",
     "known_options",
     "load_observer",
@@ -57,6 +58,15 @@ def options_for_reader(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``options`` that a Reader takes."""
     names = _keywords(Reader, ConnectionOptions)
     return {name: value for name, value in options.items() if name in names}
+
+
+def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
+    """For a check of a Reader's options of which the settings, or a handler, have another part.
+
+    Where messages go that are given up may be said there, so that it cannot be missed here.
+    """
+    said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
+    return {**options} if said else {**options, "on_giving_up": "discard"}
 
 
 def options_for_writer(options: Mapping[str, Any]) -> dict[str, Any]:

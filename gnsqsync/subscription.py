@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import sys
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.leaving import Leaving
-from gnsqsync.message import Message
+from gnsqsync.message import Fate, Message
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
 from gnsqsync.net.joining import join_or_cut
@@ -36,13 +37,18 @@ log = logging.getLogger("gnsqsync.reader")
 
 
 class Receiver(Protocol):
-    """Where the messages go. Called by reading threads; must not block."""
+    """Where the messages go. Called by reading threads, which must not be kept waiting."""
 
     def on_messages(
         self, connection: Connection, messages: list[Message], turns: Intake | None
     ) -> None: ...
     def may_read(self) -> bool:
         """Whether the messages go to one worker, which is quick and has nothing else to do."""
+
+    def give_up(
+        self, connection: Connection, message: Message, error: BaseException | None
+    ) -> Fate:
+        """Answer a message whose last attempt failed. By the thread that said so; may block."""
 
     def on_settled(self) -> None:
         """A message left the in-flight table otherwise than through a worker."""
@@ -377,6 +383,11 @@ class Subscription:
             self.note(int(success is True), int(success is False))
         self.replan()
         self._receiver.on_settled()
+
+    def on_failure(self, connection: Connection, message: Message) -> Fate | None:
+        if not 0 < self._flow.max_attempts <= message.attempts:
+            return None
+        return self._receiver.give_up(connection, message, sys.exc_info()[1])
 
     def on_finished(self, count: int) -> None:
         if self.in_backoff:

@@ -131,7 +131,15 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Give a message up after so many deliveries; 0: never.",
+    help="Give a message up whose handler fails on this delivery or a later one; 0: never.",
+)
+@click.option(
+    "--max-deliveries",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Give a message up that was delivered more often, before the handler; 0: never.",
 )
 @click.option(
     "--requeue-delay",
@@ -147,7 +155,14 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="SECONDS",
     help="Seconds a handler may take. [default: as nsqd says]",
 )
-@click.option("--dead-letter-topic", metavar="TOPIC", help="Publish there what is given up.")
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    help="Publish there what is given up. Without this and the next it waits in nsqd.",
+)
+@click.option(
+    "--on-giving-up", type=click.Choice(["discard"]), help="discard: finish what is given up."
+)
 @click.option(
     # As Django's and Flask's commands call it.
     "--shutdown-timeout",

@@ -16,6 +16,7 @@ from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.settings import (
     ClientSettings,
+    as_if_complete,
     did_you_mean,
     known_options,
     load_observer,
@@ -209,7 +210,8 @@ def _problems_of_values(alias: Alias) -> Iterator[Problem]:
     addressed: list[tuple[type[Any], tuple[str, ...], dict[str, Any]]] = []
     if not alias.is_memory or alias.nsqd or alias.lookupd:
         addressed.append((Writer, (), alias.writer_keywords()))
-        addressed.append((Reader, ("topic", "channel"), alias.reader_keywords()))
+        keywords = as_if_complete(alias.reader_keywords())
+        addressed.append((Reader, ("topic", "channel"), keywords))
     texts = set()
     if alias.observer is not None:
         try:

@@ -19,6 +19,7 @@ from gnsqsync.config import check_handler
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
 from gnsqsync.exposing import Exposed
+from gnsqsync.settings import as_if_complete
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
@@ -49,7 +50,7 @@ def nsq_handler(
     ``name``: for the command line, "<app>.<function>" if None. ``alias``: the entry of GNSQSYNC.
     ``per_message_transaction``: True or the alias of a database: each message is handled in one
     ``transaction.atomic()``, and finished after its commit; what is raised rolls it back.
-    ``options``: those of Reader, such as ``concurrency``, ``max_in_flight``, ``max_attempts``.
+    ``options``: those of Reader, such as ``concurrency``, ``max_attempts``, ``dead_letter_topic``.
 
     Raises ConfigError for a value that is not allowed, and for a name that is taken.
     """
@@ -66,7 +67,8 @@ def nsq_handler(
         its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
         check_handler(its_name, function)
         # Checks names and options where the author sees it; it starts nothing.
-        Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **options)
+        checked = as_if_complete(options)
+        Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
         database = per_message_transaction
         handler = Handler(
             name=name or _name_of(function),

@@ -15,6 +15,7 @@ from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.settings import (
     ClientSettings,
+    as_if_complete,
     did_you_mean,
     known_options,
     make_observer,
@@ -105,7 +106,7 @@ def read_settings(app: Flask) -> Settings:
     )
     # Their constructors check values, and start nothing.
     Writer(**settings.writer_keywords())
-    Reader("topic", "channel", **settings.reader_keywords())
+    Reader("topic", "channel", **as_if_complete(settings.reader_keywords()))
     return settings
 
 

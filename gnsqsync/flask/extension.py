@@ -20,6 +20,7 @@ from gnsqsync.exposing import Exposed
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, is_memory, read_settings
 from gnsqsync.memory import CapturedMessage, MemoryWriter
+from gnsqsync.settings import as_if_complete
 
 __all__ = ["NSQ", "Handler", "State"]
 
@@ -163,7 +164,7 @@ class NSQ:
         application context of its own, which ends with it.
 
         ``name``: for the command line, the function's if None. ``options``: those of Reader, such
-        as ``concurrency``, ``max_in_flight``, ``max_attempts``.
+        as ``concurrency``, ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``.
 
         Raises ConfigError for a value that is not allowed, and for a name that is taken.
         """
@@ -175,7 +176,8 @@ class NSQ:
             its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
             check_handler(its_name, function)
             # Checks names and options where the author sees it; it starts nothing.
-            Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **options)
+            checked = as_if_complete(options)
+            Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
             handler = Handler(
                 name=name or _name_of(function, "__name__"),
                 topic=topic,

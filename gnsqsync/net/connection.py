@@ -20,7 +20,7 @@ from gnsqsync.errors import (
     TouchFailed,
     server_error,
 )
-from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Message
+from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Fate, Message
 from gnsqsync.net.answers import Answers
 from gnsqsync.net.exchange import Exchange
 from gnsqsync.net.intake import Intake
@@ -326,10 +326,16 @@ class Connection:
         return True
 
     def finish(self, message: Message) -> bool:
+        if not self.finish_quietly(message):
+            return False
+        self._answered(message, True)
+        return True
+
+    def finish_quietly(self, message: Message) -> bool:
+        """FIN that tells the owner nothing and leaves the flush to the caller."""
         if not self.take(message):
             return False
         self.outbox.fins.append(message._id)
-        self._answered(message, True)
         return True
 
     def finish_many(self, messages: Iterable[Message]) -> int:
@@ -346,9 +352,12 @@ class Connection:
         return count
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
-        if not self.requeue_quietly(message, delay):
+        fate: Fate | None = None
+        if backoff and self._consumer is not None:
+            fate = self._consumer.on_failure(self, message)
+        if fate is Fate.GONE or (fate is None and not self.requeue_quietly(message, delay)):
             return False
-        self._answered(message, False if backoff else None)
+        self._answered(message, False if backoff and fate is not Fate.KEPT else None)
         return True
 
     def requeue_quietly(self, message: Message, delay: float | None) -> bool:

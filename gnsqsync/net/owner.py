@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gnsqsync.errors import ServerError
-from gnsqsync.message import Message
+from gnsqsync.message import Fate, Message
 
 if TYPE_CHECKING:
     from gnsqsync.net.connection import Connection
@@ -48,6 +48,12 @@ class Consumer(Protocol):
         """A message was answered by a call on it; by the calling thread, outside all locks.
 
         ``success``: True for FIN, False for REQ with backoff, None for REQ without.
+        """
+
+    def on_failure(self, connection: Connection, message: Message) -> Fate | None:
+        """A REQ with backoff is about to be sent; by the calling thread, outside all locks.
+
+        None: send it. Else it was the last attempt, and this is what became of the message.
         """
 
     def on_finished(self, count: int) -> None:

@@ -72,7 +72,7 @@ class Watching(Observer):
     def backoff(self, level: int, seconds: float) -> None:
         self._called("backoff")
 
-    def gave_up(self, message: Message) -> None:
+    def gave_up(self, message: Message, error: BaseException | None) -> None:
         self._called("gave_up")
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
@@ -365,7 +365,7 @@ def test_handlers_and_hooks_run_outside_all_locks(
             world.spawn(message.finish)
 
     @runtime.user_code
-    def on_giving_up(message: Message) -> None:
+    def on_giving_up(message: Message, error: BaseException | None) -> None:
         """The hook."""
 
     @runtime.user_code
@@ -382,6 +382,7 @@ def test_handlers_and_hooks_run_outside_all_locks(
             observer=observer,
             on_giving_up=on_giving_up,
             dead_letter_topic="dead",
+            max_deliveries=5,
             auto_touch=True,
         )
         world.eventually(lambda: nsqd.received("RDY") and other.received("RDY"))
@@ -389,7 +390,9 @@ def test_handlers_and_hooks_run_outside_all_locks(
         for body in (b"good", b"later", b"kept", b"bad", b"itself", b"good"):
             server.message(body)
         server.message(b"spent", attempts=6)
-        world.eventually(lambda: len(nsqd.received("FIN")) == 4)
+        server.message(b"bad", attempts=5)
+        server.message(b"itself", attempts=5)
+        world.eventually(lambda: len(nsqd.received("FIN")) == 6)
         world.eventually(lambda: len(nsqd.received("REQ")) == 3)
         reader.pause()
         reader.resume()
@@ -421,7 +424,13 @@ def test_observers_that_raise_change_nothing(
 
     with ScriptedNsqd() as nsqd:
         reader = client.consume(
-            handler, nsqd, observer=observer, max_in_flight=3, backoff_multiplier=0.01
+            handler,
+            nsqd,
+            observer=observer,
+            max_in_flight=3,
+            backoff_multiplier=0.01,
+            max_deliveries=5,
+            on_giving_up="discard",
         )
         world.eventually(lambda: nsqd.received("RDY"))
         server = nsqd.connections[0]

@@ -9,7 +9,7 @@ import pytest
 
 from gnsqsync import Message, Requeue
 from gnsqsync.dispatch import Dispatch
-from gnsqsync.message import ANSWERED
+from gnsqsync.message import ANSWERED, Fate
 from gnsqsync.runtime import choose
 from tests.support.worlds import World
 
@@ -60,9 +60,11 @@ class Bench:
         self.connection = FakeConnection()
         self.in_backoff = False
         self.chunks: list[tuple[int, int, int]] = []
+        self.kept = 0
         self.sent = 0
         self.settled = 0
-        self.give_up: Callable[[Message], bool] = lambda message: True
+        self.given_up: list[tuple[bytes, BaseException | None]] = []
+        self.fate_of: Callable[[Message], Fate] = lambda message: Fate.FINISHED
         self.dispatch: Any = None
 
     def make(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
@@ -83,9 +85,20 @@ class Bench:
         self.world.eventually(lambda: not self.connection.in_flight)
 
     def on_chunk(
-        self, connection: Any, finished: int, failed: int, neutral: int, seconds: float
+        self, connection: Any, finished: int, failed: int, kept: int, neutral: int, seconds: float
     ) -> None:
         self.chunks.append((finished, failed, neutral))
+        self.kept += kept
+
+    def give_up(self, connection: Any, message: Message, error: BaseException | None) -> Fate:
+        self.given_up.append((message.body, error))
+        fate = self.fate_of(message)
+        if fate is Fate.FINISHED:
+            assert connection.take(message)
+            connection.fins.append(message._id)
+        else:
+            assert connection.requeue_quietly(message, 900 if fate is Fate.KEPT else None)
+        return fate
 
     def on_chunk_sent(self) -> None:
         self.sent += 1
@@ -301,13 +314,13 @@ def fast(bench: Bench) -> None:
 def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     bench: Bench, world: World, ends_in: str
 ) -> None:
-    def kill(message: Message) -> bool:
+    def kill(message: Message) -> Fate:
         if message.body == b"kill":
             raise Killed
-        return True
+        return Fate.FINISHED
 
-    bench.give_up = kill
-    bench.start(kill, concurrency=2)
+    bench.fate_of = kill
+    bench.start(kill, concurrency=2, max_deliveries=5)
     fast(bench)
     bench.put(b"good", b"kill", b"rest", b"of it", attempts=6 if ends_in == "give up" else 1)
     bench.idle()
@@ -486,45 +499,81 @@ def test_a_stop_waits_for_no_worker_whose_last_call_ended_it(
     assert bench.settled == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(1), Requeue()])
-def test_a_give_up_that_raises_is_a_requeue(bench: Bench, error: BaseException) -> None:
-    def give_up(message: Message) -> bool:
+FAILURES = [ValueError("oops"), SystemExit(1), Requeue(7)]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_the_limit_of_attempts(bench: Bench, error: BaseException) -> None:
+    """Looked at behind a failure, and with it in hand."""
+
+    def handler(message: Message) -> None:
         raise error
 
-    bench.give_up = give_up
-    bench.start(lambda message: None)
-    fast(bench)
-    bench.put(b"a", b"b", attempts=6)
+    fates = {b"done": Fate.FINISHED, b"hook failed": Fate.REQUEUED, b"kept": Fate.KEPT}
+    bench.fate_of = lambda message: fates[message.body]
+    bench.start(handler, max_attempts=3)
+    bench.put(b"not yet", attempts=2)
+    bench.put(b"done", b"hook failed", attempts=3)
+    bench.put(b"kept", attempts=65535)
     bench.idle()
-    assert bench.connection.requeued == [(b"a", None), (b"b", None)]
+    assert bench.given_up == [(b"done", error), (b"hook failed", error), (b"kept", error)]
+    delay = 7 if isinstance(error, Requeue) else None
+    assert bench.connection.requeued == [
+        (b"not yet", delay),
+        (b"hook failed", None),
+        (b"kept", 900),
+    ]
+    assert len(bench.connection.fins) == 1
+    bench.world.eventually(lambda: len(bench.chunks) == 4)
+    # What is kept is no news for the backoff; what is given up failed as any other.
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [0, 3, 0]
+    assert bench.kept == 1
     assert bench.dispatch.working == 1
 
 
-def test_the_limit_of_attempts(bench: Bench) -> None:
+def test_what_no_handler_failed_on_is_not_given_up(bench: Bench) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"not now":
+            raise Requeue(backoff=False)
+        if message.body == b"answered":
+            bench.connection.requeue_quietly(message, 1)
+
+    bench.start(handler, max_attempts=3)
+    bench.put(b"good", b"not now", b"answered", attempts=60)
+    bench.idle()
+    assert bench.given_up == []
+    assert len(bench.connection.fins) == 1
+    assert bench.connection.requeued == [(b"not now", None), (b"answered", 1)]
+
+
+def test_the_limit_of_deliveries_is_looked_at_before_the_handler(bench: Bench) -> None:
     handled: list[bytes] = []
-    given_up: list[bytes] = []
-
-    def give_up(message: Message) -> bool:
-        given_up.append(message.body)
-        return message.body == b"settled"
-
-    bench.give_up = give_up
-    bench.start(lambda message: handled.append(message.body), max_attempts=3)
+    fates = {b"done": Fate.FINISHED, b"hook failed": Fate.REQUEUED}
+    bench.fate_of = lambda message: fates[message.body]
+    bench.start(lambda message: handled.append(message.body), max_deliveries=3)
     bench.put(b"last chance", attempts=3)
-    bench.put(b"settled", b"not settled", attempts=4)
+    bench.put(b"done", b"hook failed", attempts=4)
     bench.idle()
     assert handled == [b"last chance"]
-    assert given_up == [b"settled", b"not settled"]
-    assert bench.connection.requeued == [(b"not settled", None)]
+    assert bench.given_up == [(b"done", None), (b"hook failed", None)]
+    assert bench.connection.requeued == [(b"hook failed", None)]
     assert len(bench.connection.fins) == 2
+    bench.world.eventually(lambda: len(bench.chunks) == 3)
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 0, 2]
 
 
 def test_without_a_limit_nothing_is_given_up(bench: Bench) -> None:
     handled: list[int] = []
-    bench.start(lambda message: handled.append(message.attempts), max_attempts=0)
+
+    def handler(message: Message) -> None:
+        handled.append(message.attempts)
+        raise ValueError
+
+    bench.start(handler, max_attempts=0)
     bench.put(b"x", attempts=65535)
     bench.idle()
     assert handled == [65535]
+    assert bench.given_up == []
 
 
 def test_a_message_that_was_orphaned_while_handled_is_not_finished(
@@ -572,11 +621,11 @@ def test_pull_takes_as_many_as_asked_for_and_keeps_the_rest(bench: Bench, world:
 def test_what_a_pull_had_taken_when_it_was_ended_goes_back(bench: Bench) -> None:
     """As by a gevent.Timeout, or by Ctrl-C: nobody else knows of these messages."""
 
-    def give_up(message: Message) -> bool:
+    def give_up(message: Message) -> Fate:
         raise Killed
 
-    bench.give_up = give_up
-    bench.make(None)
+    bench.fate_of = give_up
+    bench.make(None, max_deliveries=5)
     bench.put(b"one", b"two")
     bench.put(b"poison", attempts=6)
     bench.put(b"three")

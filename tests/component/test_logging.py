@@ -70,7 +70,7 @@ def test_a_loss_that_nobody_asked_for_is_one_warning(
 ) -> None:
     script = [automatic(until="RDY"), scripted.close()]
     with ScriptedNsqd(script, [automatic()]) as nsqd:
-        client.consume(lambda m: None, nsqd)
+        client.consume(lambda m: None, nsqd, on_giving_up="discard")
         world.eventually(lambda: len(nsqd.received("SUB")) == 2)
         where = address(nsqd)
         world.eventually(lambda: lines(caplog, logging.WARNING))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from gnsqsync import Message, Observer, Requeue
 from gnsqsync.errors import MessageAnswered
-from tests.component.conftest import Client, names
+from tests.component.conftest import Client, address, names
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic
 from tests.support.worlds import World
@@ -37,28 +38,62 @@ def answers(nsqd: ScriptedNsqd) -> list[str]:
 # -- attempts -------------------------------------------------------------------------------------
 
 
+def fail(message: Message) -> None:
+    raise RuntimeError("no")
+
+
 @pytest.mark.parametrize(
-    ("attempts", "max_attempts", "handled"),
+    ("attempts", "max_attempts", "given_up"),
     [
+        (4, 5, False),
         (5, 5, True),
-        (6, 5, False),
-        (32767, 32767, True),
-        (32768, 32767, False),
-        (40000, 5, False),
+        (6, 5, True),
+        (32766, 32767, False),
+        (32768, 32767, True),
+        (40000, 5, True),
+        (65534, 65535, False),
         (65535, 65535, True),
-        (65535, 65534, False),
-        (65535, 0, True),
+        (65535, 0, False),
     ],
 )
 def test_attempts_are_unsigned_and_the_limit_is_exact(
-    client: Client, world: World, attempts: int, max_attempts: int, handled: bool
+    client: Client, world: World, attempts: int, max_attempts: int, given_up: bool
 ) -> None:
+    with ScriptedNsqd(deliver((b"x", attempts))) as nsqd:
+        reader = client.consume(
+            fail, nsqd, max_attempts=max_attempts, on_giving_up="discard", requeue_delay=0
+        )
+        world.eventually(lambda: answers(nsqd) == (["FIN"] if given_up else ["REQ 0"]))
+        assert reader.stats().gave_up == given_up
+
+
+@pytest.mark.parametrize("attempts", [6, 40000, 65535])
+def test_a_message_that_no_handler_failed_on_is_handled_however_often_it_came(
+    client: Client, world: World, attempts: int
+) -> None:
+    """As after many restarts, each of which is a delivery."""
+    given_up: list[Any] = []
     seen: list[int] = []
     with ScriptedNsqd(deliver((b"x", attempts))) as nsqd:
-        reader = client.consume(lambda m: seen.append(m.attempts), nsqd, max_attempts=max_attempts)
+        reader = client.consume(
+            lambda message: seen.append(message.attempts),
+            nsqd,
+            on_giving_up=lambda message, error: given_up.append(message),
+            dead_letter_topic="dead",
+        )
         world.eventually(lambda: answers(nsqd) == ["FIN"])
-        assert seen == ([attempts] if handled else [])
-        assert reader.stats().gave_up == (not handled)
+        assert seen == [attempts]
+        assert (given_up, reader.stats().gave_up, nsqd.received("PUB")) == ([], 0, [])
+
+
+def test_not_now_is_no_failure_and_never_given_up(client: Client, world: World) -> None:
+    def not_now(message: Message) -> None:
+        raise Requeue(3, backoff=False)
+
+    with ScriptedNsqd(deliver((b"x", 60))) as nsqd:
+        reader = client.consume(not_now, nsqd, on_giving_up="discard")
+        world.eventually(lambda: answers(nsqd) == ["REQ 3000"])
+        assert reader.stats().gave_up == 0
 
 
 def test_a_message_is_handled_max_attempts_times(client: Client, world: World) -> None:
@@ -66,35 +101,40 @@ def test_a_message_is_handled_max_attempts_times(client: Client, world: World) -
 
     def fail(message: Message) -> None:
         seen.append(message.attempts)
-        raise Requeue(0, backoff=False)
+        raise Requeue(0)
 
     def again(connection: scripted.Connection, command: Command) -> None:
-        attempts = len(seen) + 1
-        connection.message(b"x", attempts=attempts)
+        connection.message(b"x", attempts=len(seen) + 1)
 
     script = [automatic(until="RDY"), scripted.message(b"x"), automatic(hooks={"REQ": again})]
     with ScriptedNsqd(script) as nsqd:
-        client.consume(fail, nsqd, max_attempts=3)
-        world.eventually(lambda: answers(nsqd) == ["REQ 0", "REQ 0", "REQ 0", "FIN"])
+        client.consume(fail, nsqd, max_attempts=3, on_giving_up="discard", max_backoff_duration=0)
+        world.eventually(lambda: answers(nsqd) == ["REQ 0", "REQ 0", "FIN"])
         assert seen == [1, 2, 3]
 
 
-def test_giving_up_says_nothing_about_the_handlers(client: Client, world: World) -> None:
-    """Outside a backoff it starts none, in one its FIN does not count as a success."""
-    levels: list[int] = []
+class Levels(Observer):
+    def __init__(self) -> None:
+        self.levels: list[int] = []
 
-    class Watch(Observer):
-        def backoff(self, level: int, seconds: float) -> None:
-            levels.append(level)
+    def backoff(self, level: int, seconds: float) -> None:
+        self.levels.append(level)
 
-    def fail(message: Message) -> None:
-        raise RuntimeError("no")
 
+@pytest.mark.parametrize("why", ["kept", "too many deliveries"])
+def test_what_says_nothing_about_the_handlers_changes_no_backoff(
+    client: Client, world: World, why: str
+) -> None:
+    """Outside a backoff it starts none, in one it is neither success nor failure."""
+    observer = Levels()
     tests = iter([(b"poison", 9), (b"poison", 9), (b"bad", 1)])
+    options: dict[str, Any] = {"max_attempts": 5}
+    if why != "kept":
+        options.update(max_deliveries=8, on_giving_up="discard")
 
     def on_rdy(connection: scripted.Connection, command: Command) -> None:
         # Each test of the backoff gets the next message.
-        if command.parameters == ("1",) and levels:
+        if command.parameters == ("1",) and observer.levels:
             body, attempts = next(tests, (b"good", 1))
             connection.message(body, attempts=attempts)
 
@@ -105,33 +145,189 @@ def test_giving_up_says_nothing_about_the_handlers(client: Client, world: World)
         automatic(hooks={"RDY": on_rdy}),
     ]
     with ScriptedNsqd(script) as nsqd:
-        reader = client.consume(
+        client.consume(
             fail,
             nsqd,
             # RDY 2 for the two that come at first, so that RDY 1 is always a test.
             max_in_flight=2,
             latency="throughput",
-            max_attempts=5,
             backoff_multiplier=0.02,
-            observer=Watch(),
+            observer=observer,
             requeue_delay=0,
+            **options,
         )
-        world.eventually(lambda: reader.stats().gave_up == 3)
-        world.eventually(lambda: len(levels) >= 4)
+        world.eventually(lambda: len(observer.levels) >= 4)
         # bad, then two poisons that change nothing, then bad again.
-        assert levels[:4] == [1, 1, 1, 2]
+        assert observer.levels[:4] == [1, 1, 1, 2]
+        settled = [answer for answer in answers(nsqd) if answer != "REQ 0"]
+        assert settled[:3] == ["REQ 900000" if why == "kept" else "FIN"] * 3
+
+
+def test_a_failure_that_is_the_last_one_slows_down_as_any_other(
+    client: Client, world: World
+) -> None:
+    """With what the handler needs away, the queue must not run into the dead letters at speed."""
+    observer = Levels()
+    with ScriptedNsqd(deliver((b"x", 5)), [automatic()]) as nsqd:
+        client.consume(fail, nsqd, observer=observer, dead_letter_topic="dead")
+        world.eventually(lambda: answers(nsqd) == ["FIN"])
+        world.eventually(lambda: observer.levels == [1])
+
+
+# -- giving up ------------------------------------------------------------------------------------
+
+
+def given_up(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [r for r in caplog.records if "gave up" in r.msg or "waits in nsqd" in r.msg]
+
+
+def test_with_nowhere_to_go_it_is_not_finished_but_waits_in_nsqd(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One ERROR for each message, and what to do; the next failures of it are warnings."""
+    observer = Levels()
+    deliveries = [(b"a", 5), (b"b", 9), (b"a", 6), (b"asked", 5)]
+
+    def handler(message: Message) -> None:
+        raise Requeue(7) if message.body == b"asked" else RuntimeError("no")
+
+    script = [automatic(until="RDY")]
+    for number, (body, attempts) in enumerate(deliveries):
+        id = b"%016x" % (number % 2 if number < 3 else number)
+        script += [scripted.message(body, attempts=attempts, id=id), automatic(until="REQ")]
+    with ScriptedNsqd([*script, automatic()]) as nsqd:
+        reader = client.consume(
+            handler, nsqd, observer=observer, max_requeue_delay=600, requeue_delay=1
+        )
+        world.eventually(lambda: answers(nsqd) == ["REQ 600000"] * 4)
+        where = address(nsqd)
+        stats = reader.stats()
+        assert (stats.gave_up, stats.finished, stats.requeued) == (0, 0, 4)
+        assert observer.levels == []
+    start, *rest = given_up(caplog)
+    assert start.levelname == "WARNING"
+    assert start.getMessage() == (
+        "t/ch: a message that has failed 5 times (max_attempts) is not finished: it waits in nsqd"
+        " and comes again every 600 s; set dead_letter_topic or on_giving_up"
+    )
+    assert [r.levelname for r in rest] == ["ERROR", "ERROR", "WARNING", "ERROR"]
+    assert rest[0].getMessage() == (
+        f"t/ch: message {0:016x} has failed 5 times (max_attempts=5); it waits in nsqd and comes"
+        " again in 600 s; set dead_letter_topic or on_giving_up"
+    )
+    assert rest[0].exc_info is not None
+    assert str(rest[0].exc_info[1]) == "no"
+    assert (
+        vars(rest[0]).items()
+        >= {
+            "topic": "t",
+            "channel": "ch",
+            "nsqd": where,
+            "attempts": 5,
+            "message_id": f"{0:016x}",
+        }.items()
+    )
+    # Each failure is one line, not two.
+    assert not [r for r in caplog.records if "handler failed" in r.msg]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_attempts": 0}, {"dead_letter_topic": "dead"}, {"on_giving_up": "discard"}],
+    ids=str,
+)
+def test_no_warning_at_the_start_where_nothing_would_wait(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    with ScriptedNsqd() as nsqd:
+        client.consume(print, nsqd, **options)
+        world.eventually(lambda: nsqd.received("RDY"))
+    assert given_up(caplog) == []
+
+
+def test_what_was_told_is_remembered_of_so_many_messages_only(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqsync.giving_up._MOST_TOLD", 3)
+    with ScriptedNsqd(deliver(*[(b"x", 5)] * 5)) as nsqd:
+        reader = client.consume(fail, nsqd)
+        world.eventually(lambda: len(answers(nsqd)) == 5)
+        assert len(reader._running()._giving_up._told) == 3
+
+
+def test_discard_finishes_by_that_word(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedNsqd(deliver((b"x", 5))) as nsqd:
+        reader = client.consume(fail, nsqd, on_giving_up="discard")
+        world.eventually(lambda: answers(nsqd) == ["FIN"])
+        assert reader.stats().gave_up == 1
+        world.eventually(lambda: given_up(caplog))
+    (line,) = given_up(caplog)
+    assert line.levelname == "ERROR"
+    assert line.getMessage().endswith(" after 5 attempts; it is discarded")
+    assert line.exc_info is not None
+    assert str(line.exc_info[1]) == "no"
+    assert not [r for r in caplog.records if "handler failed" in r.msg]
+
+
+def test_hook_and_observer_get_the_message_and_what_was_raised(
+    client: Client, world: World
+) -> None:
+    told: list[tuple[str, bytes, BaseException | None]] = []
+    errors: list[BaseException] = []
+
+    class Watch(Observer):
+        def gave_up(self, message: Message, error: BaseException | None) -> None:
+            told.append(("observer", message.body, error))
+
+    def handler(message: Message) -> None:
+        errors.append(ValueError("no such order"))
+        raise errors[0]
+
+    with ScriptedNsqd(deliver((b"x", 5))) as nsqd:
+        client.consume(
+            handler,
+            nsqd,
+            on_giving_up=lambda message, error: told.append(("hook", message.body, error)),
+            observer=Watch(),
+        )
+        world.eventually(lambda: len(told) == 2)
+        assert told == [("hook", b"x", errors[0]), ("observer", b"x", errors[0])]
+
+
+@pytest.mark.parametrize("attempts", [5, 6])
+def test_max_deliveries_gives_up_before_the_handler(
+    client: Client, world: World, attempts: int
+) -> None:
+    """For a body that ends the process before any handler can fail."""
+    seen: list[bytes] = []
+    told: list[tuple[bytes, BaseException | None]] = []
+    with ScriptedNsqd(deliver((b"x", attempts)), [automatic()]) as nsqd:
+        reader = client.consume(
+            lambda message: seen.append(message.body),
+            nsqd,
+            max_deliveries=5,
+            on_giving_up=lambda message, error: told.append((message.body, error)),
+            dead_letter_topic="dead",
+        )
+        world.eventually(lambda: answers(nsqd) == ["FIN"])
+        too_often = attempts > 5
+        assert seen == ([] if too_often else [b"x"])
+        assert told == ([(b"x", None)] if too_often else [])
+        assert [c.body for c in nsqd.received("PUB")] == ([b"x"] if too_often else [])
+        assert reader.stats().gave_up == too_often
 
 
 def test_an_on_giving_up_that_raises_is_a_requeue(client: Client, world: World) -> None:
-    def hook(message: Message) -> None:
+    def hook(message: Message, error: BaseException | None) -> None:
         raise RuntimeError("the archive is away")
 
     with ScriptedNsqd(deliver((b"x", 6))) as nsqd:
-        reader = client.consume(lambda m: None, nsqd, on_giving_up=hook, requeue_delay=1.5)
-        # attempts * requeue_delay, as for a handler that fails.
+        reader = client.consume(fail, nsqd, on_giving_up=hook, requeue_delay=1.5)
+        # attempts * requeue_delay, as for any handler that fails.
         world.eventually(lambda: answers(nsqd) == ["REQ 9000"])
         assert reader.stats().gave_up == 0
-        assert not reader.is_in_backoff
 
 
 def test_a_dead_letter_is_published_before_the_fin(client: Client, world: World) -> None:
@@ -142,7 +338,7 @@ def test_a_dead_letter_is_published_before_the_fin(client: Client, world: World)
         connection.response()
 
     with ScriptedNsqd(deliver((b"x", 6)), [automatic(hooks={"PUB": hold})]) as nsqd:
-        client.consume(lambda m: None, nsqd, dead_letter_topic="dead")
+        client.consume(fail, nsqd, dead_letter_topic="dead")
         world.eventually(lambda: nsqd.received("PUB"))
         world.sleep(0.15)  # longer than the sweep
         assert answers(nsqd) == []
@@ -155,7 +351,7 @@ def test_a_dead_letter_is_published_before_the_fin(client: Client, world: World)
 def test_a_dead_letter_as_large_as_its_nsqd_allows(client: Client, world: World) -> None:
     body = b"x" * (1 << 20) + b"y"
     with ScriptedNsqd(deliver((body, 6)), [automatic()]) as nsqd:
-        client.consume(lambda m: None, nsqd, dead_letter_topic="dead")
+        client.consume(fail, nsqd, dead_letter_topic="dead")
         world.eventually(lambda: answers(nsqd) == ["FIN"])
         assert [letter.body for letter in nsqd.received("PUB")] == [body]
 
@@ -167,10 +363,30 @@ def test_a_dead_letter_that_fails_is_a_requeue(client: Client, world: World) -> 
 
     with ScriptedNsqd(deliver((b"x", 6)), [automatic(hooks={"PUB": refuse})]) as nsqd:
         reader = client.consume(
-            lambda m: None, nsqd, dead_letter_topic="dead", requeue_delay=100, max_requeue_delay=7
+            fail, nsqd, dead_letter_topic="dead", requeue_delay=100, max_requeue_delay=7
         )
         world.eventually(lambda: answers(nsqd) == ["REQ 7000"])
         assert reader.stats().gave_up == 0
+
+
+def test_a_message_that_is_lost_while_it_is_given_up_is_not_counted(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    begun = threading.Event()
+
+    def hook(message: Message, error: BaseException | None) -> None:
+        begun.set()
+        world.eventually(go_on.is_set)
+
+    script = [*deliver((b"x", 5))[:-1], scripted.wait_until(begun), scripted.reset()]
+    with ScriptedNsqd(script, [automatic()]) as nsqd:
+        reader = client.consume(fail, nsqd, on_giving_up=hook)
+        world.eventually(lambda: len(nsqd.received("SUB")) == 2)
+        go_on.set()
+        world.eventually(lambda: "comes again" in caplog.text)
+        assert reader.stats().gave_up == 0
+        assert answers(nsqd) == []
 
 
 # -- requeue delays -------------------------------------------------------------------------------
@@ -190,9 +406,6 @@ def test_a_dead_letter_that_fails_is_a_requeue(client: Client, world: World) -> 
 def test_the_delay_of_a_failed_message(
     client: Client, world: World, attempts: int, options: dict[str, float], expected: int
 ) -> None:
-    def fail(message: Message) -> None:
-        raise RuntimeError("no")
-
     with ScriptedNsqd(deliver((b"x", attempts))) as nsqd:
         client.consume(fail, nsqd, max_attempts=0, **options)
         world.eventually(lambda: answers(nsqd) == [f"REQ {expected}"])

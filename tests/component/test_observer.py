@@ -45,8 +45,8 @@ class Recorder(Observer):
     def backoff(self, level: int, seconds: float) -> None:
         self._note("backoff", level)
 
-    def gave_up(self, message: Message) -> None:
-        self._note("gave_up", message.body)
+    def gave_up(self, message: Message, error: BaseException | None) -> None:
+        self._note("gave_up", message.body, error)
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
         self._note("answer_failed", code)
@@ -93,7 +93,8 @@ def handler(message: Message) -> None:
 
 def live_through(client: Client, world: World, observer: Recorder, **options: Any) -> Any:
     with ScriptedNsqd(*eventful()) as nsqd:
-        reader = client.consume(handler, nsqd, observer=observer, max_backoff_duration=1, **options)
+        options.update(max_backoff_duration=1, max_deliveries=8, on_giving_up="discard")
+        reader = client.consume(handler, nsqd, observer=observer, **options)
         world.eventually(lambda: observer.of("backoff"))
         where = address(nsqd)
         stats = reader.stats()
@@ -104,7 +105,7 @@ def live_through(client: Client, world: World, observer: Recorder, **options: An
     assert observer.of("connected") == [(where,), (where,)]
     assert observer.of("lost")[0] == (where, f"{where} closed the connection")
     assert observer.of("backoff")[0] == (1,)
-    assert observer.of("gave_up") == [(b"poison",)]
+    assert observer.of("gave_up") == [(b"poison", None)]
     assert observer.of("answer_failed") == [("E_FIN_FAILED",)]
     assert observer.of("batch")[:4] == [(1, 0), (0, 0), (1, 0), (0, 1)]
     return stats

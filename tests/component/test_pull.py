@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,14 @@ def test_max_idle_is_seconds(client: Client, max_idle: float) -> None:
             reader.batches(10, 1.0, max_idle)
 
 
-def test_max_attempts_holds_for_a_whole_burst(client: Client, world: World) -> None:
+def test_max_deliveries_holds_for_a_whole_burst(client: Client, world: World) -> None:
     bodies = burst(b"a", b"b", attempts=6)
     script = [automatic(until="RDY"), send(bodies), automatic()]
-    with ScriptedNsqd(script) as nsqd, client.reader(None, nsqd, max_in_flight=10) as reader:
+    options: dict[str, Any] = {"max_deliveries": 5, "on_giving_up": "discard"}
+    with (
+        ScriptedNsqd(script) as nsqd,
+        client.reader(None, nsqd, max_in_flight=10, **options) as reader,
+    ):
         lists: list[list[Message]] = []
 
         def finished() -> bool:
@@ -65,6 +70,73 @@ def test_max_attempts_holds_for_a_whole_burst(client: Client, world: World) -> N
         world.eventually(finished)
         assert not any(lists)
         assert reader.stats().gave_up == 2
+
+
+def test_a_message_that_came_often_is_in_the_list_all_the_same(
+    client: Client, world: World
+) -> None:
+    bodies = burst(b"a", b"b", attempts=65535)
+    script = [automatic(until="RDY"), send(bodies), automatic()]
+    with (
+        ScriptedNsqd(script) as nsqd,
+        client.reader(None, nsqd, max_in_flight=10, dead_letter_topic="dead") as reader,
+    ):
+        batch = next(reader.batches(2, 15.0))
+        assert [message.body for message in batch] == [b"a", b"b"]
+        reader.finish(batch)
+        assert reader.stats().gave_up == 0
+        assert nsqd.received("PUB") == []
+
+
+def test_a_requeue_of_the_last_attempt_gives_up_with_what_was_caught(
+    client: Client, world: World
+) -> None:
+    given_up: list[tuple[bytes, BaseException | None]] = []
+    bodies = burst(b"caught", b"called", b"not now", attempts=5)
+    script = [automatic(until="RDY"), send(bodies), automatic()]
+    with (
+        ScriptedNsqd(script) as nsqd,
+        client.reader(
+            None,
+            nsqd,
+            max_in_flight=10,
+            on_giving_up=lambda message, error: given_up.append((message.body, error)),
+            dead_letter_topic="dead",
+            requeue_delay=1,
+        ) as reader,
+    ):
+        caught, called, not_now = next(reader.batches(3, 15.0))
+        broken = ValueError("broken")
+        try:
+            raise broken
+        except ValueError:
+            assert caught.requeue(60)
+        # It has been published, and answered.
+        assert [(c.parameters, c.body) for c in nsqd.received("PUB")] == [(("dead",), b"caught")]
+        assert caught.is_answered
+        with pytest.raises(MessageAnswered):
+            caught.requeue()
+        assert called.requeue()
+        assert not_now.requeue(backoff=False)
+        world.eventually(lambda: len(nsqd.received("FIN")) == 2)
+        world.eventually(lambda: len(nsqd.received("REQ")) == 1)
+        assert given_up == [(b"caught", broken), (b"called", None)]
+        assert nsqd.received("REQ")[0].parameters[1] == "5000"
+        assert reader.stats().gave_up == 2
+        assert reader.is_in_backoff
+
+
+def test_a_requeue_of_the_last_attempt_with_nowhere_to_go_waits_in_nsqd(
+    client: Client, world: World
+) -> None:
+    script = [automatic(until="RDY"), send(burst(b"x", attempts=7)), automatic()]
+    with ScriptedNsqd(script) as nsqd, client.reader(None, nsqd, max_in_flight=10) as reader:
+        (message,) = next(reader.batches(1, 15.0))
+        assert message.requeue(1)
+        world.eventually(lambda: nsqd.received("REQ"))
+        assert nsqd.received("REQ")[0].parameters[1] == "900000"
+        assert not reader.is_in_backoff
+        assert reader.stats().gave_up == 0
 
 
 def test_what_a_list_had_no_room_for_goes_back_at_a_stop(client: Client, world: World) -> None:

@@ -446,6 +446,10 @@ def test_redials_have_pauses(client: Client, world: World) -> None:
 # -- messages -------------------------------------------------------------------------------------
 
 
+def fail(message: Message) -> None:
+    raise RuntimeError("no")
+
+
 def test_delays_beyond_all_bounds(client: Client, world: World) -> None:
     def handler(message: Message) -> None:
         if message.body == b"raise":
@@ -465,11 +469,11 @@ def test_delays_beyond_all_bounds(client: Client, world: World) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(2)])
 def test_on_giving_up_that_raises(client: Client, world: World, error: BaseException) -> None:
-    def on_giving_up(message: Message) -> None:
+    def on_giving_up(message: Message, failure: BaseException | None) -> None:
         raise error
 
     with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x", attempts=6)]) as nsqd:
-        reader = client.consume(print, nsqd, on_giving_up=on_giving_up, requeue_delay=1)
+        reader = client.consume(fail, nsqd, on_giving_up=on_giving_up, requeue_delay=1)
         world.eventually(lambda: nsqd.received("REQ"))
         assert nsqd.received("REQ")[0].parameters[1] == "6000"
         assert nsqd.received("FIN") == []
@@ -487,7 +491,8 @@ def test_a_dead_letter_that_is_refused_loses_nothing(client: Client, world: Worl
 
     step = automatic(hooks={"PUB": publish})
     with ScriptedNsqd([SUBSCRIBED, step], [step]) as nsqd:
-        reader = client.consume(print, nsqd, dead_letter_topic="dead", requeue_delay=0)
+        options: dict[str, Any] = {"requeue_delay": 0, "max_backoff_duration": 0}
+        reader = client.consume(fail, nsqd, dead_letter_topic="dead", **options)
         world.eventually(lambda: nsqd.received("RDY"))
         nsqd.connections[0].message(b"x", attempts=6)
         world.eventually(lambda: nsqd.received("REQ"))
@@ -510,7 +515,7 @@ def test_a_dead_letter_whose_outcome_is_unknown(client: Client, world: World) ->
 
     script = [SUBSCRIBED, scripted.message(b"x", attempts=6), automatic()]
     with ScriptedNsqd(script, [automatic(hooks={"PUB": vanish})]) as nsqd:
-        client.consume(print, nsqd, dead_letter_topic="dead")
+        client.consume(fail, nsqd, dead_letter_topic="dead")
         world.eventually(lambda: nsqd.received("REQ"))
         assert nsqd.received("FIN") == []
         assert len(nsqd.received("PUB")) == 1

@@ -116,6 +116,21 @@ async def coroutine(message: object) -> None: ...
         ({"handler": "print"}, "callable that takes a message"),
         ({"handler": coroutine}, "handler is a coroutine function: its code would never run"),
         ({"on_giving_up": coroutine}, "on_giving_up is a coroutine function"),
+        (
+            {"on_giving_up": lambda message: None},
+            "called with the message and the exception or None: too many positional arguments",
+        ),
+        ({"on_giving_up": [].append}, "it is called with the message and the exception or None"),
+        ({"on_giving_up": "drop"}, "on_giving_up is 'drop'; it must be 'discard' or a callable"),
+        (
+            {"on_giving_up": "discard", "dead_letter_topic": "dead"},
+            "dead_letter_topic is 'dead' and on_giving_up is 'discard'; give one of them",
+        ),
+        ({"max_deliveries": 70000}, "max_deliveries is 70000; allowed is 0 to 65535"),
+        (
+            {"max_deliveries": 50},
+            "max_deliveries is 50; it needs dead_letter_topic or on_giving_up",
+        ),
         ({"nsqd_tcp_addresses": ()}, "at least one address"),
         ({"max_in_flight": -1}, "max_in_flight is -1; allowed is 0 or more"),
         ({"concurrency": 0}, "concurrency is 0; allowed is 1 or more"),

@@ -370,7 +370,7 @@ def test_consume_gives_a_failing_message_up(site: Site, tmp_path: Path) -> None:
     with NsqdHTTP(nsqd.http_address) as client:
         client.pub(topic, b"broken")
         arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd)]
-        arguments += ["--max-attempts", "1", "--requeue-delay", "0"]
+        arguments += ["--max-attempts", "2", "--requeue-delay", "0", "--on-giving-up", "discard"]
         with started(arguments, cwd=tmp_path) as process:
             assert process.stderr is not None
             text = b""
@@ -389,7 +389,7 @@ def test_consume_gives_a_failing_message_up(site: Site, tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.wait(TIMEOUT) == 0
             assert b"1 given up" in process.stderr.read()
-    assert (tmp_path / "seen").read_text() == "broken\n"
+    assert (tmp_path / "seen").read_text() == "broken\n" * 2
 
 
 def test_consume_says_so_when_a_handler_does_not_end(site: Site, tmp_path: Path) -> None:

@@ -39,13 +39,16 @@ def test_a_normal_start_and_stop_is_quiet(
     by_lookup = client.consume(
         topic,
         lambda m: got.append(m.body),
+        on_giving_up="discard",
         lookupd_http_addresses=url(lookupd),
         lookupd_poll_interval=0.2,
         channel="a",
     )
     with client.writer(nsqd) as writer:
         writer.publish(topic, "x")
-        direct = client.consume(topic, lambda m: got.append(m.body), nsqd, channel="b")
+        direct = client.consume(
+            topic, lambda m: got.append(m.body), nsqd, channel="b", dead_letter_topic="dead"
+        )
         world.eventually(lambda: by_lookup.stats().connections and direct.stats().connections)
         writer.publish(topic, "y")
         world.eventually(lambda: got.count(b"y") == 2)
@@ -70,7 +73,13 @@ def test_lines_carry_their_fields(
 
     client.writer(nsqd).publish(topic, "x")
     reader = client.consume(
-        topic, fail, nsqd, max_attempts=1, requeue_delay=0, backoff_multiplier=0.05
+        topic,
+        fail,
+        nsqd,
+        max_attempts=2,
+        requeue_delay=0,
+        backoff_multiplier=0.05,
+        on_giving_up="discard",
     )
     world.eventually(lambda: reader.stats().gave_up == 1, 30)
     reader.stop()
@@ -90,7 +99,7 @@ def test_lines_carry_their_fields(
     assert failed.pop("attempts") == 1
     assert len(str(failed.pop("message_id"))) == 16
     assert failed == at
-    gave_up = fields("gave up on message")
+    gave_up = fields(f"{topic}/ch: gave up on message")
     assert gave_up.pop("attempts") == 2
     assert len(str(gave_up.pop("message_id"))) == 16
     assert gave_up == at

@@ -56,7 +56,7 @@ class Consumer:
             requeue_delay=0,
             max_backoff_duration=0.01,
             backoff_multiplier=0.001,
-            on_giving_up=lambda message: self.gave_up.set(),
+            on_giving_up=lambda message, error: self.gave_up.set(),
             observer=metrics.observer(self.topic, "c"),
         )
 
@@ -110,7 +110,7 @@ def test_a_reader(
     }
     assert outcomes == {"finished": 3, "failed": 1, "gave_up": 1}
     assert value(registry, "gnsqsync_handler_seconds_count", **its) == 4
-    assert value(registry, "gnsqsync_received_messages_total", **its) == 5
+    assert value(registry, "gnsqsync_received_messages_total", **its) == 4
     assert value(registry, "gnsqsync_backoffs_total", **its) >= 1
     assert value(registry, "gnsqsync_connections", **its) == 0
 

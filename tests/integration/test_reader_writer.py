@@ -214,7 +214,7 @@ def test_giving_up_after_max_attempts(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     handled: list[int] = []
-    given_up: list[Message] = []
+    given_up: list[tuple[Message, str]] = []
     dead: list[bytes] = []
 
     def handler(message: Message) -> None:
@@ -229,13 +229,13 @@ def test_giving_up_after_max_attempts(
         max_attempts=2,
         requeue_delay=0,
         max_backoff_duration=0,
-        on_giving_up=given_up.append,
+        on_giving_up=lambda message, error: given_up.append((message, str(error))),
         dead_letter_topic=topic + "_dead",
     )
     client.consume(topic + "_dead", lambda m: dead.append(m.body), nsqd)
     assert world.eventually(lambda: dead) == [b"poison"]
     assert handled == [1, 2]
-    assert [message.body for message in given_up] == [b"poison"]
+    assert [(message.body, error) for message, error in given_up] == [(b"poison", "never works")]
     world.eventually(lambda: reader.stats().gave_up == 1)
     world.eventually(lambda: reader.stats().in_flight == 0)
 

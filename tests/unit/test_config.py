@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.config import ConnectionOptions, check_handler
+from gnsqsync.config import ConnectionOptions, check_handler, check_takes
 from gnsqsync.errors import ConfigError
 
 
@@ -52,6 +52,31 @@ class Generator:
 )
 def test_a_handler_that_runs_when_it_is_called(function: Any) -> None:
     check_handler("handler", function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda message, error: None,
+        lambda message, error=None: None,
+        lambda *what: None,
+        functools.partial(lambda where, message, error: None, "here"),
+        {}.setdefault,
+        print,
+        # Written in C, and tells nothing of what it takes.
+        max,
+    ],
+)
+def test_a_hook_that_takes_two_arguments(function: Any) -> None:
+    check_takes("hook", function, "the message", "the exception")
+
+
+@pytest.mark.parametrize("function", [plain, [].append, lambda: None, lambda a, b, c: None])
+def test_a_hook_that_takes_another_number_of_arguments(function: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_takes("hook", function, "the message", "the exception")
+    text = f"hook is {function!r}; it is called with the message and the exception: "
+    assert str(caught.value).startswith(text)
 
 
 @pytest.mark.parametrize("function", [None, 3, "os:remove"])

@@ -71,6 +71,23 @@ def test_addresses_and_options_go_where_they_belong() -> None:
     assert local.reader_keywords() == local.writer_keywords()
 
 
+def test_where_given_up_messages_go_may_be_said_in_the_other_place() -> None:
+    nsq = NSQ()
+    nsq.handler("t", "c", name="often", max_deliveries=50)(print)
+    nsq.handler("t", "c", name="dead", dead_letter_topic="dead")(print)
+    often, dead = nsq.handlers["often"], nsq.handlers["dead"]
+    plain, options = application(), {"max_deliveries": 50}
+    nsq.init_app(plain)
+    assert dead.reader(plain)
+    with pytest.raises(ConfigError, match="needs dead_letter_topic or on_giving_up"):
+        often.reader(plain)
+    strict = application(NSQ_OPTIONS=options)
+    nsq.init_app(strict)
+    assert dead.reader(strict)
+    with pytest.raises(ConfigError, match="needs dead_letter_topic or on_giving_up"):
+        often.reader(strict)
+
+
 def test_init_app_connects_nothing_and_fills_the_config() -> None:
     threads = threading.active_count()
     app = application()

@@ -517,6 +517,25 @@ class Checks(SimpleTestCase):
         found = problems(default={**GOOD["default"], **options}, other={"BACKEND": "memory"})
         self.assertIn("max_backoff_duration", found[0])
 
+    def test_where_given_up_messages_go_may_be_said_in_the_other_place(self):
+        other = {"BACKEND": "memory"}
+        needs = {**GOOD["default"], "OPTIONS": {"max_deliveries": 50}}
+        # The entry is right by itself, only these handlers add nothing to it.
+        found = problems(default=needs, other=other)
+        self.assertTrue(found)
+        for text in found:
+            self.assertIn("E004", text)
+            self.assertIn("needs dead_letter_topic or on_giving_up", text)
+        both = {**needs, "OPTIONS": {**needs["OPTIONS"], "dead_letter_topic": "dead"}}
+        self.assertEqual(problems(default=both, other=other), [])
+        # As an import that fails leaves nothing behind.
+        with mock.patch.dict("gnsqsync.django.handlers._handlers"):
+            nsq_handler("t", "c", name="shop.often", max_deliveries=50)(print)
+            (found,) = problems(default=GOOD["default"], other=other)
+            self.assertIn("E004", found)
+            dead = {**GOOD["default"], "OPTIONS": {"dead_letter_topic": "dead"}}
+            self.assertEqual(problems(default=dead, other=other), [])
+
 
 class Commands(SimpleTestCase):
     def out_of(self, *arguments, **options):
