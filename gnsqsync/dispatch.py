@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from gnsqsync.message import ANSWERED, Fate, Message, Requeue
+from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
 from gnsqsync.runtime import Queue, Runtime, Task
@@ -252,6 +252,11 @@ class Dispatch:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
                 connection.requeue_quietly(message, 0)
                 continue
+            if message._status:
+                # It timed out while it waited, or was answered by the handler of its first copy.
+                in_flight.forget(message)
+                continue
+            message._status = BEGUN
             try:
                 if message.attempts > last_delivery:
                     self._outcomes.give_up(connection, message, None)
@@ -281,15 +286,16 @@ class Dispatch:
                 connection.outbox.flush(PASSING_WAIT)
                 raise
             else:
-                # Otherwise detached, answered by the handler itself, or timed out.
-                if not message._status:
-                    try:
-                        in_flight.remove(message)
-                    except KeyError:
+                if message._status == BEGUN:
+                    taken = in_flight.pop(message._id, None)
+                    if taken is not message and not in_flight.take_copies(message, taken):
                         continue  # orphaned by a loss; nsqd delivers it again
                     message._status = ANSWERED
                     fins.append(message._id)
                     finished += 1
+                elif message._status & TIMED_OUT:
+                    in_flight.forget(message)
+                # Otherwise detached, or answered by the handler itself.
         unfinished = failed or kept or neutral
         if unfinished or self._report_all or self._outcomes.in_backoff:
             seconds = self._runtime.now() - started
@@ -420,16 +426,17 @@ class Dispatch:
             return None
 
     def _pulled(self, connection: Connection, messages: list[Message]) -> list[Message]:
-        if self._last_delivery == _NO_LIMIT and connection.hands_over:
-            return messages
         wanted = []
         for message in messages:
             if not connection.hands_over:
                 # As a worker does: it comes again by itself, or goes back at a stop.
                 connection.requeue_quietly(message, 0)
+            elif message._status:
+                connection.in_flight.forget(message)
             elif message.attempts > self._last_delivery:
                 self._outcomes.give_up(connection, message, None)
             else:
+                message._status = BEGUN
                 wanted.append(message)
         return wanted
 
@@ -442,8 +449,7 @@ class Dispatch:
                 connection, messages, _ = chunk
                 for message in messages:
                     yield connection, message
-        while (chunk := self._next_rest()) is not None:
-            connection, messages, _ = chunk
+        for connection, messages, _ in self._taken_out_of_rest():
             for message in messages:
                 yield connection, message
 
@@ -451,7 +457,8 @@ class Dispatch:
         """Take out what no handler has begun of one connection; the rest stays queued."""
         mine: list[Message] = []
         others: list[_Chunk | None] = []
-        for chunk in self._taken_out():
+        waiting = [*self._taken_out_of_rest(), *self._taken_out()]
+        for chunk in waiting:
             if chunk is not None and chunk[0] is connection:
                 mine.extend(chunk[1])
             else:
@@ -459,6 +466,15 @@ class Dispatch:
         for chunk in others:
             self._queue.put(chunk)
         yield from mine
+
+    def drop(self, connection: Connection) -> None:
+        """Let go of what waits of a connection that is lost: it comes again by itself."""
+        for _ in self.take_back(connection):
+            pass
+
+    def _taken_out_of_rest(self) -> Iterator[_Chunk]:
+        while (chunk := self._next_rest()) is not None:
+            yield chunk
 
     def _taken_out(self) -> Iterator[_Chunk | None]:
         """Each chunk that waits, until the queue is empty."""

@@ -75,6 +75,8 @@ class Leaving:
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._connections: set[Connection] = set()
+        # Whether the timer is going to look.
+        self._due = False
 
     def add(self, connections: Iterable[Connection]) -> None:
         """These are sent CLS just now."""
@@ -82,11 +84,14 @@ class Leaving:
 
     def look(self) -> None:
         """Have those closed that are drained. From any thread; cheap."""
-        if self._connections:
+        if self._connections and not self._due:
+            self._due = True
             # Not here: a reading thread cannot close its own connection.
             self._timer.after(0.0, self._close_drained)
 
     def _close_drained(self) -> None:
+        # Before the look: what is drained behind it is worth another one.
+        self._due = False
         drained = [
             connection
             for connection in list(self._connections)

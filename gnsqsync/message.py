@@ -16,9 +16,11 @@ __all__ = ["Fate", "Message", "Requeue", "Responder"]
 
 # Bits of Message._status. ANSWERED, TIMED_OUT and DETACHED are each set by one thread at a time:
 # the one that took the message out of the in-flight table, the reading thread, the handler's.
+# BEGUN: a handler has it, or the user of the pull form; set by who hands it over.
 DETACHED = 1
 TIMED_OUT = 2
 ANSWERED = 4
+BEGUN = 8
 
 
 class Requeue(Exception):
@@ -141,7 +143,7 @@ class Message:
 
         nsqd tells of a timeout only when it refuses an answer; ``deadline`` says when it is due.
         """
-        return not self._status & TIMED_OUT and self._responder.is_in_flight(self)
+        return not self._status & (TIMED_OUT | ANSWERED) and self._responder.is_in_flight(self)
 
     @property
     def timed_out(self) -> bool:

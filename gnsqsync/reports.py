@@ -23,6 +23,7 @@ class Reports:
         self._name = f"{topic}/{channel}"
         self._fields = {"topic": topic, "channel": channel}
         self._observer = observer
+        self._told_overdue = False
 
     def notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
@@ -118,6 +119,19 @@ class Reports:
         extra = {**self._fields_of(connection), "message_id": message_id}
         log.warning("%s: %s", address, error, extra=extra)
         self.notify("answer_failed", address, message_id, error.code)
+
+    def overdue(self, connection: Connection, count: int) -> None:
+        """So many were taken from a Reader without a handler, and not answered in time."""
+        log.log(
+            logging.DEBUG if self._told_overdue else logging.WARNING,
+            "%s: %d messages from %s were taken and not answered within their timeout; nsqd"
+            " delivers them again. Answer each message that you take (told once)",
+            self._name,
+            count,
+            connection.nsqd_address,
+            extra=self._fields_of(connection),
+        )
+        self._told_overdue = True
 
     def anew(self, connection: Connection, why: str) -> None:
         """It is closed when nothing is in flight, and made anew."""

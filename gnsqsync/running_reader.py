@@ -97,6 +97,7 @@ class RunningReader:
             ask=lambda: self._discovery.hurry(0.0),
             together=setup.together or Together(),
             rng=rng,
+            pulls=setup.handler is None,
         )
         self._discovery = Discovery(
             nsqds_of(setup.topic),
@@ -266,7 +267,7 @@ class RunningReader:
     def _give_back_all(self) -> None:
         """REQ 0 for what nobody will answer any more; closing the connections writes it."""
         for connection in self.subscription.connections():
-            for message in list(connection.in_flight):
+            for message in list(connection.in_flight.values()):
                 connection.requeue_quietly(message, 0)
 
     def give_back_taken(self) -> None:
@@ -274,7 +275,7 @@ class RunningReader:
         # Or nsqd would deliver it here again at once.
         self.subscription.pause()
         for connection in self.subscription.connections():
-            for message in list(connection.in_flight):
+            for message in list(connection.in_flight.values()):
                 if not message.is_detached:
                     connection.requeue_quietly(message, 0)
 
@@ -328,6 +329,9 @@ class RunningReader:
         self.subscription.look_after_leaving()
         if self._stopping:
             self._control.put((_SETTLED, 0.0))
+
+    def on_orphaned(self, connection: Connection) -> None:
+        self.dispatch.drop(connection)
 
     # -- which servers ---------------------------------------------------------------------------
 

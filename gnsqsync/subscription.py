@@ -53,6 +53,9 @@ class Receiver(Protocol):
     def on_settled(self) -> None:
         """A message left the in-flight table otherwise than through a worker."""
 
+    def on_orphaned(self, connection: Connection) -> None:
+        """It is lost: nobody is to get what was received on it any more."""
+
     def relieve(self) -> None:
         """By the timer, every 100 ms while messages are in flight."""
 
@@ -81,7 +84,9 @@ class Subscription:
         ask: Callable[[], None],
         together: Together,
         rng: random.Random,
+        pulls: bool,
     ) -> None:
+        """``pulls``: the user takes the messages; no handler gets them."""
         self._topic = topic
         self._channel = channel
         self._flow = flow
@@ -105,7 +110,14 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        self._sweep = Sweep(self.connections, flow, runtime, timer, receiver.relieve)
+        self._sweep = Sweep(
+            self.connections,
+            flow,
+            runtime,
+            timer,
+            receiver.relieve,
+            self._on_overdue if pulls else None,
+        )
         self._nodes = ReaderNodes(self._direct, rng=rng)
         self._sharing = Sharing(flow, together, rng)
 
@@ -244,6 +256,7 @@ class Subscription:
             self._tick()
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
+        self._receiver.on_orphaned(connection)
         with self._lock:
             now = self._runtime.now()
             changed = self._sharing.lose(connection, now)
@@ -402,6 +415,11 @@ class Subscription:
         self._reports.answer_failed(connection, message_id, error)
         if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
             self.note(0, 1)
+        self.replan()
+        self._receiver.on_settled()
+
+    def _on_overdue(self, connection: Connection, count: int) -> None:
+        self._reports.overdue(connection, count)
         self.replan()
         self._receiver.on_settled()
 

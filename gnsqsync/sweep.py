@@ -1,6 +1,7 @@
 """What is looked after every 100 ms while messages are in flight.
 
-Unsent answers, RDY, touches, and chunks that wait behind a slow message.
+Unsent answers, RDY, touches, what was taken and forgotten, and chunks that wait behind a slow
+message.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ class Sweep:
         runtime: Runtime,
         timer: Timer,
         relieve: Callable[[], None],
+        on_overdue: Callable[[Connection, int], None] | None = None,
     ) -> None:
+        """``on_overdue``: told of messages that were taken and not answered in time; None where
+        handlers have them, which count until they return."""
         self._connections = connections
         self._relieve = relieve
+        self._on_overdue = on_overdue
         self._adaptive = flow.latency == "adaptive"
         self._auto_touch = flow.auto_touch
         self._now = runtime.now
@@ -73,9 +78,14 @@ class Sweep:
         if self._adaptive and level is not None:
             level.settle(now)
             streaming = level.streaming
-        if self._auto_touch:
-            self._touch(connection, now)
         outbox = connection.outbox
+        # What does not leave now helps nobody, and there would be more of it each time.
+        if self._auto_touch and not outbox.is_stuck:
+            self._touch(connection, now)
+        if self._on_overdue is not None:
+            count = connection.in_flight.time_out(now)
+            if count:
+                self._on_overdue(connection, count)
         if outbox.has_unsent:
             outbox.flush()
         return streaming or bool(connection.in_flight) or outbox.has_unsent
@@ -89,7 +99,7 @@ class Sweep:
     def _touch(self, connection: Connection, now: float) -> None:
         """TOUCH what is past half of its timeout, while nsqd still grants more."""
         timeout = connection.msg_timeout
-        for message in list(connection.in_flight):
+        for message in list(connection.in_flight.values()):
             hard = message._received_at + connection.max_msg_timeout
             if now - message._touched_at > timeout / 2 and message._touched_at + timeout < hard:
                 connection.touch(message)

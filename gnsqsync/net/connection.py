@@ -20,9 +20,10 @@ from gnsqsync.errors import (
     TouchFailed,
     server_error,
 )
-from gnsqsync.message import ANSWERED, DETACHED, TIMED_OUT, Fate, Message
+from gnsqsync.message import ANSWERED, BEGUN, DETACHED, TIMED_OUT, Fate, Message
 from gnsqsync.net.answers import Answers
 from gnsqsync.net.exchange import Exchange
+from gnsqsync.net.in_flight import InFlight
 from gnsqsync.net.intake import Intake
 from gnsqsync.net.opening import Opening
 from gnsqsync.net.outbox import Outbox
@@ -49,9 +50,8 @@ PASSING_WAIT = 1.0
 class Connection:
     """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
 
-    Lock-free on purpose: ``in_flight`` is a set of Message objects by identity, as nsqd may
-    deliver one id twice. The reading thread adds a batch at a time; who succeeds with
-    ``remove`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
+    Lock-free on purpose: whoever reads adds to ``in_flight``; who succeeds with ``pop`` answers, so
+    two threads cannot both send FIN, and ``len`` is the in-flight count.
     ``received``, ``last_message_at`` and ``last_frame_at`` are written by whoever reads.
     """
 
@@ -69,13 +69,14 @@ class Connection:
     ) -> None:
         self.address = address
         self.nsqd_address = str(address)
-        self.in_flight: set[Message] = set()
+        self.in_flight = InFlight()
         self.received = 0
         self.last_message_at = 0.0
         self.last_frame_at = 0.0
         self.connected_at = 0.0
         self.answers_failed = 0
-        # Messages that nsqd let nobody answer here: FIN or REQ refused, or TOUCH, and then no FIN.
+        # Messages that nsqd let nobody answer here: FIN or REQ refused, or TOUCH, and then no FIN;
+        # and doubles of messages in flight, which get no answer of their own.
         self.unanswerable = 0
         # How much later (seconds) SUB was answered than IDENTIFY.
         self.sub_delay = 0.0
@@ -225,7 +226,7 @@ class Connection:
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:
-                self.outbox.commands.append(commands.NOP)
+                self.outbox.answer_heartbeat()
             elif data == _CLOSE_WAIT and self.closing:
                 self.quiet = True
                 if self._consumer is not None:
@@ -253,12 +254,14 @@ class Connection:
         # "FIN 0123456789abcdef failed ID not in flight"
         message_id = [*error.detail.split(" "), "", ""][1]
         if isinstance(error, TouchFailed):
-            for message in list(self.in_flight):
+            for message in list(self.in_flight.values()):
                 # What came together with it was sent behind it: nsqd delivers the message again.
                 if message.id == message_id and message._received_at < self.last_frame_at:
                     message._status |= TIMED_OUT
-                    self.in_flight.discard(message)
                     self.unanswerable += 1
+                    # What waits for its turn keeps its place until then; it is not handled.
+                    if message._status & BEGUN:
+                        self.in_flight.forget(message)
         else:
             self.unanswerable += 1
             answered = self._answered_late.pop(message_id.encode(), None)
@@ -311,13 +314,11 @@ class Connection:
         return self.closed
 
     def is_in_flight(self, message: Message) -> bool:
-        return message in self.in_flight
+        return self.in_flight.holds(message)
 
     def take(self, message: Message) -> bool:
         """Take the message out of the in-flight table; who succeeds answers it."""
-        try:
-            self.in_flight.remove(message)
-        except KeyError:
+        if not self.in_flight.take(message):
             return False
         if message._status & DETACHED:
             # Before the answer is in the outbox: anybody's flush may send it, and nsqd refuse it.
@@ -372,9 +373,11 @@ class Connection:
         return True
 
     def touch(self, message: Message) -> bool:
-        if message not in self.in_flight:
+        if message._status & (TIMED_OUT | ANSWERED) or not self.in_flight.holds(message):
             return False
-        message._touched_at = self._runtime.now()
+        # Of all its copies: nsqd has one, under this id.
+        latest = self.in_flight.get(message._id, message)
+        message._touched_at = latest._touched_at = self._runtime.now()
         self.outbox.commands.append(commands.touch(message._id))
         self.outbox.flush(PASSING_WAIT)
         return True

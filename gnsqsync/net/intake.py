@@ -116,11 +116,34 @@ class Intake:
         connection.last_frame_at = moment = self._now()
         messages, replies = self._feed(data, moment)
         if messages:
-            self._in_flight.update(messages)
             connection.received += len(messages)
             connection.last_message_at = moment
             self._level.note(moment, len(messages))
+            table = self._in_flight
+            had = len(table)
+            add = table.setdefault
+            again = [message for message in messages if add(message._id, message) is not message]
+            if again:
+                messages = self._take_in_again(messages, again, moment)
+            allowed = self._level.allowed
+            if len(table) > allowed:
+                table.check_ceiling(had, messages, allowed, connection.nsqd_address)
         return messages, replies
+
+    def _take_in_again(
+        self, messages: list[Message], again: list[Message], moment: float
+    ) -> list[Message]:
+        """``again``: those of ``messages`` whose ids are there. Returns what is to be handled."""
+        connection = self._connection
+        # What came later than that cannot have timed out, however long it was under way.
+        waiting_from = moment - connection.msg_timeout / 2
+        dropped = set()
+        for message in again:
+            is_new, is_double = self._in_flight.redelivered(message, waiting_from)
+            if not is_new:
+                dropped.add(message)
+            connection.unanswerable += is_double
+        return [message for message in messages if message not in dropped]
 
     def _deliver(self, messages: list[Message], replies: list[Reply]) -> None:
         if len(messages) > 1:

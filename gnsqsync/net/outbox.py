@@ -30,6 +30,11 @@ __all__ = ["Outbox", "PublishSlot"]
 _HELD_SECONDS = 5.0
 
 
+# So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
+# more either once all that it may send is in flight, and RDY is never that high.
+_MOST_WAITING = 100_000
+
+
 class PublishSlot:
     """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
 
@@ -176,6 +181,11 @@ class Outbox:
                 return False
         return not lock.locked()
 
+    def answer_heartbeat(self) -> None:
+        """Queue a NOP, unless one waits already: it answers all that came before it leaves."""
+        if commands.NOP not in self.commands:
+            self.commands.append(commands.NOP)
+
     def is_deserted(self) -> bool:
         """Whether who had the right to write is gone without giving it back.
 
@@ -309,6 +319,9 @@ class Outbox:
             now = self._now()
             if now - self._stalled_since > self._stall_timeout:
                 raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
+            waiting = len(self.commands) + len(self.fins)
+            if waiting > _MOST_WAITING:
+                raise ConnectionLost(f"nsqd sends and does not read: {waiting} answers wait")
             if now >= deadline:
                 return False
             self._stream.wait_writable(min(deadline - now, self._stall_timeout))

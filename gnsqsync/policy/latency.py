@@ -87,9 +87,10 @@ class RdyLevel:
     all together reach the limit and this one has its part of it; a quiet one beside a stream
     stays tight. ``adaptive=False`` asks for the whole share always.
 
-    ``share`` may be set by any thread. ``note()`` belongs to the reading thread and ``settle()``
-    to the timer: each has its own fields, and ``streaming`` is a flag that either corrects
-    within one more sample if they set it at the same moment.
+    ``share`` may be set by any thread; ``allowed`` is the highest one ever, and so the most that
+    nsqd was ever allowed to have in flight here. ``note()`` belongs to the reading thread and
+    ``settle()`` to the timer: each has its own fields, and ``streaming`` is a flag that either
+    corrects within one more sample if they set it at the same moment.
     """
 
     __slots__ = (
@@ -103,15 +104,17 @@ class RdyLevel:
         "_sample",
         "_settled_at",
         "_settled_total",
+        "_share",
         "_since",
         "_together",
         "_total",
-        "share",
+        "allowed",
         "streaming",
     )
 
     def __init__(self, adaptive: bool) -> None:
-        self.share = 0
+        self._share = 0
+        self.allowed = 0
         self.streaming = not adaptive
         self._adaptive = adaptive
         self._limit = STREAM_FROM
@@ -126,6 +129,16 @@ class RdyLevel:
         # The timer's.
         self._settled_at = 0.0
         self._settled_total = 0
+
+    @property
+    def share(self) -> int:
+        return self._share
+
+    @share.setter
+    def share(self, share: int) -> None:
+        # In this order: RDY is sent by who reads the share.
+        self.allowed = max(self.allowed, share)
+        self._share = share
 
     def set_round_trip(self, seconds: float) -> None:
         """Tell how long nsqd takes to answer a command, as measured in the handshake (seconds).
@@ -152,7 +165,7 @@ class RdyLevel:
         With more than the share, 0: nsqd takes off what timed out while it waits here, and would
         fill that room for ever with messages that are as late when their turn comes.
         """
-        share = self.share
+        share = self._share
         if in_flight >= share:
             return share if in_flight == share else 0
         return share if self.streaming else in_flight + 1

@@ -10,6 +10,7 @@ import pytest
 from gnsqsync import Message, Requeue
 from gnsqsync.dispatch import Dispatch
 from gnsqsync.message import ANSWERED, Fate
+from gnsqsync.net.in_flight import InFlight
 from gnsqsync.runtime import choose
 from tests.support.worlds import World
 
@@ -20,11 +21,12 @@ class FakeConnection:
     nsqd_address = "fake:4150"
 
     def __init__(self) -> None:
-        self.in_flight: set[Message] = set()
+        self.in_flight = InFlight()
         self.hands_over = True
         self.fins: list[bytes] = []
         self.requeued: list[tuple[bytes, float | None]] = []
         self.flushes = 0
+        self.count = 0
 
     @property
     def outbox(self) -> Any:
@@ -34,9 +36,8 @@ class FakeConnection:
         self.flushes += 1
 
     def take(self, message: Message) -> bool:
-        if message not in self.in_flight:
+        if not self.in_flight.take(message):
             return False
-        self.in_flight.discard(message)
         message._status |= ANSWERED
         return True
 
@@ -47,8 +48,11 @@ class FakeConnection:
         return True
 
     def messages(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
-        made = [Message(b"0" * 16, body, attempts, 0, self) for body in bodies]  # type: ignore[arg-type]
-        self.in_flight.update(made)
+        made = []
+        for body in bodies:
+            self.count += 1
+            made.append(Message(b"%016d" % self.count, body, attempts, 0, self))  # type: ignore[arg-type]
+        self.in_flight.update((message._id, message) for message in made)
         return made
 
 
@@ -271,7 +275,7 @@ def test_each_end_of_a_handler(bench: Bench) -> None:
         (b"exit", None),
     ]
     assert len(bench.connection.fins) == 1
-    assert bench.connection.in_flight == {messages[0]}
+    assert list(bench.connection.in_flight.values()) == [messages[0]]
     assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 3, 1]
     assert bench.dispatch.working == 1
     bench.connection.in_flight.clear()

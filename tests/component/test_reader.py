@@ -220,7 +220,7 @@ def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: W
             run._stopping = True
             connection.hands_over = False
             message = Message(b"0" * 16, b"x", 1, 0, connection)
-            connection.in_flight.add(message)
+            connection.in_flight[message._id] = message
             queued.append(message)
             run.dispatch._queue.put((connection, [message], None))
 
