@@ -29,6 +29,7 @@ __all__ = [
     "check_handler",
     "check_int",
     "check_topic",
+    "handler_name",
     "split_connection_options",
 ]
 
@@ -165,6 +166,22 @@ def check_handler(name: str, function: object) -> None:
                 f"{name} is {kind}: its code would never run; give a plain function, which may run"
                 " a loop of its own or detach() the message"
             )
+
+
+def handler_name(function: object) -> str:
+    """Module and name of the function that is called in the end, for log lines.
+
+    It is looked for as by ``check_handler``, and through ``__wrapped__`` of objects.
+    """
+    called: Any = function
+    while not hasattr(called, "__qualname__"):
+        if isinstance(called, functools.partial):
+            called = called.func
+        elif hasattr(called, "__wrapped__"):
+            called = called.__wrapped__
+        else:
+            called = type(called)
+    return f"{called.__module__}.{called.__qualname__}"
 
 
 def _short_hostname() -> str:

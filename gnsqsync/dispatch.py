@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from gnsqsync.config import handler_name
 from gnsqsync.message import ANSWERED, Message, Requeue
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
@@ -85,7 +86,10 @@ class Dispatch:
         self._limit = max_attempts or _NO_LIMIT
         self._outcomes = outcomes
         self._report_all = report_all
-        self._log_fields = log_fields or {}
+        self._log_fields = dict(log_fields or {})
+        # For log lines: what consumes, and the function.
+        self._name = "/".join(self._log_fields.values())
+        self._handler_name = "" if handler is None else handler_name(handler)
         # The pull form waits with a limit, the workers do not.
         self._pulled_from = runtime.timed_queue() if handler is None else None
         self._queue: Queue = runtime.queue() if self._pulled_from is None else self._pulled_from
@@ -203,7 +207,13 @@ class Dispatch:
             try:
                 if not ended_as_told and not self._stopping:
                     # A handler killed its thread or greenlet; the others rely on their number.
-                    log.warning("a handler ended worker %d; another one takes its place", number)
+                    log.warning(
+                        "%s: handler %s ended worker %d; another one takes its place",
+                        self._name,
+                        self._handler_name,
+                        number,
+                        extra=self._log_fields,
+                    )
                     self._spawn(number)
             finally:
                 try:
@@ -255,7 +265,8 @@ class Dispatch:
                     # SystemExit too: on greenlets it would end the process, on threads a worker.
                     if connection.requeue_quietly(message, None):
                         failed += 1
-                        self._log_failure(message, "it is requeued")
+                        delay = connection.requeue_delay_for(message)
+                        self._log_failure(message, f"requeued, comes again in {delay:g} s")
                     else:
                         # Its own answer was counted when it was given.
                         neutral += 1
@@ -308,7 +319,12 @@ class Dispatch:
             try:
                 worker_ended()
             except (Exception, SystemExit):
-                log.exception("worker_ended() of the handler failed", extra=self._log_fields)
+                log.exception(
+                    "%s: worker_ended() of handler %s failed",
+                    self._name,
+                    self._handler_name,
+                    extra=self._log_fields,
+                )
 
     def _settle_given_up(self, connection: Connection, message: Message) -> None:
         if self._outcomes.give_up(message):
@@ -319,7 +335,9 @@ class Dispatch:
 
     def _log_failure(self, message: Message, what_now: str) -> None:
         log.warning(
-            "handler failed on message %s (attempt %d) from %s; %s",
+            "%s: handler %s failed on message %s (attempt %d) from %s; %s",
+            self._name,
+            self._handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
@@ -327,6 +345,7 @@ class Dispatch:
             exc_info=True,
             extra={
                 **self._log_fields,
+                "handler": self._handler_name,
                 "message_id": message.id,
                 "attempts": message.attempts,
                 "nsqd": message.nsqd_address,

@@ -46,6 +46,9 @@ class FakeConnection:
         self.requeued.append((message.body, delay))
         return True
 
+    def requeue_delay_for(self, message: Message) -> float:
+        return 90.0 * message.attempts
+
     def messages(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
         made = [Message(b"0" * 16, body, attempts, 0, self) for body in bodies]  # type: ignore[arg-type]
         self.in_flight.update(made)
