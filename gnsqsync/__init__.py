@@ -7,7 +7,6 @@ nothing: no thread, no socket, no lock.
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync._version import __version__
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from gnsqsync.reader import Reader
     from gnsqsync.topic_group import TopicGroup
     from gnsqsync.writer import Writer
-
-# What to show is the application's choice; without this Python prints warnings by itself.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOME = {
     "ConnectionOptions": "gnsqsync.config",

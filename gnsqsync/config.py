@@ -30,6 +30,7 @@ __all__ = [
     "check_int",
     "check_takes",
     "check_topic",
+    "handler_name",
     "split_connection_options",
 ]
 
@@ -183,6 +184,22 @@ def check_takes(name: str, function: Callable[..., object], *arguments: str) -> 
         raise ConfigError(
             f"{name} is {function!r}; it is called with {' and '.join(arguments)}: {error}"
         ) from error
+
+
+def handler_name(function: object) -> str:
+    """Module and name of the function that is called in the end, for log lines.
+
+    It is looked for as by ``check_handler``, and through ``__wrapped__`` of objects.
+    """
+    called: Any = function
+    while not hasattr(called, "__qualname__"):
+        if isinstance(called, functools.partial):
+            called = called.func
+        elif hasattr(called, "__wrapped__"):
+            called = called.__wrapped__
+        else:
+            called = type(called)
+    return f"{called.__module__}.{called.__qualname__}"
 
 
 def _short_hostname() -> str:

@@ -13,6 +13,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions, check_duration
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.runtime import Event, Runtime, Task
+from gnsqsync.telling import AWAY, duration, more, troubles, used_by
 
 if TYPE_CHECKING:
     import requests
@@ -178,7 +179,7 @@ class Discovery(Generic[Found]):
             stopped = self._stopped
             self._tasks = [task for task in self._tasks if task.alive]
         if stopped:
-            poll.client.close()
+            self._end(poll)
             return
         try:
             task = self._runtime.spawn(f"nsq-lookup {poll.client.url}", self._run, poll)
@@ -190,6 +191,10 @@ class Discovery(Generic[Found]):
             raise
         with self._lock:
             self._tasks.append(task)
+
+    def _end(self, poll: _Poll) -> None:
+        poll.client.close()
+        troubles().leaves(poll, poll.client.url)
 
     def remove(self, url: str) -> None:
         """Ask this one no more: its thread ends, and what it listed counts no longer.
@@ -237,6 +242,7 @@ class Discovery(Generic[Found]):
             task.join(max(0.0, deadline - self._runtime.now()))
 
     def _run(self, poll: _Poll) -> None:
+        troubles().uses(poll.client.url, poll, self._question.what)
         try:
             while not poll.stopped.is_set():
                 if poll.asked_at < math.inf:
@@ -254,25 +260,26 @@ class Discovery(Generic[Found]):
                 poll.begun = False
             self._begin(poll)
             raise
-        poll.client.close()
+        self._end(poll)
         if not self._stopped:
             # An answer may have crossed with remove().
             self._found(poll, set())
 
+    def _usual_pause(self, failures: int) -> float:
+        """Seconds until it is asked again, before the jitter."""
+        if not failures:
+            return self._interval
+        return min(self._interval, _FIRST_RETRY * 2.0 ** min(failures - 1, 16))
+
     def _pause(self, failures: int) -> float:
-        pause = self._interval
-        if failures:
-            pause = min(pause, _FIRST_RETRY * 2.0 ** min(failures - 1, 16))
-        return pause * (1 + self._jitter * (self._rng.random() - 0.5))
+        return self._usual_pause(failures) * (1 + self._jitter * (self._rng.random() - 0.5))
 
     def _ask(self, poll: _Poll) -> None:
         try:
             answer = self._lookup(poll)
         except NSQError as error:
             self._failed(poll, error)
-        except Exception as error:
-            # A poll thread that dies ends discovery for good.
-            log.exception("lookup of %s at %s failed", self._question.what, poll.client.url)
+        except Exception as error:  # noqa: BLE001 - a poll thread that dies ends discovery for good
             self._failed(poll, error)
         else:
             recovered = poll.failures > 0
@@ -280,21 +287,40 @@ class Discovery(Generic[Found]):
             if not poll.stopped.is_set():
                 self._found(poll, answer)
             if recovered:
-                log.info("lookup of %s works again at %s", self._question.what, poll.client.url)
+                self._tell_recovered(poll.client.url)
                 self._changed(poll.client.url, None)
 
     def _failed(self, poll: _Poll, error: Exception) -> None:
         # News is that it fails, not each text that a broken server comes up with.
         poll.failures += 1
-        log.log(
-            logging.DEBUG if poll.failures > 1 else logging.WARNING,
-            "lookup of %s at %s failed: %s",
-            self._question.what,
-            poll.client.url,
-            error,
-        )
+        url = poll.client.url
+        tell = troubles().began(url, AWAY)
+        if tell is not None:
+            expected = isinstance(error, NSQError)
+            log.log(
+                logging.WARNING if expected else logging.ERROR,
+                "lookup of %s at %s failed: %s; it is asked again in about %s%s%s",
+                self._question.what,
+                url,
+                error if expected else repr(error),
+                duration(self._usual_pause(poll.failures)),
+                used_by(tell, "lookups"),
+                more(tell),
+                exc_info=None if expected else error,
+            )
         if poll.failures == 1:
-            self._changed(poll.client.url, error)
+            self._changed(url, error)
+
+    def _tell_recovered(self, url: str) -> None:
+        over = troubles().ended(url)
+        if over is not None:
+            log.warning(
+                "lookup of %s works again at %s after %s%s",
+                self._question.what,
+                url,
+                duration(over.seconds),
+                used_by(over, "lookups"),
+            )
 
     def _lookup(self, poll: _Poll) -> set[Found]:
         try:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from gnsqsync.config import handler_name
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.intake import Intake
@@ -99,7 +100,10 @@ class Dispatch:
         self._last_delivery = max_deliveries or _NO_LIMIT
         self._outcomes = outcomes
         self._report_all = report_all
-        self._log_fields = log_fields or {}
+        self._log_fields = dict(log_fields or {})
+        # For log lines: what consumes, and the function.
+        self._name = "/".join(self._log_fields.values())
+        self._handler_name = "" if handler is None else handler_name(handler)
         # The pull form waits with a limit, the workers do not.
         self._pulled_from = runtime.timed_queue() if handler is None else None
         self._queue: Queue = runtime.queue() if self._pulled_from is None else self._pulled_from
@@ -217,7 +221,13 @@ class Dispatch:
             try:
                 if not ended_as_told and not self._stopping:
                     # A handler killed its thread or greenlet; the others rely on their number.
-                    log.warning("a handler ended worker %d; another one takes its place", number)
+                    log.warning(
+                        "%s: handler %s ended worker %d; another one takes its place",
+                        self._name,
+                        self._handler_name,
+                        number,
+                        extra=self._log_fields,
+                    )
                     self._spawn(number)
             finally:
                 try:
@@ -314,7 +324,8 @@ class Dispatch:
             fate = Fate.REQUEUED if requeued else Fate.GONE
         if not isinstance(error, Requeue):
             if fate is Fate.REQUEUED:
-                self._log_failure(message, "it is requeued")
+                delay = connection.requeue_delay_for(message)
+                self._log_failure(message, f"requeued, comes again in {delay:g} s")
             elif fate is Fate.GONE:
                 self._log_failure(message, "it was answered before or is not ours any more")
         return fate
@@ -345,11 +356,18 @@ class Dispatch:
             try:
                 worker_ended()
             except (Exception, SystemExit):
-                log.exception("worker_ended() of the handler failed", extra=self._log_fields)
+                log.exception(
+                    "%s: worker_ended() of handler %s failed",
+                    self._name,
+                    self._handler_name,
+                    extra=self._log_fields,
+                )
 
     def _log_failure(self, message: Message, what_now: str) -> None:
         log.warning(
-            "handler failed on message %s (attempt %d) from %s; %s",
+            "%s: handler %s failed on message %s (attempt %d) from %s; %s",
+            self._name,
+            self._handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
@@ -357,6 +375,7 @@ class Dispatch:
             exc_info=True,
             extra={
                 **self._log_fields,
+                "handler": self._handler_name,
                 "message_id": message.id,
                 "attempts": message.attempts,
                 "nsqd": message.nsqd_address,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from gnsqsync.config import handler_name
 from gnsqsync.message import Fate, Message
 from gnsqsync.net.connection import Connection
 from gnsqsync.reader_options import ReaderSetup
@@ -37,6 +38,10 @@ class GivingUp:
         self.count = 0
         self._setup = setup
         self._flow = setup.flow
+        # For log lines: what consumes, and the function.
+        self._name = setup.name
+        if setup.handler is not None:
+            self._name += f", handler {handler_name(setup.handler)}"
         self._runtime = runtime
         self._lock = runtime.lock()
         self._writers: dict[str, Writer] = {}
@@ -151,7 +156,7 @@ class GivingUp:
         log.log(
             level,
             f"%s: {text}",
-            self._setup.name,
+            self._name,
             *args,
             exc_info=error,
             extra={

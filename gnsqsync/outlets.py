@@ -12,6 +12,7 @@ import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from gnsqsync import writer_reports
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
@@ -31,10 +32,6 @@ _DIAL_PAUSE = 0.25
 # So many seconds after its connect_timeout a dial counts as given up by who began it: killed
 # between two instructions, or still looking up a name.
 _GRACE_SECONDS = 5.0
-
-
-def _log_fields(connection: Connection) -> dict[str, str]:
-    return {"nsqd": connection.nsqd_address}
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +303,7 @@ class Outlets:
             # Whoever waits looks again, however it ended.
             news.release()
         if failure is not None:
-            level = logging.WARNING if failure.retriable else logging.ERROR
-            level = logging.DEBUG if connection.closing else level
-            log.log(level, "%s", failure, extra=_log_fields(connection))
+            writer_reports.dial_failed(connection, failure)
             return failure
         try:
             if self._closed or not live:
@@ -316,7 +311,7 @@ class Outlets:
                 if not live:
                     # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
                     connection.cut()
-            log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
+            writer_reports.connected(connection)
         except BaseException as error:
             # Handlers of logging wait for locks and networks: the caller may be killed there.
             connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
@@ -333,7 +328,7 @@ class Outlets:
         try:
             self._spawn(connection, self._serve)
         except NotSent as error:
-            log.warning("%s", error, extra=_log_fields(connection))
+            log.warning("%s", error, extra=writer_reports.fields(connection))
 
     def _spawn(self, connection: Connection, body: object) -> None:
         assert callable(body)
@@ -431,12 +426,7 @@ class Outlets:
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
             self._forget(connection)
-        if connection.closing:
-            log.debug("%s closed as asked", connection.nsqd_address, extra=_log_fields(connection))
-        else:
-            log.warning(
-                "lost %s: %s", connection.nsqd_address, reason, extra=_log_fields(connection)
-            )
+        writer_reports.lost(connection, reason)
 
     def _forget(self, connection: Connection) -> None:
         """No publish goes there any more; once, holding ``_lock``."""

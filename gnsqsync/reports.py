@@ -1,6 +1,7 @@
 """What a Reader tells of its connections: log lines and the hooks of its Observer.
 
-Decides nothing. Every method is called outside all locks, on the thread where it happened.
+Decides nothing but what is not worth a line of its own: what others of the process have told just
+before. Every method is called outside all locks, on the thread where it happened.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.net.connection import Connection
 from gnsqsync.observer import Observer
+from gnsqsync.telling import AWAY, duration, kind_of, more, troubles, used_by
 
 __all__ = ["Reports"]
 
@@ -19,11 +21,13 @@ log = logging.getLogger("gnsqsync.reader")
 class Reports:
     """One place for the words, the levels and the ``extra=`` fields of a Reader's log lines."""
 
-    def __init__(self, topic: str, channel: str, observer: Observer) -> None:
+    def __init__(self, topic: str, channel: str, observer: Observer, handler: str = "") -> None:
         self._name = f"{topic}/{channel}"
         self._fields = {"topic": topic, "channel": channel}
         self._observer = observer
         self._told_overdue = False
+        # Its name, where there is one.
+        self._handler = handler
 
     def notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
@@ -31,11 +35,30 @@ class Reports:
             getattr(self._observer, hook)(*args)
         except (Exception, SystemExit):
             # SystemExit too: it would end this thread of ours only, or on greenlets the process.
-            log.exception("the observer's %s failed", hook)
+            log.exception("%s: the observer's %s failed", self._name, hook, extra=self._fields)
+
+    def dials(self, address: str) -> None:
+        """Before the first dial there: lines of others about this nsqd name this Reader, too."""
+        troubles().uses(address, self, self._name)
+
+    def leaves(self, address: str | None = None) -> None:
+        """It wants nothing of that nsqd any more; for None of any."""
+        troubles().leaves(self, address)
 
     def connected(self, connection: Connection) -> None:
         address = connection.nsqd_address
-        log.info("%s subscribed at %s", self._name, address, extra=self._fields_of(connection))
+        extra = self._fields_of(connection)
+        over = troubles().ended(address)
+        if over is not None:
+            log.warning(
+                "%s is back after %s; %s consumes from it again%s",
+                address,
+                duration(over.seconds),
+                self._name,
+                used_by(over, "consumers"),
+                extra=extra,
+            )
+        log.info("%s subscribed at %s", self._name, address, extra=extra)
         self.notify("connected", address)
 
     def crowd(self, limit: int) -> None:
@@ -55,25 +78,53 @@ class Reports:
         hint = ""
         if discovered:
             hint = " (if the address is wrong, see nsqd's --broadcast-address, or address_map)"
-        extra = self._fields_of(connection)
-        if error.retriable:
+        address = connection.nsqd_address
+        if error.retriable and pause is None:
+            tell = troubles().happened(address, "unlisted")
             next_try = "no nsqlookupd lists it, so it is not tried again"
-            if pause is not None:
-                next_try = f"it is tried again in {pause:.1f} s"
-            log.warning("%s%s; %s", error, hint, next_try, extra=extra)
         else:
-            log.error(
-                "%s%s; trying again will not help before that is changed", error, hint, extra=extra
+            tell = troubles().began(address, kind_of(error, self._name))
+            next_try = f"it is tried again in {duration(pause or 0.0)}"
+            if not error.retriable:
+                next_try = "trying again will not help before that is changed"
+        if tell is not None:
+            log.log(
+                logging.WARNING if error.retriable else logging.ERROR,
+                "%s: %s%s; %s%s%s",
+                self._name,
+                error,
+                hint,
+                next_try,
+                used_by(tell, "consumers"),
+                more(tell),
+                extra=self._fields_of(connection),
             )
-        self.notify("lost", connection.nsqd_address, error)
+        if pause is None:
+            self.leaves(address)
+        self.notify("lost", address, error)
 
-    def lost(self, connection: Connection, reason: Exception) -> None:
+    def lost(
+        self, connection: Connection, reason: Exception, pause: float | None, *, discovered: bool
+    ) -> None:
+        """``pause``: seconds until it is dialled or asked for, None where it is not wanted."""
         address = connection.nsqd_address
         extra = self._fields_of(connection)
         if connection.closing:
             log.debug("%s closed as asked", address, extra=extra)
         else:
-            log.warning("lost %s: %s", address, reason, extra=extra)
+            tell = troubles().began(address, AWAY)
+            if tell is not None:
+                next_step = "nsqlookupds are asked for it" if discovered else "it is dialled again"
+                log.warning(
+                    "%s: lost %s: %s%s%s%s",
+                    self._name,
+                    address,
+                    reason,
+                    "" if pause is None else f"; {next_step} in {duration(pause)}",
+                    used_by(tell, "consumers"),
+                    more(tell),
+                    extra=extra,
+                )
         self.notify("lost", address, reason)
 
     def silent(self, seconds: float, reason: str, asked_for: bool) -> None:
@@ -88,16 +139,19 @@ class Reports:
         )
 
     def testing(self) -> None:
-        log.info("%s tests the waters with RDY 1", self._name, extra=self._fields)
+        log.info(
+            "%s tests the waters with RDY 1: one message comes", self._name, extra=self._fields
+        )
 
     def backoff(self, level: int, seconds: float) -> None:
         """Level 0: it is over."""
         if level or seconds:
             log.info(
-                "%s backs off for %.1f s (level %d)",
+                "%s backs off for %.1f s (level %d)%s; no message comes until then",
                 self._name,
                 seconds,
                 level,
+                f" after failures of handler {self._handler}" if self._handler else "",
                 extra=self._fields,
             )
         else:
@@ -116,8 +170,16 @@ class Reports:
 
     def answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
         address = connection.nsqd_address
-        extra = {**self._fields_of(connection), "message_id": message_id}
-        log.warning("%s: %s", address, error, extra=extra)
+        tell = troubles().happened(address, (type(error).__name__, self._name))
+        if tell is not None:
+            log.warning(
+                "%s: %s: %s; it comes again, or was delivered again%s",
+                self._name,
+                address,
+                error,
+                more(tell),
+                extra={**self._fields_of(connection), "message_id": message_id},
+            )
         self.notify("answer_failed", address, message_id, error.code)
 
     def overdue(self, connection: Connection, count: int) -> None:

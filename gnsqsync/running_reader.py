@@ -11,6 +11,7 @@ import os
 import random
 
 from gnsqsync.addresses import Address
+from gnsqsync.config import handler_name
 from gnsqsync.discovery import Discovery, lookupd_client, nsqds_of
 from gnsqsync.dispatch import Dispatch
 from gnsqsync.errors import ClosedError
@@ -67,7 +68,12 @@ class RunningReader:
         self._result: StopResult | None = None
         self._error: BaseException | None = None
         self._supervisor: Task | None = None
-        self._reports = Reports(setup.topic, setup.channel, setup.observer)
+        self._reports = Reports(
+            setup.topic,
+            setup.channel,
+            setup.observer,
+            "" if setup.handler is None else handler_name(setup.handler),
+        )
         self._observes_batches = type(setup.observer).batch is not Observer.batch
         rng = random.Random()
         flow = setup.flow
@@ -239,6 +245,7 @@ class RunningReader:
         self._timer.stop(_JOIN_SECONDS)
         self._giving_up.close()
         not_at_exit(self.end_now)
+        self._reports.leaves()
         self._result = StopResult(unanswered=left, workers_running=running)
         if self._result.clean:
             log.info("%s stopped", self._setup.name, extra=self._setup.log_fields)

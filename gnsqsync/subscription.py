@@ -152,6 +152,7 @@ class Subscription:
                 connection.hands_over = False
                 self._leaving.add([connection])
                 changed = self._sharing.leave(address, self._runtime.now())
+        self._reports.leaves(str(address))
         for dial in dialling:
             dial.close()
         if connection is not None:
@@ -261,15 +262,18 @@ class Subscription:
             now = self._runtime.now()
             changed = self._sharing.lose(connection, now)
             error = self._sharing.take_error()
+            pause = None
             if changed is not None:
-                self._nodes.lost(connection.address, now)
+                again = self._nodes.lost(connection.address, now)
+                pause = None if again is None or self._stopping else again - now
+            discovered = connection.address not in self._direct
         if changed is None:
             return
         self._apply(changed)
         self._reports.strategy(error)
         self._receiver.on_settled()
         try:
-            self._reports.lost(connection, reason)
+            self._reports.lost(connection, reason, pause, discovered=discovered)
         finally:
             self._tick()
 
@@ -304,6 +308,7 @@ class Subscription:
         if ask:
             self._ask()
         for connection in due:
+            self._reports.dials(connection.nsqd_address)
             self._spawn(connection)
         self._apply(changed)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
+
+from gnsqsync import telling
 
 pytest_plugins = [
     "tests.support.leftovers",
@@ -20,3 +23,9 @@ settings.load_profile("patient")
 # A shell starts what runs in the background with SIGINT ignored, which all children would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told() -> None:
+    """What one test has told of an address does not make the next one's log silent."""
+    telling._of.clear()

@@ -21,6 +21,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gnsqsync.log_output import Lines, make_readable
 from gnsqsync.output import told_when_full
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -98,35 +99,17 @@ def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_log(verbose: bool) -> None:
-    """The library's log on stderr: warnings, or with ``verbose`` everything."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    if not verbose:
-        handler.addFilter(OnceAMinute())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[handler])
-    # urllib3 tells each connection and request, and retries of its own, at DEBUG.
-    logging.getLogger("urllib3").setLevel(logging.WARNING)
+    """The library's log on stderr: warnings, or with ``verbose`` everything.
 
-
-class OnceAMinute(logging.Filter):
-    """Drops a text that was shown less than a minute ago: redials of a dead nsqd all say the same.
-
-    Called under the lock of its handler.
+    Where a module of the user's has configured logging, it stays so.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        last = self._shown.get(text)
-        if last is not None and record.created - last < 60:
-            return False
-        if len(self._shown) >= 100:
-            self._shown.clear()
-        self._shown[text] = record.created
-        return True
+    make_readable()
+    if verbose:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(Lines())
+        logging.basicConfig(level=logging.DEBUG, handlers=[handler])
+        # urllib3 tells each connection and request, and retries of its own, at DEBUG.
+        logging.getLogger("urllib3").setLevel(logging.WARNING)
 
 
 def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:

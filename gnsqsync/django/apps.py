@@ -6,7 +6,7 @@ from django.apps import AppConfig
 from django.core.checks import register
 from django.core.signals import setting_changed
 
-from gnsqsync.django.checks import check_handlers, check_settings
+from gnsqsync.django.checks import check_handlers, check_logging, check_settings
 from gnsqsync.django.writers import forget_writers
 
 __all__ = ["GnsqsyncConfig"]
@@ -21,6 +21,7 @@ class GnsqsyncConfig(AppConfig):
     def ready(self) -> None:
         register(check_settings, "gnsqsync")
         register(check_handlers, "gnsqsync")
+        register(check_logging, "gnsqsync")
         setting_changed.connect(_on_setting_changed)
 
 

@@ -1,17 +1,29 @@
-"""System checks: problems of the settings and of the handlers, as Django reports them."""
+"""System checks: problems of settings, handlers and logging, as Django reports them."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from django.core.checks import CheckMessage, Error
+from django.conf import settings
+from django.core import mail
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync.django.config import get_alias, problems
 from gnsqsync.django.handlers import all_handlers
 from gnsqsync.errors import ConfigError
+from gnsqsync.log_output import is_readable
 
-__all__ = ["check_handlers", "check_settings"]
+__all__ = ["check_handlers", "check_logging", "check_settings"]
+
+LOGGING_EXAMPLE = """Add it to LOGGING, which Django's own default is merged with:
+    LOGGING = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"console": {"class": "logging.StreamHandler"}},
+        "loggers": {"gnsqsync": {"handlers": ["console"], "level": "WARNING"}},
+    }"""
 
 
 def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
@@ -39,3 +51,22 @@ def check_handlers(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
                 )
             )
     return found
+
+
+def check_logging(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """No handler for the log in production: gnsqsync.W005.
+
+    Not for the commands of ours, which show the log themselves, and not in tests, where Django
+    sets DEBUG to False.
+    """
+    in_tests = hasattr(mail, "outbox")
+    if settings.DEBUG or in_tests or is_readable() or logging.getLogger("gnsqsync").hasHandlers():
+        return []
+    return [
+        Warning(
+            "The logger 'gnsqsync' has no handler: failures and outages go to standard error as"
+            " bare text, without time and level.",
+            hint=LOGGING_EXAMPLE,
+            id="gnsqsync.W005",
+        )
+    ]

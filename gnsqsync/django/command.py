@@ -1,4 +1,4 @@
-"""What the management commands have in common: output that may be closed or full.
+"""What the management commands have in common: their output and what they show of the log.
 
 Knows no single command.
 """
@@ -9,13 +9,17 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from gnsqsync.log_output import readable_log
 from gnsqsync.output import CannotWrite, replace_closed
 
 __all__ = ["NSQCommand"]
 
 
 class NSQCommand(BaseCommand):
-    """Writes nowhere after ``>&-`` and ``2>&-``, which Django itself takes for a file."""
+    """Writes nowhere after ``>&-`` and ``2>&-``, which Django itself takes for a file.
+
+    Warnings that LOGGING sends nowhere appear on standard error, with time and level.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         replace_closed()
@@ -24,6 +28,7 @@ class NSQCommand(BaseCommand):
     def execute(self, *args: Any, **options: Any) -> Any:
         """As Django's own; CommandError, which is one sentence, where standard output is full."""
         try:
-            return super().execute(*args, **options)
+            with readable_log():
+                return super().execute(*args, **options)
         except CannotWrite as error:
             raise CommandError(str(error)) from error

@@ -144,6 +144,11 @@ class Handler:
         caches.close_all()
 
     @property
+    def __wrapped__(self) -> Callable[[Message], object]:
+        """As of any decorator: what log lines name."""
+        return self.function
+
+    @property
     def app(self) -> str:
         """The first part of its name."""
         return self.name.partition(".")[0]

@@ -15,6 +15,7 @@ from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError
 from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
+from gnsqsync.log_output import readable_log
 from gnsqsync.output import CannotWrite, replace_closed, say
 from gnsqsync.programs import (
     bodies_of,
@@ -177,9 +178,12 @@ def commands_of(nsq: NSQ) -> AppGroup:
 
 
 class _Group(AppGroup):
+    """Warnings that the application sends nowhere appear on standard error, with their time."""
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with readable_log():
+                return super().invoke(ctx)
         except CannotWrite as error:
             raise click.ClickException(str(error)) from error
 

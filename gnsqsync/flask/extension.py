@@ -66,6 +66,8 @@ class _InContext:
     def __init__(self, app: Flask, function: Callable[[Message], object]) -> None:
         self._app = app
         self._function = function
+        # As of any decorator: what log lines name.
+        self.__wrapped__ = function
 
     def __call__(self, message: Message) -> None:
         with self._app.app_context():

@@ -363,14 +363,18 @@ class Connection:
 
     def requeue_quietly(self, message: Message, delay: float | None) -> bool:
         """REQ that tells the owner nothing and leaves the flush to the caller."""
-        if delay is None and self._consumer is not None:
-            delay = self._consumer.requeue_delay_for(message)
+        if delay is None:
+            delay = self.requeue_delay_for(message)
         if not self.take(message):
             return False
         # nsqd lowers what is above its own limit; infinity must not end a worker here.
-        delay_ms = round(min(delay or 0.0, commands.MAX_DELAY_MS / 1000) * 1000)
+        delay_ms = round(min(delay, commands.MAX_DELAY_MS / 1000) * 1000)
         self.outbox.commands.append(commands.req(message._id, delay_ms))
         return True
+
+    def requeue_delay_for(self, message: Message) -> float:
+        """Seconds until it comes again, where whoever requeues it gives none."""
+        return 0.0 if self._consumer is None else self._consumer.requeue_delay_for(message)
 
     def touch(self, message: Message) -> bool:
         if message._status & (TIMED_OUT | ANSWERED) or not self.in_flight.holds(message):

@@ -303,8 +303,8 @@ class LookupdHTTP(HTTPClient):
         self._skipped: set[str] = set()
 
     def _skip(self, text: str) -> None:
-        known = text in self._skipped
-        if not known and len(self._skipped) < _MAX_SKIPPED:
+        known = text in self._skipped or len(self._skipped) >= _MAX_SKIPPED
+        if not known:
             self._skipped.add(text)
         log.log(logging.DEBUG if known else logging.WARNING, "%s: %s", self.url, text)
 

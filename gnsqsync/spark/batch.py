@@ -13,11 +13,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gnsqsync.log_output import make_readable
 from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, first_offset, next_offset, scale, share_out
 from gnsqsync.spark.read_task import peek_partition, read_partition
-from gnsqsync.spark.settings import columns_of, log_to_stderr, plans, read_settings
+from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.stores import Store, open_store
 from gnsqsync.spark.wal import Wal
 
@@ -35,14 +36,14 @@ class NsqBatchReader(DataSourceReader):
         self._columns = columns_of(schema)
         self._settings = read_settings(options)
         self._stream = f"drain-{options.drain_id or load_id}"
-        log_to_stderr()
+        make_readable()
 
     def partitions(self) -> list[InputPartition]:
         end = self._plan() if self._options.peek else self._drain()
         return [InputPartition(plan) for plan in plans(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        log_to_stderr()
+        make_readable()
         # Without messages there is no plan, and Spark makes one partition of its own.
         if partition is None or partition.value is None:
             return iter(())

@@ -6,7 +6,6 @@ Knows Spark's types and the modules that know no Spark; keeps nothing.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import sys
 from types import TracebackType
 
@@ -23,7 +22,6 @@ from gnsqsync.spark.wal import LogDamaged, Wal
 __all__ = [
     "columns_of",
     "end_without_traceback",
-    "log_to_stderr",
     "open_log",
     "plans",
     "read_settings",
@@ -87,16 +85,6 @@ def open_log(settings: ReadSettings, stream: str, *, new: bool) -> Wal:
             ) from None
     wal.announce()
     return wal
-
-
-def log_to_stderr() -> None:
-    """Show warnings: Spark's Python processes set up no logging, and nobody else can in there."""
-    package = logging.getLogger("gnsqsync")
-    if logging.getLogger().handlers or len(package.handlers) > 1:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    package.addHandler(handler)
 
 
 def end_without_traceback() -> None:

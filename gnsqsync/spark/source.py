@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from gnsqsync.log_output import make_readable
 from gnsqsync.spark.depths import Backlog, Depths
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import (
@@ -40,7 +41,6 @@ from gnsqsync.spark.rows import SPARK_SCHEMA
 from gnsqsync.spark.settings import (
     columns_of,
     end_without_traceback,
-    log_to_stderr,
     open_log,
     plans,
     read_settings,
@@ -133,7 +133,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._next_look = 0.0
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
-        log_to_stderr()
+        make_readable()
 
     # -- in the driver ---------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on executors ----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        log_to_stderr()
+        make_readable()
         return read_partition(partition.value, self._settings, self._columns)
 
 

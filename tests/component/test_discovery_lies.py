@@ -226,7 +226,8 @@ def test_nonsense_is_told_once_until_it_works_again(
     assert words in warning and lookupd.address in warning
     lookupd.answer(listing(nsqd))
     world.eventually(lambda: nsqd.received("SUB"))
-    assert sum("works again" in text for text in texts(caplog, logging.INFO)) == 1
+    world.eventually(lambda: len(texts(caplog, logging.WARNING)) == 2)
+    assert "works again" in texts(caplog, logging.WARNING)[1]
     (failed_at, reason), (url, recovered) = told
     assert failed_at == url == f"http://{lookupd.address}"
     assert words in str(reason) and recovered is None
@@ -324,12 +325,20 @@ def test_an_nsqd_that_vanished_is_dialled_a_few_times_only(
 ) -> None:
     nsqd.refuse_connections()
     lookupd.answer(listing(nsqd))
-    reader = discover(lookupd)
+    lost = []
+
+    class Noting(Observer):
+        def lost(self, nsqd_address: str, reason: Exception) -> None:
+            lost.append(reason)
+
+    reader = discover(lookupd, observer=Noting())
     world.eventually(lambda: texts(caplog, logging.WARNING))
     lookupd.answer({"producers": []})
     world.eventually(lambda: any("not tried again" in t for t in texts(caplog, logging.WARNING)))
     dials = [text for text in texts(caplog, logging.WARNING) if "tried again" in text]
-    assert 3 <= len(dials) <= 4
+    # One at the beginning, one at the end; each is told to an Observer.
+    assert len(dials) == 2
+    assert 3 <= len(lost) <= 4
     assert not reader._run.subscription._nodes.states()  # type: ignore[union-attr]
     # It is there again as soon as somebody lists it.
     nsqd.accept_connections()

@@ -47,6 +47,9 @@ class FakeConnection:
         self.requeued.append((message.body, delay))
         return True
 
+    def requeue_delay_for(self, message: Message) -> float:
+        return 90.0 * message.attempts
+
     def messages(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
         made = []
         for body in bodies:

@@ -35,12 +35,14 @@ PUBLIC = {"gnsqsync", "gnsqsync.errors"}
 PROGRAMS = {
     # Names and handlers are checked before there is a Reader, or a message for them.
     "gnsqsync.config",
+    "gnsqsync.log_output",
     "gnsqsync.memory",
     "gnsqsync.output",
     "gnsqsync.programs",
     "gnsqsync.reloading",
     "gnsqsync.settings",
     "gnsqsync.supervisor",
+    "gnsqsync.telling",
 }
 
 # What a module may import of gnsqsync beside what its floor allows.
@@ -55,6 +57,8 @@ EXCEPTIONS = {
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
     "gnsqsync.django": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
     "gnsqsync.flask": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
+    # Its processes are Spark's, where nobody can configure logging.
+    "gnsqsync.spark": {"gnsqsync.log_output"},
     # What the commands that consume share, above them only.
     "gnsqsync.exposing": {"gnsqsync.prometheus", "gnsqsync.observer"},
 }

@@ -23,6 +23,7 @@ from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, Refused
 from gnsqsync.supervisor import StopFlag
+from gnsqsync.telling import AWAY, duration, more, troubles
 
 __all__ = ["Relay"]
 
@@ -105,11 +106,25 @@ class Relay:
                 if until_empty:
                     raise
                 pause = self._database_pauses.failed(self._database)
-                log.exception("outbox of %s: trying again in %.1f s", self._database, pause)
+                tell = troubles().began(("outbox", self._database), AWAY)
+                if tell is not None:
+                    log.exception(
+                        "outbox of %s: the database fails, trying again in %.1f s%s",
+                        self._database,
+                        pause,
+                        more(tell),
+                    )
                 close_old_connections()
                 stop.wait(pause)
                 continue
             self._database_pauses.worked(self._database)
+            over = troubles().ended(("outbox", self._database))
+            if over is not None:
+                log.warning(
+                    "outbox of %s: the database works again after %s",
+                    self._database,
+                    duration(over.seconds),
+                )
             if not moved:
                 if until_empty:
                     return
@@ -186,13 +201,36 @@ class Relay:
         try:
             publish()
         except (NotSent, OutcomeUnknown, ImproperlyConfigured) as error:
-            pause = self._pauses.failed(alias)
-            log.warning("publishing over %r: %s; trying again in %.1f s", alias, error, pause)
+            self._tell_stuck(alias, error, self._pauses.failed(alias))
             confirmed: int = getattr(error, "acknowledged", 0)
             self._note(rows[confirmed:], error)
             return confirmed
         self._pauses.worked(alias)
+        over = troubles().ended(("outbox", self._database, alias))
+        if over is not None:
+            log.warning(
+                "outbox of %s: publishing over %r works again after %s; %s",
+                self._database,
+                alias,
+                duration(over.seconds),
+                lag(self._database),
+            )
         return len(rows)
+
+    def _tell_stuck(self, alias: str, error: Exception, pause: float) -> None:
+        """At the beginning, and then at growing intervals as an error."""
+        tell = troubles().began(("outbox", self._database, alias), AWAY)
+        if tell is not None:
+            log.log(
+                logging.ERROR if tell.seconds else logging.WARNING,
+                "outbox of %s: publishing over %r fails: %s; trying again in %.1f s; %s%s",
+                self._database,
+                alias,
+                error,
+                pause,
+                lag(self._database),
+                more(tell),
+            )
 
     def _note(self, rows: Iterable[OutboxMessage], error: Exception, **changes: Any) -> None:
         keys = [row.pk for row in rows]
@@ -206,9 +244,25 @@ class Relay:
         now = timezone.now()
         # A limit of ours is as it is; nsqd may have a full disk.
         if isinstance(error, ConfigError) or attempts >= self._max_attempts:
-            log.error("%s has failed for good: %s", row, error)
+            log.error(
+                "outbox of %s: %s has failed for good: %s; it stays there, and is not tried again",
+                self._database,
+                row,
+                error,
+            )
             self._note([row], error, attempts=attempts, failed_at=now)
             return
-        pause = timedelta(seconds=min(2.0**attempts, 600.0))
-        log.warning("%s was refused: %s; trying again in %s", row, error, pause)
-        self._note([row], error, attempts=attempts, retry_at=now + pause)
+        pause = min(2.0**attempts, 600.0)
+        tell = troubles().happened(("outbox", self._database, row.alias), type(error).__name__)
+        if tell is not None:
+            log.warning(
+                "outbox of %s: %s was refused: %s; trying again in %g s (attempt %d of %d)%s",
+                self._database,
+                row,
+                error,
+                pause,
+                attempts,
+                self._max_attempts,
+                more(tell),
+            )
+        self._note([row], error, attempts=attempts, retry_at=now + timedelta(seconds=pause))

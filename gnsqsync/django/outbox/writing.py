@@ -27,6 +27,13 @@ class Lag:
     failed: int
     oldest_seconds: float
 
+    def __str__(self) -> str:
+        """For a person."""
+        return (
+            f"{self.waiting} waiting, the oldest for {self.oldest_seconds:.1f} s;"
+            f" {self.failed} failed"
+        )
+
 
 def publish(
     topic: str,

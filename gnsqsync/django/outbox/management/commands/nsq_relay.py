@@ -92,8 +92,4 @@ class Command(NSQCommand):
         if as_json:
             say(self.stdout, json.dumps(asdict(found)))
         else:
-            say(
-                self.stdout,
-                f"{found.waiting} waiting, the oldest for {found.oldest_seconds:.1f} s;"
-                f" {found.failed} failed",
-            )
+            say(self.stdout, str(found))

@@ -1,0 +1,172 @@
+"""Which of many equal troubles are worth a line: the beginning, then at growing intervals, the end.
+
+Knows names and times. Must not know logging, locks or the time of day.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Final, NamedTuple
+
+__all__ = ["AT_ONCE", "FIRST_INTERVAL", "LONGEST_INTERVAL", "MOST_PLACES", "Tell", "Troubles"]
+
+# Seconds between two lines about one trouble that goes on: these, doubled by each line.
+FIRST_INTERVAL: Final = 60.0
+LONGEST_INTERVAL: Final = 3600.0
+
+# Beginnings that are told at once, until there was none for a whole interval.
+AT_ONCE: Final = 5
+
+# Places with troubles of their own; those beyond share one, as a peer may make up any number.
+MOST_PLACES: Final = 1000
+_MOST_KINDS: Final = 50
+_ELSEWHERE: Final = object()
+
+
+class Tell(NamedTuple):
+    """A line is due about a trouble.
+
+    ``seconds``: how long it has gone on, 0 at its beginning. ``times``: how often it was met since
+    the line before. ``again``: seconds until the next line about it, at the earliest; 0 where the
+    next one is told at once. ``users``: the names of who uses the place.
+    """
+
+    seconds: float
+    times: int
+    again: float
+    users: tuple[str, ...]
+
+
+class _Trouble:
+    """One kind of trouble at one place. Open: it has begun, and its end was not seen."""
+
+    __slots__ = ("interval", "last_at", "left", "next_at", "open", "since", "times", "told")
+
+    def __init__(self) -> None:
+        self.open = False
+        self.told = False
+        self.since = self.last_at = self.next_at = -math.inf
+        self.interval = FIRST_INTERVAL
+        self.left = AT_ONCE
+        self.times = 0
+
+    def is_over(self, now: float) -> bool:
+        """Whether it is so long ago that the next one is told as if it was the first."""
+        return not self.open and now - self.last_at > self.interval
+
+    def met(self, now: float, lasts: bool) -> bool:
+        """It was met once more; whether a line is due."""
+        begins = not self.open
+        if self.is_over(now):
+            self.interval = FIRST_INTERVAL
+            self.left = AT_ONCE
+            self.since = now
+        if begins and lasts:
+            self.since = now
+            self.told = False
+        self.open = lasts
+        self.last_at = now
+        self.times += 1
+        if begins and self.left:
+            self.left -= 1
+        elif now >= self.next_at:
+            self.interval = min(2 * self.interval, LONGEST_INTERVAL)
+        else:
+            return False
+        self.next_at = now + self.interval
+        self.told = True
+        return True
+
+    def take_times(self) -> int:
+        times, self.times = self.times, 0
+        return times
+
+
+class _Place:
+    __slots__ = ("troubles", "users")
+
+    def __init__(self) -> None:
+        self.troubles: dict[Hashable, _Trouble] = {}
+        self.users: dict[Hashable, str] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.users.values()))
+
+    def is_over(self, now: float) -> bool:
+        return not self.users and all(trouble.is_over(now) for trouble in self.troubles.values())
+
+
+class Troubles:
+    """What goes wrong at nsqds, nsqlookupds and other places, and what of it is told.
+
+    A trouble is named by its place and its kind, so that many connections to one place that fail
+    alike make one line. It lasts (``began``), until anybody succeeds at the place (``ended``), or
+    is over each time (``happened``). Not thread-safe: the owner holds a lock.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Hashable, _Place] = {}
+        self._swept_at = -math.inf
+
+    def __len__(self) -> int:
+        """The number of places that are known."""
+        return len(self._places)
+
+    def uses(self, place: Hashable, user: Hashable, name: str, now: float) -> None:
+        """``user`` depends on the place, and is called ``name`` in lines about it."""
+        self._at(place, now).users[user] = name
+
+    def leaves(self, user: Hashable, place: Hashable | None = None) -> None:
+        """It does so no more; for None at every place. A place that nobody uses is forgotten."""
+        for key in list(self._places) if place is None else [place]:
+            found = self._places.get(key)
+            if found is not None and found.users.pop(user, "") and not found.users:
+                del self._places[key]
+
+    def began(self, place: Hashable, kind: Hashable, now: float) -> Tell | None:
+        """It fails, and goes on to fail as far as is known; what to tell, if a line is due."""
+        return self._met(place, kind, now, lasts=True)
+
+    def happened(self, place: Hashable, kind: Hashable, now: float) -> Tell | None:
+        """It failed, this once; what to tell, if a line is due."""
+        return self._met(place, kind, now, lasts=False)
+
+    def _met(self, place: Hashable, kind: Hashable, now: float, *, lasts: bool) -> Tell | None:
+        at = self._at(place, now)
+        trouble = at.troubles.get(kind)
+        if trouble is None:
+            if len(at.troubles) >= _MOST_KINDS:
+                del at.troubles[next(iter(at.troubles))]
+            trouble = at.troubles[kind] = _Trouble()
+        if not trouble.met(now, lasts):
+            return None
+        again = 0.0 if trouble.left and not lasts else trouble.interval
+        return Tell(now - trouble.since, trouble.take_times(), again, at.names)
+
+    def ended(self, place: Hashable, now: float) -> Tell | None:
+        """Somebody succeeds there; what to tell, if the beginning was told."""
+        at = self._places.get(place)
+        if at is None:
+            return None
+        told = []
+        for trouble in at.troubles.values():
+            if trouble.open:
+                trouble.open = False
+                trouble.last_at = now
+                if trouble.told:
+                    told.append(Tell(now - trouble.since, trouble.take_times(), 0.0, at.names))
+        # Of several kinds, as a time-out and then a refusal, the first was the beginning.
+        return max(told, default=None)
+
+    def _at(self, place: Hashable, now: float) -> _Place:
+        found = self._places.get(place)
+        if found is None:
+            if len(self._places) >= MOST_PLACES and now - self._swept_at > FIRST_INTERVAL:
+                self._swept_at = now
+                self._places = {k: p for k, p in self._places.items() if not p.is_over(now)}
+            if len(self._places) >= MOST_PLACES:
+                place = _ELSEWHERE
+            found = self._places.setdefault(place, _Place())
+        return found

@@ -1,0 +1,115 @@
+"""The troubles of this process: which of them are told, and the words that such lines share.
+
+Knows the one ``Troubles`` of a process and the lock around it; logs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Hashable
+
+from gnsqsync.errors import NSQError, ServerError
+from gnsqsync.policy.troubles import Tell, Troubles
+from gnsqsync.runtime import world
+
+__all__ = ["AWAY", "ProcessTroubles", "duration", "kind_of", "more", "troubles", "used_by"]
+
+# The kind of a trouble: a server is not reached, whatever it is that shows it.
+AWAY = ("away",)
+
+# Users of a place that a line names; the others are counted.
+_MOST_NAMES = 5
+
+
+class ProcessTroubles:
+    """As ``Troubles``, at the time of the call, for all threads and greenlets of a process.
+
+    ``_lock`` guards it. It is a native lock also under gevent: nothing behind it waits, so no
+    greenlet is switched while one holds it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = world.native("threading", "Lock")()
+        self._troubles = Troubles()
+
+    def uses(self, place: Hashable, user: Hashable, name: str) -> None:
+        with self._lock:
+            self._troubles.uses(place, user, name, time.monotonic())
+
+    def leaves(self, user: Hashable, place: Hashable | None = None) -> None:
+        with self._lock:
+            self._troubles.leaves(user, place)
+
+    def began(self, place: Hashable, kind: Hashable) -> Tell | None:
+        with self._lock:
+            return self._troubles.began(place, kind, time.monotonic())
+
+    def happened(self, place: Hashable, kind: Hashable) -> Tell | None:
+        with self._lock:
+            return self._troubles.happened(place, kind, time.monotonic())
+
+    def ended(self, place: Hashable) -> Tell | None:
+        with self._lock:
+            return self._troubles.ended(place, time.monotonic())
+
+
+_of: dict[int, ProcessTroubles] = {}
+
+
+def troubles() -> ProcessTroubles:
+    """Those of this process. The child of a fork has told nothing, and has a lock of its own."""
+    pid = os.getpid()
+    found = _of.get(pid)
+    if found is None:
+        # Atomic: of two threads that come first, both get the same.
+        found = _of.setdefault(pid, ProcessTroubles())
+    return found
+
+
+def kind_of(error: Exception, name: str) -> tuple[str, ...]:
+    """Which failed dials of a server are the same news: not by the text, which a peer can vary.
+
+    One that trying again does not help is of one client, whose ``name`` that is.
+    """
+    kind = type(error).__name__
+    if isinstance(error, NSQError) and not error.retriable:
+        return (kind, name)
+    return (kind,) if isinstance(error, ServerError) else AWAY
+
+
+def duration(seconds: float) -> str:
+    """As people say it: "0.4 s", "37 s", "4 min", "2.5 h"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s".replace(".0 ", " ")
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    if seconds < 7170:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h".replace(".0 ", " ")
+
+
+def used_by(tell: Tell, what: str) -> str:
+    """``; 3 consumers of this process use it: a, b, c`` where ``what`` is "consumers".
+
+    Nothing where it is one at most: who tells it names itself.
+    """
+    names = tell.users
+    if len(names) < 2:
+        return ""
+    shown = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown += f" and {len(names) - _MOST_NAMES} more"
+    return f"; {len(names)} {what} of this process use it: {shown}"
+
+
+def more(tell: Tell) -> str:
+    """The end of a line: how often it was met without one, since when, when the next one comes."""
+    text = ""
+    if tell.times > 1:
+        text = f"; {tell.times:,} times since the last line"
+    if tell.seconds:
+        text += f"; it began {duration(tell.seconds)} ago"
+    if tell.again:
+        text += f"; told again in {duration(tell.again)} at the earliest"
+    return text
