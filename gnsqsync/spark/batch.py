@@ -16,13 +16,14 @@ from pyspark.sql.types import StructType
 from gnsqsync.log_output import make_readable
 from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.options import SourceOptions
-from gnsqsync.spark.plan import Offset, first_offset, next_offset, scale, share_out
-from gnsqsync.spark.read_task import peek_partition, read_partition
+from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
+from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.read_task import peek_partition, read_partition, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.stores import Store, open_store
 from gnsqsync.spark.wal import Wal
 
-__all__ = ["NsqBatchReader"]
+__all__ = ["NsqBatchReader", "plan_now"]
 
 
 class NsqBatchReader(DataSourceReader):
@@ -39,7 +40,7 @@ class NsqBatchReader(DataSourceReader):
         make_readable()
 
     def partitions(self) -> list[InputPartition]:
-        end = self._plan() if self._options.peek else self._drain()
+        end = plan_now(self._options, self._stream) if self._options.peek else self._drain()
         return [InputPartition(plan) for plan in plans(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -57,7 +58,7 @@ class NsqBatchReader(DataSourceReader):
         known = _read_plan(store, name)
         if known is None:
             store.probe()
-            planned = self._plan()
+            planned = plan_now(self._options, self._stream)
             Wal(store, self._stream, self._settings.retention).announce()
             if store.create(name, json.dumps(planned).encode()):
                 return planned
@@ -65,17 +66,31 @@ class NsqBatchReader(DataSourceReader):
             assert known is not None, "a name that could not be made is there"
         return known
 
-    def _plan(self) -> Offset:
-        options = self._options
-        depths = Depths(options)
-        try:
-            depths.start()
-            seen = depths.look()
-        finally:
-            depths.close()
-        waiting = {source: backlog.depth for source, backlog in seen.items() if backlog}
-        parts = share_out(scale(waiting, options.max_messages), options.min_partitions)
-        return next_offset(first_offset(self._stream, options.channel), parts)
+
+def plan_now(options: SourceOptions, stream: str) -> Offset:
+    """The plan of all that waits now. ConnectionLost when none of it can be reached from here.
+
+    For who is not asked again when the tasks are over; one that refuses us here, or that only
+    some can reach, is told in the log.
+    """
+    depths = Depths(options)
+    try:
+        depths.start()
+        seen = depths.look()
+        silent = depths.silent()
+    finally:
+        depths.close()
+    waiting = {source: backlog.depth for source, backlog in seen.items() if backlog}
+    parts = share_out(scale(waiting, options.max_messages), options.min_partitions)
+    end = next_offset(first_offset(stream, options.channel), parts)
+    tries = {Source(plan.nsqd, plan.topic): plan for plan in plans(end, judged=True)}
+    settings = read_settings(options)
+    reach = Reach(waiting, silent)
+    problems = try_to_reach(list(tries.values()), settings)
+    for source, problem in zip(tries, problems, strict=True):
+        reach.met(source, problem)
+    reach.judge()
+    return end
 
 
 def _read_plan(store: Store, name: str) -> Offset | None:

@@ -8,6 +8,7 @@ told in the log and asked again. One thread.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,13 +85,14 @@ class Depths:
     def start(self) -> None:
         """Find the nsqds and make the channels.
 
-        ConnectionLost in one sentence when not a single nsqlookupd, or nsqd, can be asked.
+        ConnectionLost in one line, with each address and what was met there, when not a single
+        nsqlookupd, or nsqd, can be asked.
         """
         problems = self._find() if self._lookupds else []
         if problems and len(problems) == len(self._lookupds):
             raise ConnectionLost(
-                f"option 'lookupdHttpAddresses': no nsqlookupd answers ({problems[0]}); set it to"
-                " host:port of their HTTP API, 4161 unless changed"
+                f"option 'lookupdHttpAddresses': no nsqlookupd answers ({'; '.join(problems)}); set"
+                " it to host:port of their HTTP API, 4161 unless changed"
             )
         self.look()
         if self._nsqds() and all(nsqd.failures for nsqd in self._nsqds()):
@@ -112,6 +114,14 @@ class Depths:
                     seen[Source(nsqd.tcp, topic)] = None if found is None else found[topic]
         self._seen.update((source, backlog) for source, backlog in seen.items() if backlog)
         return seen
+
+    def silent(self) -> dict[str, str]:
+        """The nsqds that did not answer when they were asked last, and what was met there."""
+        return {
+            nsqd.tcp or nsqd.http.url: self._problems[nsqd.http.url]
+            for nsqd in self._nsqds()
+            if nsqd.failures
+        }
 
     def report(self) -> dict[str, dict[str, dict[str, int]]]:
         """What the last looks saw, as topic, nsqd, counts: the form of a query's progress."""
@@ -225,25 +235,39 @@ class Depths:
         return f"[{host}]:{info.tcp_port}" if ":" in host else f"{host}:{info.tcp_port}"
 
     def _no_nsqd(self) -> str:
-        reason = self._problems[self._nsqds()[0].http.url]
+        reasons = "; ".join(f"nsqd {name}: {reason}" for name, reason in self.silent().items())
         if self._named:
+            hints = "".join(map(self._is_http_port, self._named))
             return (
-                f"no nsqd answers over HTTP ({reason}); set option 'nsqdHttpAddresses' to"
+                f"no nsqd answers over HTTP ({reasons}); {hints}set option 'nsqdHttpAddresses' to"
                 " host:port of their HTTP API, 4151 unless changed"
             )
         return (
-            f"no nsqd that nsqlookupd names answers over HTTP ({reason}); set each nsqd's"
+            f"no nsqd that nsqlookupd names answers over HTTP ({reasons}); set each nsqd's"
             " --broadcast-address to a name that the driver and the executors can reach, or name"
             " the nsqds with options 'nsqdTcpAddresses' and 'nsqdHttpAddresses'"
         )
+
+    def _is_http_port(self, nsqd: _Nsqd) -> str:
+        """A hint when an HTTP port was given as the TCP address: then the next one was asked."""
+        if not nsqd.tcp or nsqd.tcp.startswith("unix:"):
+            return ""
+        with self._client(nsqd.tcp) as client:
+            try:
+                port = client.info().tcp_port
+            except NSQError:
+                return ""
+        return f"{nsqd.tcp} is an HTTP port, and the TCP port of that nsqd is {port}; "
 
     # -- what the log tells ----------------------------------------------------------------------
 
     def _trouble(self, url: str, error: NSQError) -> None:
         """Once in the log, though it is asked again and again."""
+        # Without the question's parameters, which say nothing to who reads it.
+        problem = re.sub(r"\?\S*:", ":", str(error))
         if url not in self._problems:
-            log.warning("%s cannot be asked, what it has counts as nothing: %s", url, error)
-        self._problems[url] = str(error)
+            log.warning("%s cannot be asked, what it has counts as nothing: %s", url, problem)
+        self._problems[url] = problem
 
     def _fine(self, url: str) -> None:
         if self._problems.pop(url, None) is not None:

@@ -46,6 +46,7 @@ class Intake(Observer):
     ``hand``: messages taken and not answered, oldest first; ``received_at``: when each was taken,
     microseconds since the epoch. RDY counts what is in flight, and is never above ``room``, so no
     more comes than the budget; what is in flight beyond the hand waits in the Reader.
+    ``problem``: why the nsqd was not reached, empty as long as that is not so.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Intake(Observer):
     ) -> None:
         self.hand: list[Message] = []
         self.received_at: list[int] = []
+        self.problem = ""
         self._plan = plan
         self._settings = settings
         self._seen = seen
@@ -98,7 +100,8 @@ class Intake(Observer):
         try:
             self._reader.join()
         except NSQError:
-            if value is None:
+            # What refused us is told already, as ``problem``.
+            if value is None and not self.problem:
                 raise
 
     # -- what the Reader tells, on its reading thread ------------------------------------------
@@ -120,7 +123,7 @@ class Intake(Observer):
         no more bodies than ``segment_bytes`` hold, and one.
         """
         settings = self._settings
-        if not self._wait_connected():
+        if not self.reach():
             return False
         while (missing := self._segment(whole) - len(self.hand)) > 0:
             if self._bytes >= settings.segment_bytes or self._age >= _PATIENCE:
@@ -136,19 +139,28 @@ class Intake(Observer):
             self._accept(batch)
         return True
 
-    def _wait_connected(self) -> bool:
+    def reach(self) -> bool:
+        """Wait until nsqd has taken the subscription; False when it did not, see ``problem``.
+
+        Raises the NSQError of an nsqd that refuses us for good, unless the plan is ``judged``.
+        """
         while not self._connected:
             lost = self._lost
-            if lost is not None:
-                if isinstance(lost, NSQError) and not lost.retriable:
-                    raise lost
-                log.warning(
-                    "%s cannot be reached, so this batch has none of its messages: %s",
-                    self._plan.nsqd,
-                    lost,
-                )
-                return False
-            self._accept(self._pull(_LOOK, _DIAL_LOOK))
+            if lost is None:
+                try:
+                    self._accept(self._pull(_LOOK, _DIAL_LOOK))
+                    continue
+                except NSQError as error:
+                    lost = error
+            if isinstance(lost, NSQError) and not lost.retriable and not self._plan.judged:
+                raise lost
+            log.warning(
+                "%s cannot be reached, so this batch has none of its messages: %s",
+                self._plan.nsqd,
+                lost,
+            )
+            self.problem = str(lost)
+            return False
         return True
 
     def _pull(self, count: int, wait: float) -> list[Message]:

@@ -135,6 +135,10 @@ class Targets:
         for part in parts:
             self._left[Source(part.nsqd, part.topic)] -= part.budget
 
+    def drop(self, source: Source) -> None:
+        """It cannot be reached: what it has is left for the next run."""
+        self._left.pop(source, None)
+
 
 class Trust:
     """Whether epochs get anything from a source; from one that gives nothing they ask less often.

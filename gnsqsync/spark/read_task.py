@@ -5,6 +5,7 @@ Knows the order that keeps messages (in hand, in the log, FIN); must not know Sp
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from gnsqsync.spark.rows import Entry, check_columns
 from gnsqsync.spark.stores import open_store
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
-__all__ = ["PartitionPlan", "ReadSettings", "peek_partition", "read_partition"]
+__all__ = ["PartitionPlan", "ReadSettings", "peek_partition", "read_partition", "try_to_reach"]
 
 log = logging.getLogger("gnsqsync.spark")
 
@@ -30,7 +31,11 @@ _SLOW_CREATE = 0.02
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What one task reads: at most ``budget`` messages of a channel on one nsqd (host:port)."""
+    """What one task reads: at most ``budget`` messages of a channel on one nsqd (host:port).
+
+    ``judged``: the driver reads in the log who was not reached, and says what that means; so an
+    nsqd that refuses us for good is noted there like one that cannot be reached.
+    """
 
     stream: str
     epoch: int
@@ -39,6 +44,7 @@ class PartitionPlan:
     channel: str
     nsqd: str
     budget: int
+    judged: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ def read_partition(
     First closes the partition's log: what is there, then messages from nsqd, entry by entry.
     Only then, with the connection closed, the first batch comes: Spark may stop to pull at any
     time, and take its time. Raises EpochCommitted in an attempt that comes too late, LogDamaged,
-    and the NSQError of an nsqd that refuses us for good; one that cannot be reached has no rows.
+    and the NSQError of an nsqd that refuses us for good, unless the plan is ``judged``; one that
+    cannot be reached has no rows, and its entry says why.
     """
     check_columns(columns)
     task = _Task(plan, settings)
@@ -152,7 +159,7 @@ class _Task:
         intake.drop_orphans()
         if not intake.hand and not end:
             return
-        entry = Entry.of(*intake.rows(), plan, end)
+        entry = Entry.of(*intake.rows(), plan, end, intake.problem)
         data = entry.encode()
         self._fault("before_create")
         if self._wal.marker().committed >= plan.epoch:
@@ -218,3 +225,16 @@ def peek_partition(
         entry = Entry.of(*intake.rows(), plan, end=True)
     if entry.rows:
         yield entry.batch(columns)
+
+
+def try_to_reach(plans: Sequence[PartitionPlan], settings: ReadSettings) -> list[str]:
+    """Subscribe as the tasks of ``plans`` will, all at once, and take nothing.
+
+    Returns for each why it failed, empty if it did not. The plans must be ``judged``. This tells
+    of this host: a task may run on one that reaches others.
+    """
+    with contextlib.ExitStack() as stack:
+        intakes = [stack.enter_context(Intake(plan, settings, room=0)) for plan in plans]
+        for intake in intakes:
+            intake.reach()
+    return [intake.problem for intake in intakes]

@@ -111,7 +111,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class Entry:
     """One log entry: its rows, and where they came from.
 
-    ``end``: whether the partition has no entry behind this one.
+    ``end``: whether the partition has no entry behind this one. ``problem``: why the nsqd was not
+    reached by who made it; empty when it was.
     """
 
     stored: pa.RecordBatch
@@ -119,9 +120,17 @@ class Entry:
     channel: str
     nsqd: str
     end: bool
+    problem: str = ""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], received_at: Sequence[int], where: Where, end: bool) -> Entry:
+    def of(
+        cls,
+        rows: Sequence[Row],
+        received_at: Sequence[int],
+        where: Where,
+        end: bool,
+        problem: str = "",
+    ) -> Entry:
         """Messages as an entry. ``received_at``: microseconds since the epoch, one for each."""
         columns = [
             pa.array([row.body for row in rows], pa.binary()),
@@ -131,7 +140,7 @@ class Entry:
             pa.array(received_at, _UTC_MICROS),
         ]
         stored = pa.RecordBatch.from_arrays(columns, schema=_STORED)
-        return cls(stored, where.topic, where.channel, where.nsqd, end)
+        return cls(stored, where.topic, where.channel, where.nsqd, end, problem)
 
     def encode(self) -> bytes:
         """As an Arrow IPC stream, its buffers compressed with LZ4."""
@@ -141,6 +150,7 @@ class Entry:
             b"channel": self.channel.encode(),
             b"nsqd": self.nsqd.encode(),
             b"end": b"1" if self.end else b"0",
+            b"problem": self.problem.encode(),
         }
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -191,4 +201,6 @@ def open_entry(data: bytes) -> Entry:
         channel=about[b"channel"].decode(),
         nsqd=about[b"nsqd"].decode(),
         end=about[b"end"] == b"1",
+        # Entries of before it was noted have none.
+        problem=about.get(b"problem", b"").decode(),
     )

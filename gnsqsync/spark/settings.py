@@ -44,7 +44,7 @@ def columns_of(schema: StructType) -> list[str]:
     return columns
 
 
-def plans(end: Offset) -> list[PartitionPlan]:
+def plans(end: Offset, *, judged: bool = False) -> list[PartitionPlan]:
     """What the tasks of an epoch are given. A pure function: every attempt gets the same."""
     return [
         PartitionPlan(
@@ -55,6 +55,7 @@ def plans(end: Offset) -> list[PartitionPlan]:
             channel=end["channel"],
             nsqd=part.nsqd,
             budget=part.budget,
+            judged=judged,
         )
         for number, part in enumerate(parts_of(end))
     ]

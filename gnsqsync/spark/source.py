@@ -33,9 +33,11 @@ from gnsqsync.spark.plan import (
     Trust,
     first_offset,
     next_offset,
+    parts_of,
     scale,
     share_out,
 )
+from gnsqsync.spark.reach import Reach
 from gnsqsync.spark.read_task import read_partition
 from gnsqsync.spark.rows import SPARK_SCHEMA
 from gnsqsync.spark.settings import (
@@ -56,10 +58,13 @@ try:
 except ImportError:  # before PySpark 4.2, which calls none of what needs them
     SupportsTriggerAvailableNow = object
 
+# Whether Spark tells a source that its run has an end.
+KNOWS_AVAILABLE_NOW = SupportsTriggerAvailableNow is not object
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 
-__all__ = ["NsqDataSource", "NsqStreamReader"]
+__all__ = ["KNOWS_AVAILABLE_NOW", "NsqDataSource", "NsqStreamReader"]
 
 log = logging.getLogger("gnsqsync.spark")
 
@@ -128,7 +133,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end: Offset | None = None
         self._depths: Depths | None = None
         self._wal: Wal | None = None
+        # Of a run with an end: what it has still to take, and whom it reached.
         self._targets: Targets | None = None
+        self._reach: Reach | None = None
+        # The epoch of such a run whose tasks have not told yet whom they reached.
+        self._untold: Offset | None = None
         self._trust = Trust()
         self._next_look = 0.0
         self._last_epoch_at = time.monotonic()
@@ -150,7 +159,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         seen = self._cluster().look()
-        self._targets = Targets({source: b.depth for source, b in seen.items() if b is not None})
+        waiting = {source: b.depth for source, b in seen.items() if b is not None}
+        self._targets = Targets(waiting)
+        self._reach = Reach(waiting, self._cluster().silent())
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """The end of the next epoch, with its plan, or ``start`` while there is nothing to read.
@@ -159,14 +170,41 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is None:
             start = self._end or self.initialOffset()
+        self._learn()
         parts = self._wait_for_messages(start["epoch"], self._limit(limit))
         if not parts:
+            if self._reach is not None:
+                self._reach.judge()
             return start
-        if self._targets is not None:
-            self._targets.take(parts)
         self._open_log(start, new=start["epoch"] == 0)
         self._last_epoch_at = time.monotonic()
-        return next_offset(start, parts)
+        end = next_offset(start, parts)
+        if self._targets is not None:
+            self._targets.take(parts)
+            self._untold = end
+        return end
+
+    def _learn(self) -> None:
+        """Note whom the tasks of the epoch before have reached: their log says it.
+
+        Spark asks for the next epoch when they are over.
+        """
+        epoch, self._untold = self._untold, None
+        reach, targets = self._reach, self._targets
+        if epoch is None or reach is None or targets is None:
+            return
+        wal = self._open_log(epoch, new=False)
+        sources = [Source(part.nsqd, part.topic) for part in parts_of(epoch)]
+        for number, source in enumerate(sources):
+            # Reached once is reached: the log is not read again for it.
+            if reach.has_reached(source):
+                continue
+            entry = wal.read(epoch["epoch"], number, 0)
+            # A partition that nobody asked for has none, as behind a sink that looks at one row.
+            if entry is not None:
+                reach.met(source, entry.problem)
+        for source in reach.missed:
+            targets.drop(source)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return self._cluster().report()
@@ -176,7 +214,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end["epoch"] == 0 or start == end:
             return []
         self._open_log(end, new=False)
-        return [InputPartition(plan) for plan in plans(end)]
+        return [InputPartition(plan) for plan in plans(end, judged=self._reach is not None)]
 
     def commit(self, end: Offset) -> None:
         if end["epoch"] == 0:

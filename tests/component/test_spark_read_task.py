@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from gnsqsync.spark.read_task import (  # noqa: E402
     ReadSettings,
     peek_partition,
     read_partition,
+    try_to_reach,
 )
 from gnsqsync.spark.rows import ALL_SCHEMA, Entry  # noqa: E402
 from gnsqsync.spark.stores import FileStore  # noqa: E402
@@ -465,6 +467,55 @@ def test_an_nsqd_that_refuses_us_for_good(source: Source) -> None:
     # Nothing is closed: with the right options the epoch goes on.
     assert source.wal.names() == {}
     assert len(source.read(20)) == 20
+
+
+def test_a_judged_task_notes_why_it_was_refused(source: Source) -> None:
+    source.publish(20)
+    settings = replace(source.settings, connection={"tls": True})
+    plan = source.plan(20, judged=True)
+    assert list(read_partition(plan, settings, ["value"])) == []
+    (entry,) = source.entries()
+    assert (entry.rows, entry.end) == (0, True)
+    assert "does not offer TLS" in entry.problem
+    assert "does not offer TLS" in try_to_reach([plan], settings)[0]
+    assert source.channel().depth == 20
+
+
+def test_a_task_notes_why_nsqd_was_not_reached(source: Source) -> None:
+    http = "{}:{}".format(*source.server.http_address)
+    for epoch, (nsqd, problem) in enumerate(
+        [("127.0.0.1:1", "cannot connect to 127.0.0.1:1"), (http, "this is an HTTP port")]
+    ):
+        plan = source.plan(20, epoch, nsqd=nsqd, judged=True)
+        assert list(read_partition(plan, source.settings, ["value"])) == []
+        (entry,) = source.entries(epoch)
+        assert problem in entry.problem
+        assert problem in try_to_reach([plan], source.settings)[0]
+
+
+def test_an_nsqd_that_takes_the_connection_and_says_nothing(source: Source) -> None:
+    """A black hole, as a firewall or a halted nsqd makes one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nsqd = "{}:{}".format(*silent.getsockname())
+        plan = source.plan(20, nsqd=nsqd, judged=True)
+        settings = replace(source.settings, connection={"connect_timeout": 0.3})
+        assert list(read_partition(plan, settings, ["value"])) == []
+    (entry,) = source.entries()
+    assert nsqd in entry.problem
+
+
+def test_a_task_that_reaches_nsqd_notes_no_problem(source: Source) -> None:
+    assert source.batches(20, poll_timeout=0.2) == []
+    assert [entry.problem for entry in source.entries()] == [""]
+
+
+def test_a_try_takes_nothing(source: Source) -> None:
+    source.publish(20)
+    here, away = source.plan(20, judged=True), source.plan(20, nsqd="127.0.0.1:1", judged=True)
+    assert [not p for p in try_to_reach([away, here, away], source.settings)] == [0, 1, 0]
+    channel = source.channel()
+    assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (20, 0, 0)
+    assert source.wal.names() == {}
 
 
 def test_options_of_the_connection(source: Source) -> None:

@@ -192,6 +192,39 @@ def test_without_any_nsqd_the_start_says_what_to_set(site: Site, watch: Watch, t
         depths.start()
 
 
+def test_an_error_of_the_start_names_every_nsqd(site: Site, watch: Watch, topic: str) -> None:
+    http = ["127.0.0.1:1", "127.0.0.1:2"]
+    options = {"nsqdTcpAddresses": "a:4150,b:4150", "nsqdHttpAddresses": ",".join(http)}
+    with pytest.raises(ConnectionLost) as raised:
+        watch(**options).start()
+    for tcp, address_of_http in zip(("a:4150", "b:4150"), http, strict=True):
+        assert f"nsqd {tcp}: " in str(raised.value)
+        assert f"GET http://{address_of_http}/stats: Connection refused" in str(raised.value)
+
+
+def test_an_http_port_given_for_the_tcp_port_is_told(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
+    http = "{}:{}".format(*nsqd.http_address)
+    options = {
+        "nsqdTcpAddresses": f"{http},127.0.0.1:2",
+        "nsqdHttpAddresses": "127.0.0.1:1,127.0.0.1:3",
+    }
+    with pytest.raises(ConnectionLost) as raised:
+        watch(**options).start()
+    hint = f"{http} is an HTTP port, and the TCP port of that nsqd is {nsqd.tcp_address[1]}"
+    assert hint in str(raised.value)
+
+
+def test_who_cannot_be_asked_is_told(site: Site, watch: Watch, nsqd: Server, topic: str) -> None:
+    tcp = f"{address(nsqd)},127.0.0.1:2"
+    depths = watch(nsqdTcpAddresses=tcp, nsqdHttpAddresses=f"{url(nsqd)},127.0.0.1:1")
+    depths.start()
+    ((name, problem),) = depths.silent().items()
+    assert name == "127.0.0.1:2"
+    assert "127.0.0.1:1" in problem
+
+
 def test_without_any_nsqlookupd_the_start_says_what_to_set(site: Site, watch: Watch) -> None:
     lookupd = site.own_nsqlookupd()
     where = url(lookupd)

@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gnsqsync.errors import ConnectionLost
 from tests.spark.cluster import Cluster, numbered
 from tests.support.servers import ROOT
 
@@ -157,6 +158,93 @@ def test_it_waits_for_messages_a_while(
     assert time.monotonic() - began > 0.5
     embedded_cluster.publish(topic, numbered(range(10)))
     assert reader.latestOffset(start, None)["epoch"] == 1
+
+
+# -- a run with an end -------------------------------------------------------------------------
+
+
+def away(cluster: Cluster, *tcp: str) -> dict[str, str]:
+    """The first nsqds by HTTP as they are, and at these TCP addresses."""
+    return {
+        "lookupdHttpAddresses": "",
+        "nsqdTcpAddresses": ",".join(tcp),
+        "nsqdHttpAddresses": ",".join(cluster.http_addresses[: len(tcp)]),
+    }
+
+
+def run(reader: Any, limit: int | None = None) -> list[int]:
+    """Rows of each epoch, until there are no more: what Spark 4.2 does with availableNow."""
+    end = logged(reader.initialOffset())
+    reader.prepareForTriggerAvailableNow()
+    sizes = []
+    while True:
+        after = logged(reader.latestOffset(end, SimpleNamespace(max_rows=limit)))
+        if after == end:
+            return sizes
+        end = after
+        sizes.append(rows(reader, end))
+
+
+def test_a_run_that_reaches_nobody_fails_after_one_epoch(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(100)), nsqd=0)
+    with pytest.raises(
+        ConnectionLost, match=r"127\.0\.0\.1:1, where 100 messages wait: cannot con"
+    ):
+        run(driver(**away(embedded_cluster, "127.0.0.1:1")), limit=10)
+    assert embedded_cluster.waiting(topic) == 100
+    assert run(driver()) == [100]
+
+
+def test_a_run_leaves_out_who_cannot_be_reached(
+    driver: Driver,
+    embedded_cluster: Cluster,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    embedded_cluster.publish(topic, numbered(range(100)), nsqd=1)
+    tcp = embedded_cluster.tcp_addresses[0]
+    assert sum(run(driver(**away(embedded_cluster, tcp, "127.0.0.1:1")), limit=20)) == 20
+    assert "not read: nsqd 127.0.0.1:1, where 100 messages wait: cannot connect" in caplog.text
+    assert tcp not in caplog.text
+
+
+def test_a_run_that_is_refused_for_good_fails_like_one_that_reaches_nobody(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=2)
+    with pytest.raises(ConnectionLost, match=r"where 20 messages wait: .*does not offer TLS"):
+        run(driver(**{"nsq.tls": "true"}))
+
+
+def test_an_empty_run_fails_when_an_nsqd_could_not_be_asked(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    options = away(embedded_cluster, *embedded_cluster.tcp_addresses[:1], "127.0.0.1:2")
+    http = f"{embedded_cluster.http_addresses[0]},127.0.0.1:1"
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:2, where nobody knows what waits"):
+        run(driver(**{**options, "nsqdHttpAddresses": http}))
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    assert run(driver(**{**options, "nsqdHttpAddresses": http})) == [20]
+
+
+def test_an_empty_run_needs_no_tcp(driver: Driver, embedded_cluster: Cluster) -> None:
+    assert run(driver(**away(embedded_cluster, "127.0.0.1:1"))) == []
+
+
+def test_a_run_whose_rows_nobody_asks_for(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    """As behind a sink that looks at the first row of a batch only."""
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    reader = driver(**away(embedded_cluster, "127.0.0.1:1"))
+    end = logged(reader.initialOffset())
+    reader.prepareForTriggerAvailableNow()
+    after = logged(reader.latestOffset(end, None))
+    assert after["epoch"] == 1
+    assert logged(reader.latestOffset(after, None)) == after
 
 
 # PySpark's runner when its loop ends: stop(), then it reports what ended it, or fails to.

@@ -133,3 +133,20 @@ def test_columns_that_there_are_not() -> None:
         check_columns(["value", "key"])
     with pytest.raises(ConfigError, match="names a column twice"):
         check_columns(["value", "value"])
+
+
+def test_an_entry_says_why_the_nsqd_was_not_reached() -> None:
+    made = Entry.of([], [], WHERE, True, "cannot connect: Zeitüberschreitung")
+    assert open_entry(made.encode()).problem == "cannot connect: Zeitüberschreitung"
+    assert open_entry(entry(row(1)).encode()).problem == ""
+
+
+def test_an_entry_of_before_problems_were_noted() -> None:
+    made = entry(row(1), end=True)
+    with pa.ipc.open_stream(made.encode()) as reader:
+        batch, about = reader.read_next_batch(), dict(reader.schema.metadata)
+    del about[b"problem"]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema.with_metadata(about)) as writer:
+        writer.write_batch(batch)
+    assert open_entry(sink.getvalue().to_pybytes()) == made

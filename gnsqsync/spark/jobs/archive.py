@@ -60,8 +60,9 @@ def archive(
     message with attempts > 1 is looked up in the archive, with ``look_up_all`` every message: an
     nsqd that was killed may deliver again without saying so. ``on_batch`` is called after each
     batch, on the query's thread, with what was done so far (rows, duplicates, batches, merged).
-    ``path`` and ``checkpoint`` must be on a file system that driver and executors share. Raises
-    ConfigError.
+    ``path`` and ``checkpoint`` must be on a file system that driver and executors share. With
+    ``available_now`` a query that reaches none of the nsqds with messages fails and names them all
+    (before PySpark 4.2 this raises ConnectionLost instead). Raises ConfigError.
     """
     for name, value, low in (
         ("interval", interval, 0),
@@ -80,8 +81,12 @@ def archive(
         checkpoint=checkpoint,
         max_messages=max_messages,
     )
-    from gnsqsync.spark.source import NsqDataSource
+    from gnsqsync.spark.batch import plan_now
+    from gnsqsync.spark.source import KNOWS_AVAILABLE_NOW, NsqDataSource
 
+    if available_now and not KNOWS_AVAILABLE_NOW:
+        # The source cannot tell at the end that nobody was reached; so before the beginning.
+        plan_now(SourceOptions.parse(source, streaming=True), "")
     # A session of its own: the settings for Parquet are not the caller's.
     own = spark.newSession()
     _register(own, NsqDataSource)

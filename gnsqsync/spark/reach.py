@@ -1,0 +1,86 @@
+"""Whether a run with an end read what waits: which nsqds it reached, and what it makes of that.
+
+Pure: what was met comes in, an error or a warning comes out. Knows no nsqd, no log and no Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from gnsqsync.errors import ConnectionLost
+from gnsqsync.spark.plan import Source
+
+__all__ = ["Reach"]
+
+log = logging.getLogger("gnsqsync.spark")
+
+_WHAT_TO_SET = (
+    "what waits stays in nsqd for the next run. The TCP addresses are those that nsqlookupd lists"
+    " (each nsqd's --broadcast-address and TCP port), or of option 'nsqdTcpAddresses': executors"
+    " must reach them, with the TLS and AUTH that nsqd asks for"
+)
+
+
+class Reach:
+    """What one run meets at the nsqds. ``waiting``: how many messages waited at its start.
+
+    ``silent``: nsqds of which that is not known, as their HTTP API did not answer, with what was
+    met there. A run that reads nothing is a success only if every nsqd said that nothing waits.
+    """
+
+    def __init__(self, waiting: Mapping[Source, int], silent: Mapping[str, str]) -> None:
+        self._waiting = {source: count for source, count in waiting.items() if count}
+        self._silent = dict(silent)
+        self._reached: set[Source] = set()
+        # Why the others were not reached.
+        self._problems: dict[Source, str] = {}
+        self._told = False
+
+    def has_reached(self, source: Source) -> bool:
+        return source in self._reached
+
+    def met(self, source: Source, problem: str) -> None:
+        """A task has tried to reach it; ``problem`` is empty when it did."""
+        if problem and source not in self._reached:
+            # One line: it goes through Spark as the last line of a traceback.
+            self._problems[source] = " ".join(problem.split())
+        elif not problem:
+            self._reached.add(source)
+            self._problems.pop(source, None)
+
+    @property
+    def missed(self) -> list[Source]:
+        """Those that were tried and not reached."""
+        return sorted(self._problems)
+
+    def judge(self) -> None:
+        """The run is at its end. ConnectionLost, or a warning, that names who was not reached."""
+        missed = self._tell_missed()
+        if not missed:
+            return
+        if not self._reached:
+            why = "not every nsqd could be asked what waits"
+            if self._problems:
+                why = "none of the nsqds with waiting messages could be reached"
+            raise ConnectionLost(f"nothing was read, as {why}: {missed}; {_WHAT_TO_SET}")
+        if not self._told:
+            self._told = True
+            log.warning("part of what waits was not read: %s; %s", missed, _WHAT_TO_SET)
+
+    def _tell_missed(self) -> str:
+        """Each nsqd that was not reached, with what was tried, in one line."""
+        counts: dict[tuple[str, str], int] = {}
+        for source, problem in sorted(self._problems.items()):
+            key = source.nsqd, problem
+            counts[key] = counts.get(key, 0) + self._waiting.get(source, 0)
+        found = [
+            f"nsqd {nsqd}, where {count:,} message{'s wait' if count != 1 else ' waits'}: {problem}"
+            for (nsqd, problem), count in counts.items()
+        ]
+        found += [
+            f"nsqd {nsqd}, where nobody knows what waits, as its HTTP API does not answer:"
+            f" {problem}"
+            for nsqd, problem in sorted(self._silent.items())
+        ]
+        return "; ".join(found)

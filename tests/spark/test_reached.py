@@ -1,0 +1,275 @@
+"""A run with an end that reaches no nsqd with waiting messages fails, and names them all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gnsqsync.errors import ConnectionLost
+from tests.spark import session as sessions
+from tests.spark.cluster import Cluster, OwnCluster, numbered
+from tests.spark.queries import Numbers, Reading, numbers_in, once
+from tests.spark.test_source import sentence_of
+from tests.support.servers import Certificates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOWHERE = "127.0.0.1:1"
+Read = Callable[..., "DataFrame"]
+
+
+@pytest.fixture
+def admits(spark: SparkSession) -> None:
+    """Skips where Spark does not tell a source that the trigger is availableNow."""
+    if tuple(int(word) for word in spark.version.split(".")[:2]) < (4, 2):
+        pytest.skip("Spark tells it since 4.2")
+
+
+@pytest.fixture
+def reading(
+    spark: SparkSession, embedded_cluster: Cluster, topic: str, tmp_path: Path, admits: None
+) -> Reading:
+    embedded_cluster.create(topic)
+    return Reading(spark, embedded_cluster, topic, tmp_path)
+
+
+def direct(cluster: Cluster, tcp: list[str]) -> dict[str, object]:
+    """The first nsqds by HTTP as they are, and at these TCP addresses."""
+    return {
+        "lookupdHttpAddresses": "",
+        "nsqdTcpAddresses": ",".join(tcp),
+        "nsqdHttpAddresses": ",".join(cluster.http_addresses[: len(tcp)]),
+    }
+
+
+def failure(reading: Reading, **options: object) -> str:
+    """The sentence of a run that fails."""
+    with pytest.raises(Exception) as caught:
+        reading.run(Numbers(), reading.frame(**options))
+    return sentence_of(caught.value, "ConnectionLost")
+
+
+# -- trigger(availableNow=True) ------------------------------------------------------------------
+
+
+def test_ports_that_refuse(reading: Reading, embedded_cluster: Cluster, topic: str) -> None:
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20 + nsqd)), nsqd=nsqd)
+    told = failure(reading, **direct(embedded_cluster, [NOWHERE, "127.0.0.1:2"]))
+    assert "nothing was read" in told
+    assert "127.0.0.1:1, where 20 messages wait: cannot connect to 127.0.0.1:1" in told
+    assert "127.0.0.1:2, where 21 messages wait: cannot connect to 127.0.0.1:2" in told
+    assert embedded_cluster.left(topic) == 41
+    # The next run reads it all.
+    numbers = Numbers()
+    reading.run(numbers)
+    assert sum(numbers.counts.values()) == 41
+
+
+def test_an_http_port_in_place_of_the_tcp_port(
+    reading: Reading, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    told = failure(reading, **direct(embedded_cluster, embedded_cluster.http_addresses[:1]))
+    assert f"{embedded_cluster.http_addresses[0]}, where 20 messages wait" in told
+    assert "this is an HTTP port; use nsqd's TCP port" in told
+
+
+def test_tls_that_is_required(
+    spark: SparkSession, certificates: Certificates, topic: str, tmp_path: Path, admits: None
+) -> None:
+    flags = (*certificates.flags, "-tls-required=tcp-https")
+    with OwnCluster("embedded", 1, flags) as own:
+        own.create(topic)
+        own_options: dict[str, object] = {"nsq.tls_ca_file": certificates.ca_file}
+        publish = spark.createDataFrame([(b"x",)], "value binary").write.format("nsq")
+        publish.mode("append").options(nsqdTcpAddresses=own.tcp_addresses[0], topic=topic).options(
+            **{"nsq.tls_ca_file": certificates.ca_file}
+        ).save()
+        reading = Reading(spark, own, topic, tmp_path)
+        told = failure(reading)
+        assert f"{own.tcp_addresses[0]}, where 1 message waits" in told
+        assert "TLS" in told
+        numbers: list[int] = []
+        reading.run(lambda batch, _: numbers.append(batch.count()), reading.frame(**own_options))
+        assert sum(numbers) == 1
+
+
+def test_a_wrong_port_in_nsqlookupd(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    with OwnCluster("real", 1, ("-broadcast-tcp-port=1",)) as own:
+        own.create(topic)
+        own.publish(topic, numbered(range(20)))
+        told = failure(Reading(spark, own, topic, tmp_path))
+        assert "127.0.0.1:1, where 20 messages wait" in told
+        assert "--broadcast-address" in told
+
+
+def test_a_wrong_host_in_nsqlookupd(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    """Then the HTTP API cannot be asked either."""
+    with OwnCluster("real", 2, ("-broadcast-address=nowhere.invalid",)) as own:
+        own.create(topic)
+        own.publish(topic, numbered(range(20)))
+        told = failure(Reading(spark, own, topic, tmp_path))
+        for nsqd in own.nsqds:
+            assert f"nowhere.invalid:{nsqd.tcp_address[1]}" in told
+        assert "--broadcast-address" in told
+
+
+def test_an_empty_queue_is_success(
+    reading: Reading, embedded_cluster: Cluster, topic: str, fresh: Callable[[], str]
+) -> None:
+    for options in ({}, {"subscribe": fresh()}, direct(embedded_cluster, [NOWHERE])):
+        numbers = Numbers()
+        reading.run(numbers, reading.frame(**options))
+        assert not numbers.counts
+
+
+def test_some_that_are_reached_are_read(
+    reading: Reading, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    embedded_cluster.publish(topic, numbered(range(20, 50)), nsqd=1)
+    tcp = [embedded_cluster.tcp_addresses[0], NOWHERE]
+    numbers = Numbers()
+    # Small batches: those that would be for the one that is away are not made.
+    frame = reading.frame(**direct(embedded_cluster, tcp), maxMessagesPerTrigger=10)
+    reading.run(numbers, frame)
+    assert numbers.counts == once(20)
+    assert len(numbers.by_batch) <= 4
+
+
+def test_a_query_without_an_end_goes_on(
+    reading: Reading, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    query = reading.start(Numbers(), reading.frame(**direct(embedded_cluster, [NOWHERE])))
+    assert not query.awaitTermination(4)
+    assert query.exception() is None
+    query.stop()
+
+
+# -- spark.read ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(spark: SparkSession, embedded_cluster: Cluster, topic: str, wal: str) -> Iterator[Read]:
+    embedded_cluster.create(topic)
+
+    def read(**options: object) -> DataFrame:
+        given = {"subscribe": topic, "channel": "ch", "walPath": wal, "drainId": "x", **options}
+        return spark.read.format("nsq").options(**given).load()
+
+    yield read
+
+
+@pytest.mark.parametrize("peek", [{}, {"peek": "true", "walPath": "", "drainId": ""}])
+def test_a_batch_read_that_reaches_nobody(
+    read: Read, embedded_cluster: Cluster, topic: str, peek: dict[str, str]
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    with pytest.raises(Exception) as caught:
+        read(**direct(embedded_cluster, [NOWHERE]), **peek).collect()
+    told = sentence_of(caught.value, "ConnectionLost")
+    assert "127.0.0.1:1, where 20 messages wait: cannot connect to 127.0.0.1:1" in told
+    # Nothing is written under the name yet.
+    frame = read(lookupdHttpAddresses=embedded_cluster.lookupd)
+    assert numbers_in(frame) == list(range(20))
+
+
+def test_a_batch_read_that_reaches_some(read: Read, embedded_cluster: Cluster, topic: str) -> None:
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
+    tcp = [NOWHERE, embedded_cluster.tcp_addresses[1]]
+    assert numbers_in(read(**direct(embedded_cluster, tcp))) == list(range(20))
+
+
+def test_a_batch_read_of_an_empty_queue(read: Read, embedded_cluster: Cluster, topic: str) -> None:
+    assert read(**direct(embedded_cluster, [NOWHERE])).collect() == []
+
+
+# -- gnsqsync archive --once ---------------------------------------------------------------------
+
+
+def archive(topic: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "gnsqsync.cli", "archive", topic, "--channel", "ch", "--once"]
+    words += ["--to", str(folder / "archive"), "--master", sessions.MASTER]
+    for key, value in sessions.settings(folder).items():
+        words += ["--conf", f"{key}={value}"]
+    return subprocess.run(
+        [*words, *more],
+        env={**os.environ, **sessions.environment()},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_command_says_whom_it_tried(
+    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    embedded_cluster.create(topic)
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
+    http = embedded_cluster.http_addresses[:2]
+    words = ["-n", NOWHERE, "-n", http[1]]
+    words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
+    ran = archive(topic, tmp_path, *words)
+    assert ran.returncode == 1, ran.stderr
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("gnsqsync: nothing was read")
+    assert "127.0.0.1:1, where 20 messages wait: cannot connect to 127.0.0.1:1" in last
+    assert f"{http[1]}, where 20 messages wait: {http[1]}: the answer is HTTP" in last
+    assert "Traceback" not in ran.stderr
+    assert "\tat " not in ran.stderr
+    assert not ran.stdout
+
+
+def test_the_command_names_those_that_it_did_not_reach(
+    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    embedded_cluster.create(topic)
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
+    http = embedded_cluster.http_addresses[:2]
+    words = ["-n", NOWHERE, "-n", embedded_cluster.tcp_addresses[1]]
+    words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
+    ran = archive(topic, tmp_path, *words)
+    assert ran.returncode == 0, ran.stderr
+    assert "archived 20 messages" in ran.stdout
+    told = (
+        "part of what waits was not read: nsqd 127.0.0.1:1, where 20 messages wait: cannot connect"
+    )
+    assert told in ran.stderr
+
+
+def test_the_command_is_content_with_an_empty_queue(
+    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    ran = archive(topic, tmp_path, "-l", embedded_cluster.lookupd)
+    assert ran.returncode == 0, ran.stderr
+    assert "archived 0 messages" in ran.stdout
+
+
+def test_the_archive_tries_first_where_spark_does_not_tell_of_the_end(
+    spark: SparkSession,
+    embedded_cluster: Cluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gnsqsync.spark import archive as start_archive
+    from gnsqsync.spark import source
+
+    monkeypatch.setattr(source, "KNOWS_AVAILABLE_NOW", False)
+    embedded_cluster.create(topic)
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    given = {k: str(v) for k, v in direct(embedded_cluster, [NOWHERE]).items()}
+    with pytest.raises(ConnectionLost, match="where 20 messages wait: cannot connect"):
+        start_archive(spark, topic, str(tmp_path), channel="ch", options=given, available_now=True)

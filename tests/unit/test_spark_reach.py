@@ -1,0 +1,106 @@
+"""What a run with an end makes of whom it reached: success, a warning or an error; no nsqd."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gnsqsync.errors import ConnectionLost
+from gnsqsync.spark.plan import Source
+from gnsqsync.spark.reach import Reach
+
+A, B = Source("a:4150", "orders"), Source("b:4150", "orders")
+REFUSED = "cannot connect: Connection refused"
+
+
+def judged(reach: Reach) -> str:
+    """The error's text."""
+    with pytest.raises(ConnectionLost) as caught:
+        reach.judge()
+    return str(caught.value)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_an_empty_queue_is_a_success(caplog: pytest.LogCaptureFixture) -> None:
+    Reach({}, {}).judge()
+    Reach({A: 0, B: 0}, {}).judge()
+    assert not warned(caplog)
+
+
+def test_whoever_was_reached_need_not_have_had_anything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another consumer was faster."""
+    reach = Reach({A: 5}, {})
+    reach.met(A, "")
+    reach.judge()
+    assert not warned(caplog)
+
+
+def test_nobody_reached_is_an_error_that_names_all() -> None:
+    reach = Reach({A: 1200, B: 1}, {"c:4150": "GET /stats: timed out"})
+    reach.met(A, REFUSED)
+    reach.met(B, "nsqd wants TLS")
+    text = judged(reach)
+    assert text.startswith("nothing was read, as none of the nsqds with waiting messages")
+    assert f"nsqd a:4150, where 1,200 messages wait: {REFUSED}; " in text
+    assert "nsqd b:4150, where 1 message waits: nsqd wants TLS; " in text
+    assert "nsqd c:4150, where nobody knows what waits" in text
+    assert "GET /stats: timed out" in text
+
+
+def test_the_topics_of_an_nsqd_are_told_together() -> None:
+    other = Source("a:4150", "payments")
+    reach = Reach({A: 5, other: 6}, {})
+    for source in (A, other):
+        reach.met(source, REFUSED)
+    assert judged(reach).count("a:4150") == 1
+    assert "11 messages wait" in judged(reach)
+
+
+def test_nothing_read_while_one_could_not_be_asked_is_an_error() -> None:
+    text = judged(Reach({A: 0}, {"b:4150": REFUSED}))
+    assert text.startswith("nothing was read, as not every nsqd could be asked what waits")
+    assert (
+        f"nsqd b:4150, where nobody knows what waits, as its HTTP API does not answer: {REFUSED}"
+        in (text)
+    )
+
+
+def test_some_reached_is_a_success_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    reach = Reach({A: 5, B: 7}, {"c:4150": "timed out"})
+    reach.met(A, "")
+    reach.met(B, REFUSED)
+    reach.judge()
+    # Spark may ask again while another source of the query has messages.
+    reach.judge()
+    (text,) = warned(caplog)
+    assert text.startswith("part of what waits was not read: nsqd b:4150, where 7 messages wait")
+    assert "nsqd c:4150" in text
+    assert "a:4150" not in text
+
+
+def test_one_connection_of_several_is_enough() -> None:
+    for problems in (("", REFUSED), (REFUSED, "")):
+        reach = Reach({A: 5}, {})
+        for problem in problems:
+            reach.met(A, problem)
+        assert reach.has_reached(A)
+        assert reach.missed == []
+        reach.judge()
+
+
+def test_a_task_that_was_not_needed_tells_nothing() -> None:
+    """As behind a sink that looks at the first row only."""
+    Reach({A: 5}, {}).judge()
+
+
+def test_the_error_is_one_line() -> None:
+    reach = Reach({A: 5}, {})
+    reach.met(A, "first\n  second")
+    assert "first second" in judged(reach)
+    assert "\n" not in judged(reach)
