@@ -20,7 +20,7 @@ html_theme = "alabaster"
 html_static_path = ["_static"]
 html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}
 
-# Docstrings of gnsqsync.spark are read without Spark, too, and those of the fixtures without pytest.
+# Docstrings of gnsqsync.spark are read without Spark, too, those of the fixtures without pytest.
 autodoc_mock_imports = [
     name for name in ("pyspark", "pyarrow", "pytest") if find_spec(name) is None
 ]
