@@ -20,8 +20,10 @@ html_theme = "alabaster"
 html_static_path = ["_static"]
 html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}
 
-# Docstrings of gnsqsync.spark are read without Spark, too.
-autodoc_mock_imports = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+# Docstrings of gnsqsync.spark are read without Spark, too, those of the fixtures without pytest.
+autodoc_mock_imports = [
+    name for name in ("pyspark", "pyarrow", "pytest") if find_spec(name) is None
+]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 90

@@ -218,7 +218,8 @@ class ConnectionOptions:
     ``msg_timeout``: None for nsqd's own, or 1 to 900 and at most its --max-msg-timeout.
     ``sample_rate``: 0 to 99; N > 0 delivers N+1 percent, nsqd throws the rest away.
     ``output_buffer_size``: -1 (off), 0 (nsqd's default) or 64 to 65536.
-    ``output_buffer_timeout``: -1 (off), 0 (nsqd's default) or 0.025 to 30.
+    ``output_buffer_timeout``: 0 (nsqd's default) or 0.025 to 30; -1 (no timer) leaves messages in
+    the buffer until it is full, RDY is used up, or the next heartbeat.
     ``tls``: True, False, or an ssl.SSLContext. Once asked for, a server without it is refused.
     ``tls_ca_file``, ``tls_cert_file``, ``tls_key_file``: PEM paths; each of them implies ``tls``.
     ``tls_verify``: check certificate and host name. ``tls_server_hostname``: the name to check.

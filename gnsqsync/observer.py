@@ -27,7 +27,9 @@ class Observer:
         """Subscribed at an nsqd."""
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        """A connection ended, or could not be made. It is dialled again by itself."""
+        """A connection ended, or could not be made. It is dialled again by itself, unless it was
+        found by nsqlookupds and they list it no more, or the reader stops.
+        """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
         """An nsqlookupd gave no answer of use; once, until it works again. It is asked on."""

@@ -251,8 +251,8 @@ class Reader:
     def add_nsqd(self, address: object) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
 
-        ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid. Nothing
-        happens when it is known already.
+        ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid, and on gevent
+        from another OS thread than that of ``start()``. Nothing happens when it is known already.
         """
         nsqd = parse_address(address)
         self._nsqds[nsqd] = None
@@ -273,7 +273,8 @@ class Reader:
     def add_lookupd(self, url: object) -> None:
         """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
 
-        ``url`` as one of ``lookupd_http_addresses``; ConfigError if it is not valid.
+        ``url`` as one of ``lookupd_http_addresses``; ConfigError if it is not valid, and on gevent
+        from another OS thread than that of ``start()``.
         """
         (lookupd,) = http_urls([url])
         self._check_lookupd(lookupd)

@@ -38,7 +38,8 @@ _NO_STATS = WriterStats(connections=(), published=0, refused=0, not_sent=0, outc
 
 
 class Writer:
-    """Publishes to one or several nsqds. One per process is enough: any thread may use it.
+    """Publishes to one or several nsqds. One per process is enough: any thread may use it; on
+    gevent any greenlet of the OS thread that published first.
 
     ``nsqd_tcp_addresses``: a str or a list; None is 127.0.0.1:4150 where no nsqlookupds are given.
     ``lookupd_http_addresses``: nsqlookupds that say where nsqds are, from the first publish on;

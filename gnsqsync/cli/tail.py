@@ -23,6 +23,8 @@ from gnsqsync.cli.common import (
 from gnsqsync.output import nowhere, send_nowhere
 
 MAX_IN_FLIGHT = 200
+# Seconds without a message until a tail that counts says what it waits for.
+QUIET = 5.0
 
 
 def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -48,6 +50,7 @@ class Printer:
         self._topic = topic
         self._left = count
         self._as_json = as_json
+        self.shown = 0
         self.reader: Reader | None = None
         # Why standard output takes nothing any more, unless its reader just left.
         self.failure: OSError | None = None
@@ -68,6 +71,7 @@ class Printer:
             self._left = 0
             self._stop()
             raise Requeue(0, backoff=False) from None
+        self.shown += 1
         if self._left is not None:
             self._left -= 1
             if self._left == 0:
@@ -90,6 +94,22 @@ class Printer:
         except UnicodeDecodeError:
             entry["body_base64"] = base64.b64encode(message.body).decode()
         return json.dumps(entry).encode()
+
+
+def say_what_is_missing(reader: Reader, printer: Printer, count: int, *, is_own: bool) -> None:
+    """Waits until the reader ends, or nothing comes although the count is not reached: one line.
+
+    ``is_own``: of a channel that nsqd keeps in its memory only.
+    """
+    shown = -1
+    while shown != printer.shown:
+        shown = printer.shown
+        if reader.join(QUIET) is not None:
+            return
+    text = f"tail: {shown} of {count} messages so far; waits for more, until Ctrl-C"
+    if is_own:
+        text += "; nsqd drops what does not fit in its memory (--mem-queue-size), see --help"
+    click.echo(text, err=True)
 
 
 @click.command(
@@ -137,6 +157,11 @@ def tail(
     It listens on a channel of its own, which nsqd deletes afterwards, so other consumers get
     everything as before, and only what is published from now on is shown. One exception: a topic
     without any channel gives what waits in it to its first one, which would be this. Ctrl-C ends.
+
+    It may miss messages: for such a channel nsqd keeps what fits in its memory, --mem-queue-size
+    messages, and drops the rest without a word; of a burst on an nsqd with --mem-queue-size=0 that
+    is nearly all. With --channel and a new name nothing is dropped: that channel is an ordinary
+    one, and stays until somebody deletes it.
     """
     if sys.stdout is nowhere():
         raise click.ClickException("standard output is closed")
@@ -153,7 +178,10 @@ def tail(
     )
     printer.reader = reader
     with Signals(reader.stop):
-        reader.start()
+        reader.start(block=False)
+        if count is not None:
+            say_what_is_missing(reader, printer, count, is_own=channel is None)
+        reader.join()
     if printer.failure is not None:
         raise click.ClickException(f"cannot write to standard output: {printer.failure.strerror}")
     return 0

@@ -70,7 +70,7 @@ class Cells:
         return "-" if entry[key] is None else short(entry[key]["median"] / unit)
 
     def beside(self, ours: str, floor: str, peers: Sequence[str]) -> Lines:
-        lines: Lines = [["Work", *peers, floor, ours, "x floor", "goal", ""]]
+        lines: Lines = [["Work", *peers, floor, ours, "x floor", "goal", "result"]]
         for row in rows.ROWS:
             micros, base = self._micros(row.name, ours), self._micros(row.name, floor)
             if micros is None or base is None or row.kind == "latency":

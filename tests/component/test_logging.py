@@ -137,6 +137,51 @@ def test_no_secret_shows_anywhere(
         assert [text for text in shown if secret in text] == []
 
 
+BODY = "b0dy-0f-a-message"
+
+
+def test_no_body_of_a_message_is_logged(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At no level, whatever goes wrong with it; nor do errors, reprs and stats have it."""
+    shown: list[str] = []
+
+    def fail(message: Message) -> None:
+        shown.append(repr(message))
+        if message.attempts == 1:
+            message.json()
+        raise ValueError("this handler always fails")
+
+    def refuse(connection: scripted.Connection, command: Command) -> None:
+        connection.error("E_PUB_FAILED PUB failed exiting")
+        scripted.close()(connection)
+
+    hooks = {"FIN": lambda connection, command: connection.error("E_FIN_FAILED FIN failed")}
+    step = automatic(hooks={**hooks, "PUB": refuse})
+    with ScriptedNsqd([automatic(until="RDY"), step], *[[step]] * 20) as nsqd:
+        reader = client.consume(fail, nsqd, dead_letter_topic="dead", max_attempts=3)
+        world.eventually(lambda: nsqd.received("RDY"))
+        for attempts in (1, 9):
+            nsqd.connections[0].message(BODY.encode(), attempts=attempts)
+        world.eventually(lambda: len(nsqd.received("REQ")) >= 2)
+        assert nsqd.received("PUB")[0].body == BODY.encode()
+        shown += [repr(reader), repr(reader.stats())]
+        writer = client.writer(nsqd, max_msg_size=100)
+        for bodies in ([BODY], [BODY * 100], [BODY, BODY * 100]):
+            with pytest.raises(NSQError) as caught:
+                if len(bodies) == 1:
+                    writer.publish("t", bodies[0], timeout=2)
+                else:
+                    writer.publish_many("t", bodies, timeout=2)
+            shown += [*traceback.format_exception_only(caught.value), repr(caught.value)]
+        shown += [repr(writer), repr(writer.stats())]
+    records = [r for r in caplog.records if r.name.startswith("gnsqsync")]
+    assert [r for r in records if r.levelno >= logging.WARNING]
+    formatter = logging.Formatter("%(message)s")
+    shown += [text for r in records for text in (formatter.format(r), str(r.__dict__))]
+    assert [text for text in shown if BODY in text] == []
+
+
 # -- RDY 0 ----------------------------------------------------------------------------------------
 
 

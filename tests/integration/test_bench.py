@@ -10,6 +10,9 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ from tests.bench import (
 )
 from tests.bench.cells import Bench, Layout, Plan, Sample
 from tests.bench.progress import Progress
-from tests.bench.runners import rawnsq
+from tests.bench.runners import measure, rawnsq
 from tests.bench.server import Server, find
 
 ROOT = Path(__file__).parents[2]
@@ -182,6 +185,35 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     pytest.importorskip("matplotlib")
     pictures.draw(found, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == in_docs
+
+
+def test_messages_that_are_handled_while_nsqd_is_looked_at_are_in_the_measured_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading nsqd's counters lets other workers run, with many threads for most of a cell."""
+    looking, looked = threading.Event(), threading.Event()
+
+    def slow_look(pid: int) -> None:
+        looking.set()
+        assert looked.wait(30)
+
+    monkeypatch.setattr(measure, "server_seconds", slow_look)
+    empty = dict.fromkeys((field.name for field in fields(measure.Order)), 0)
+    meter = measure.Meter(measure.Order(**{**empty, "warmup": 1, "messages": 3}))
+    last = threading.Event()
+    handler = measure.counting_handler(meter._order, meter, lambda body: body, last.set)
+    workers = [threading.Thread(target=handler, args=(b"",)) for _ in range(2)]
+    workers[0].start()
+    assert looking.wait(30)
+    time.sleep(0.2)  # what the other workers take
+    handler(b"")
+    handler(b"")
+    workers[1].start()
+    assert not last.wait(0.1)
+    looked.set()
+    for worker in workers:
+        worker.join()
+    assert 0.2 <= meter.result()["wall"] < 0.3
 
 
 @pytest.mark.parametrize("argument", ["--only=nothing", "--clients=nobody", "--rounds=0"])

@@ -279,6 +279,45 @@ def test_tail_counts_and_leaves_no_channel(site: Site) -> None:
         site.eventually(lambda: client.stats(topic).topics[0].channels == ())
 
 
+def test_tail_that_misses_messages_says_so_and_ends_with_its_count(site: Site) -> None:
+    """With --mem-queue-size=0 a channel of tail's own keeps nothing for it."""
+    nsqd, topic = site.own_nsqd("-mem-queue-size=0"), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        with started(["tail", topic, "--nsqd-tcp-address", tcp(nsqd), "-n", "50"]) as process:
+            assert process.stdout is not None and process.stderr is not None
+            site.eventually(lambda: 1 in counts(nsqd, topic).values(), 30)
+            client.mpub(topic, [b"%d" % number for number in range(50)])
+            said = process.stderr.readline().decode()
+            found = re.fullmatch(
+                r"tail: (\d+) of 50 messages so far; waits for more, until Ctrl-C; nsqd drops what"
+                r" does not fit in its memory \(--mem-queue-size\), see --help\n",
+                said,
+            )
+            assert found is not None, said
+            assert int(found[1]) < 50
+
+            def ended_by_one_more() -> bool:
+                client.pub(topic, b"more")
+                return process.poll() is not None
+
+            site.eventually(ended_by_one_more, 30)
+            assert process.wait(TIMEOUT) == 0
+            assert process.stderr.read() == b""
+
+
+def test_tail_of_a_channel_with_a_name_misses_nothing(site: Site) -> None:
+    nsqd, topic = site.own_nsqd("-mem-queue-size=0"), unique()
+    with NsqdHTTP(nsqd.http_address) as client:
+        words = ["tail", topic, "-c", "look", "--nsqd-tcp-address", tcp(nsqd), "-n", "50"]
+        with started(words) as process:
+            assert process.stdout is not None
+            site.eventually(lambda: 1 in counts(nsqd, topic).values(), 30)
+            bodies = {b"%d" % number for number in range(50)}
+            client.mpub(topic, sorted(bodies))
+            assert {process.stdout.readline().strip() for _ in bodies} == bodies
+            assert process.wait(TIMEOUT) == 0
+
+
 def test_tail_as_json_by_discovery_until_a_signal(site: Site) -> None:
     lookupd = site.own_nsqlookupd()
     nsqd = site.own_nsqd(f"-lookupd-tcp-address={tcp(lookupd)}")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import requests
@@ -350,9 +351,54 @@ def test_the_changes_know_the_version() -> None:
 # -- the pages ----------------------------------------------------------------------------------
 
 
-def test_sphinx_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    command += ["-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "html")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=110)
-    assert done.returncode == 0, done.stderr.decode()
-    assert (tmp_path / "html" / "index.html").exists()
+# What gnsqsync uses and the extra ``docs`` does not bring, but this environment has.
+MISSING = ("pytest", "pyspark", "pyarrow", "matplotlib", "numpy", "rich", "fsspec")
+BUILD = f"""
+import importlib.machinery
+import sys
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in {MISSING!r}:
+            return super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+from sphinx.cmd.build import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Built(NamedTuple):
+    folder: Path
+    code: int
+    said: str
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("pages")
+    command = [sys.executable, "-c", BUILD, "-W", "--keep-going", "-q", "-b", "html"]
+    command += ["-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=110)
+    return Built(folder / "html", done.returncode, done.stderr.decode())
+
+
+def test_sphinx_builds_with_the_extra_docs_alone_and_without_a_warning(built: Built) -> None:
+    assert built.code == 0, built.said
+    assert (built.folder / "index.html").exists()
+    page = (built.folder / "reference" / "embedded.html").read_text(encoding="utf-8")
+    assert "NsqCluster" in page and "NsqMessages" in page
+
+
+def test_every_column_of_every_table_has_a_heading(built: Built) -> None:
+    """A heading that an older docutils reads otherwise than a newer one is whole in one cell, and
+    the cells beside it are empty; Sphinx says nothing of it."""
+    pages = sorted(built.folder.rglob("*.html"))
+    headings = {
+        (page.relative_to(built.folder), heading)
+        for page in pages
+        for heading in re.findall(r"<th\b[^>]*>(.*?)</th>", page.read_text(), re.DOTALL)
+    }
+    assert len(headings) > 100
+    assert [str(page) for page, text in headings if not re.sub("<[^>]+>", "", text).strip()] == []

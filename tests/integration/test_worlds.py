@@ -221,6 +221,32 @@ def test_a_handler_that_computes_stops_all_greenlets(nsqd: Server, topic: str) -
     ]
 
 
+def test_other_threads_are_told_that_greenlets_belong_to_one(where: str) -> None:
+    """They may stop a Reader; what would make a connection is refused."""
+    out = run_script(
+        USE,
+        where,
+        """
+        import gevent
+        reader = Reader(TOPIC, "ch", print, nsqd_tcp_addresses=ADDRESS, runtime="gevent")
+        reader.start(block=False)
+
+        def elsewhere():
+            try:
+                reader.add_nsqd("127.0.0.1:1")
+            except ConfigError as error:
+                print(error)
+            reader.stop()
+
+        gevent.get_hub().threadpool.apply(elsewhere)
+        print(reader.join(20).clean)
+        """,
+    )
+    refused, clean = out.splitlines()
+    assert "made in another OS thread, whose hub runs its greenlets" in refused
+    assert clean == "True"
+
+
 # -- signals ---------------------------------------------------------------------------------------
 
 # A Reader that blocks in start() with one message in a handler and three that none has begun.

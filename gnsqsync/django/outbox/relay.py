@@ -1,7 +1,7 @@
 """From the outbox to nsqd: batches of rows that are published and then deleted.
 
 Knows the table and the Writers; knows no command and no signal. Whatever ends a relay between
-nsqd's OK and the commit of the deletion leaves the rows: published again, never lost.
+nsqd's OK and the commit of the deletion leaves the rows, which are published again.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def publish(
 
     Writes a row into the database ``using`` (None: as the router says) and talks to no nsqd;
     ``manage.py nsq_relay`` does. A rollback takes the row away. The message may come to be
-    published twice, when a relay dies at the wrong moment, but not less than once.
+    published twice, when a relay dies at the wrong moment. One that nsqd refuses for good stays in
+    the table as failed.
 
     ``body``: bytes, or str as UTF-8. ``defer``: seconds from now until nsqd delivers it.
     ConfigError for a topic, body or time that is not allowed.

@@ -11,7 +11,7 @@ from collections import Counter
 import django
 import pytest
 
-from gnsqsync import Message, Reader
+from gnsqsync import Message, NsqdHTTP, Reader
 from tests.integration.conftest import address
 from tests.integration.django.conftest import Command, Project
 from tests.support.postgres import Postgres
@@ -121,6 +121,36 @@ def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> Non
     assert set(bodies) == {b"%d" % n for n in range(ROWS)}
     assert 100 <= bodies.total() - ROWS <= 200
     assert max(bodies.values()) <= 2
+
+
+# The real nsqd only, whose files are another matter.
+@pytest.mark.parametrize("server_kind", ["real"])
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [((), 0), (("-mem-queue-size=0", "-sync-every=1"), 300)],
+    ids=["as usual", "on disk"],
+)
+def test_what_was_relayed_is_as_safe_as_nsqd_keeps_it(
+    project: Project, site: Site, flags: tuple[str, ...], left: int
+) -> None:
+    """The outbox has forgotten it; a killed nsqd forgets what it had in its memory."""
+    project.nsqd = site.own_nsqd(*flags)
+    outbox = Outbox(project, {})
+    project.make_channel("count")
+    outbox.fill(300).end()
+    outbox.relay("--once").end()
+    assert outbox.lag()["waiting"] == 0
+
+    def depths() -> tuple[int, int]:
+        with NsqdHTTP(project.nsqd.http_address) as http:
+            (topic,) = http.stats(project.topic).topics
+            return topic.depth, topic.channels[0].depth
+
+    # One that is on its way from the topic to the channel would be lost in both cases.
+    site.eventually(lambda: depths() == (0, 300))
+    project.nsqd.kill()
+    project.nsqd.start()
+    site.eventually(lambda: depths() == (0, left))
 
 
 @pytest.mark.parametrize("server_kind", ["embedded"])
