@@ -12,7 +12,6 @@ from tests.support import realnsq
 from tests.support.needs import missing
 from tests.support.servers import ROOT
 
-
 # How many bring each message above max_attempts. Of a reload each takes a new interpreter.
 RESTARTS = {"stop": 8, "kill": 16, "reload": 7}
 
