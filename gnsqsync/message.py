@@ -27,7 +27,8 @@ class Requeue(Exception):
     """Raise it in a handler to send REQ instead of FIN.
 
     ``delay``: seconds until nsqd delivers the message again; None means attempts times the
-    reader's ``requeue_delay``. ``backoff``: whether this counts as a failure for the backoff.
+    reader's ``requeue_delay``. ``backoff``: whether this counts as a failure, for the backoff and
+    for ``max_attempts``; without it, it says "not now".
     """
 
     # For subclasses with a constructor of their own.

@@ -21,7 +21,7 @@ def handle(message: Message) -> None:
     print(f"published a receipt for {order['number']}", flush=True)
 
 
-def given_up(message: Message) -> None:
+def given_up(message: Message, error: BaseException | None) -> None:
     print(f"given up: {message.body.decode()}", flush=True)
 
 

@@ -23,6 +23,7 @@ reader = Reader(
     max_in_flight=10,
     max_attempts=5,
     requeue_delay=30,
+    on_giving_up="discard",
 )
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, frame: reader.stop(timeout=20))

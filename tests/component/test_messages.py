@@ -116,9 +116,13 @@ def test_a_message_is_handled_max_attempts_times(client: Client, world: World) -
 class Levels(Observer):
     def __init__(self) -> None:
         self.levels: list[int] = []
+        self.failed = 0
 
     def backoff(self, level: int, seconds: float) -> None:
         self.levels.append(level)
+
+    def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
+        self.failed += failed
 
 
 @pytest.mark.parametrize("why", ["kept", "too many deliveries"])
@@ -203,7 +207,8 @@ def test_with_nowhere_to_go_it_is_not_finished_but_waits_in_nsqd(
         where = address(nsqd)
         stats = reader.stats()
         assert (stats.gave_up, stats.finished, stats.requeued) == (0, 0, 4)
-        assert observer.levels == []
+        # Failed they have, which metrics show.
+        assert (observer.levels, observer.failed) == ([], 4)
     start, *rest = given_up(caplog)
     assert start.levelname == "WARNING"
     assert start.getMessage() == (
