@@ -266,13 +266,19 @@ def _limited(seconds: float | None, shortest: float = _SHORTEST) -> float | None
 
 
 class _Socket(dial.Connected):
-    __slots__ = ("_ended",)
+    __slots__ = ("_ended", "_more")
 
     def __init__(self, sock: Any, peer: str) -> None:
         super().__init__(sock, peer)
         self._ended = False
+        # Whether the last receive was full, so that there is more.
+        self._more = False
 
     def recv(self, size: int) -> bytes:
+        if self._more:
+            # Of a peer that is faster than we are, a receive never waits: no other greenlet would
+            # run. Ahead of the receive, so that an exception that is thrown in here loses nothing.
+            gevent.sleep(0)
         try:
             data: bytes = self._sock.recv(size)
         except TimeoutError:
@@ -284,6 +290,7 @@ class _Socket(dial.Connected):
             if self._ended:
                 return b""
             raise
+        self._more = len(data) == size
         return data
 
     def receive(self, chunks: deque[bytes], size: int) -> None:

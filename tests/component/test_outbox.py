@@ -200,6 +200,43 @@ def test_what_waits_shares_a_send() -> None:
     assert (outbox.finished, outbox.requeued) == (2, 0)
 
 
+def test_one_nop_waits_however_many_heartbeats_come() -> None:
+    kernel = Kernel(room=2)
+    outbox = outbox_on(kernel)
+    for _ in range(1000):
+        outbox.answer_heartbeat()
+        outbox.flush()
+    # Half of the first one, and one that waits behind it.
+    assert kernel.taken == b"NO"
+    assert len(outbox.commands) == 1
+    kernel.room = float("inf")
+    assert outbox.flush()
+    assert kernel.taken == b"NOP\nNOP\n"
+
+
+@pytest.mark.parametrize("kind", ["fins", "commands"])
+def test_who_takes_a_byte_now_and_then_is_given_up_when_too_many_answers_wait(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not silent, and takes no more than it is given: only the number shows it."""
+    monkeypatch.setattr("gnsqsync.net.outbox._MOST_WAITING", 1000)
+    kernel = Kernel(room=1)
+    outbox = outbox_on(kernel, RdyLevel(adaptive=False))
+    queue = getattr(outbox, kind)
+    count = 0
+    while outbox.broken is None:
+        queue.append(b"0123456789abcdef")
+        count += 1
+        kernel.room += count % 50 == 0
+        kernel.time += 0.1
+        outbox.flush()
+        assert count < 2000
+    assert 1000 <= count < 1100
+    assert isinstance(outbox.broken, ConnectionLost)
+    assert "sends and does not read" in str(outbox.broken)
+    assert kernel.is_shut
+
+
 def test_rdy_is_a_level_lowered_in_front_of_the_answers_and_raised_behind_them() -> None:
     kernel = Kernel()
     level = RdyLevel(adaptive=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,3 +76,28 @@ def test_it_sleeps_when_there_is_nothing() -> None:
     sweep.wake()
     timer.jobs.pop()()
     assert not timer.jobs
+
+
+def test_what_does_not_leave_is_not_touched_again_and_again() -> None:
+    """Or an nsqd that takes a byte now and then, and names a short timeout, fills the memory."""
+
+    class Stuck(FakeOutbox):
+        is_stuck = True
+
+    connection: Any = FakeConnection()
+    connection.outbox = Stuck()
+    connection.msg_timeout = connection.max_msg_timeout = 0.001
+    timer: Any = FakeTimer()
+    flow = ReaderOptions(auto_touch=True)
+    touched: list[object] = []
+    message: Any = SimpleNamespace(_received_at=0.0, _touched_at=0.0)
+    connection.in_flight = {b"0": message}
+    connection.max_msg_timeout = float("inf")
+    connection.touch = touched.append
+    sweep = Sweep(lambda: [connection], flow, choose("threads"), timer, lambda: None)
+    sweep.wake()
+    timer.jobs.pop()()
+    assert not touched
+    connection.outbox.is_stuck = False
+    timer.jobs.pop()()
+    assert touched == [message]
