@@ -154,8 +154,9 @@ def archive(
 
     The files are sorted into folders by topic and by date and hour of the publish time (UTC), so
     spark.read.parquet, DuckDB or pandas read them as they are. A message is taken from nsqd when
-    it is on disk, so a crash or a kill at any moment loses nothing, and the next start goes on
-    from there. Ctrl-C ends.
+    it is on disk, so a crash or a kill of this job at any moment loses nothing, and the next start
+    goes on from there. With --once it fails when none of the nsqds with messages can be reached by
+    TCP, and names each. Ctrl-C ends.
     """
     from gnsqsync.spark.jobs.archive import archive as start_archive
     from gnsqsync.spark.jobs.archive import check

@@ -26,7 +26,8 @@ class Reach:
     """What one run meets at the nsqds. ``waiting``: how many messages waited at its start.
 
     ``silent``: nsqds of which that is not known, as their HTTP API did not answer, with what was
-    met there. A run that reads nothing is a success only if every nsqd said that nothing waits.
+    met there. A run that reaches none of them reads nothing, which is a success only if every nsqd
+    said that nothing waits.
     """
 
     def __init__(self, waiting: Mapping[Source, int], silent: Mapping[str, str]) -> None:
