@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
+import struct
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gnsqsync import ConnectionOptions, LookupdHTTP, Message, Reader, Writer
-from gnsqsync.errors import NSQError
+from gnsqsync import ConnectionOptions, LookupdHTTP, Message, Observer, Reader, Writer
+from gnsqsync.errors import NotSent, NSQError
 from gnsqsync.silence import Silence
 from tests.component.conftest import Client, address
 from tests.support import scripted
@@ -32,22 +36,34 @@ def lines(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[
     ]
 
 
-def test_nothing_is_printed_where_nobody_configured_logging() -> None:
+def test_a_failing_handler_shows_where_nobody_configured_logging() -> None:
+    """Python's last resort prints warnings: of the failure, with its traceback."""
     out = run_script("""
-        import logging, sys, io
+        import io, sys
         sys.stderr = io.StringIO()
-        import gnsqsync
-        from gnsqsync import Writer
-        from gnsqsync.errors import NotSent
-        try:
-            # Nobody can listen there.
-            Writer("127.0.0.1:1").publish("t", "x", timeout=0.1)
-        except NotSent:
-            pass
-        handlers = logging.getLogger("gnsqsync").handlers
-        print([type(handler).__name__ for handler in handlers], repr(sys.stderr.getvalue()))
+        from gnsqsync import Reader
+        from tests.support.scripted import ScriptedNsqd
+        from tests.support.worlds import World
+
+        def store(message):
+            raise ValueError("the disk is full")
+
+        world = World("threads")
+        with ScriptedNsqd() as nsqd:
+            reader = Reader("orders", "shop", store, nsqd_tcp_addresses="%s:%d" % nsqd.address)
+            reader.start(block=False)
+            world.eventually(lambda: nsqd.received("RDY"))
+            nsqd.connections[0].message(b"x")
+            world.eventually(lambda: nsqd.received("REQ"))
+            reader.stop()
+            reader.join(10)
+        print(sys.stderr.getvalue())
     """)
-    assert out == "['NullHandler'] ''"
+    first, *traceback = out.splitlines()
+    assert first.startswith("orders/shop: handler __main__.store failed on message ")
+    assert first.endswith("; requeued, comes again in 90 s")
+    assert traceback[0] == "Traceback (most recent call last):"
+    assert traceback[-1] == "ValueError: the disk is full"
 
 
 def test_heartbeats_are_not_worth_a_line(
@@ -73,8 +89,132 @@ def test_a_loss_that_nobody_asked_for_is_one_warning(
         client.consume(lambda m: None, nsqd, on_giving_up="discard")
         world.eventually(lambda: len(nsqd.received("SUB")) == 2)
         where = address(nsqd)
-        world.eventually(lambda: lines(caplog, logging.WARNING))
-        assert lines(caplog, logging.WARNING) == [f"lost {where}: {where} closed the connection"]
+        world.eventually(lambda: len(lines(caplog, logging.WARNING)) == 2)
+        lost, back = lines(caplog, logging.WARNING)
+        assert re.fullmatch(
+            f"t/ch: lost {where}: {where} closed the connection; it is dialled again in 0.[0-9] s;"
+            " told again in 60 s at the earliest",
+            lost,
+        )
+        assert re.fullmatch(f"{where} is back after [0-9.]+ s; t/ch consumes from it again", back)
+
+
+def test_an_outage_that_many_readers_see_is_one_line_at_each_end(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost: list[str] = []
+
+    class Noting(Observer):
+        def lost(self, nsqd_address: str, reason: Exception) -> None:
+            lost.append(nsqd_address)
+
+    with ScriptedNsqd() as nsqd:
+        for channel in ("shop", "mail", "count"):
+            client.keep(
+                Reader(
+                    "orders",
+                    channel,
+                    lambda m: None,
+                    nsqd_tcp_addresses=address(nsqd),
+                    runtime=world.runtime,
+                    observer=Noting(),
+                )
+            ).start(block=False)
+        world.eventually(lambda: len(nsqd.received("RDY")) == 3)
+        client.writer(nsqd).connect()
+        nsqd.refuse_connections()
+        nsqd.drop_connections()
+        # Each tries again and again, and tells its Observer.
+        world.eventually(lambda: len(lost) >= 9)
+        (begin,) = lines(caplog, logging.WARNING)
+        assert "3 consumers of this process use it: orders/shop, orders/mail, orders/count" in begin
+        nsqd.accept_connections()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 6)
+        _, end = lines(caplog, logging.WARNING)
+        assert f"{address(nsqd)} is back after" in end
+        assert "3 consumers of this process use it" in end
+
+
+def test_publishes_without_an_nsqd_are_one_line(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedNsqd() as nsqd:
+        nsqd.refuse_connections()
+        writers = [client.writer(nsqd) for _ in range(3)]
+        for _ in range(4):
+            for writer in writers:
+                with pytest.raises(NotSent):
+                    writer.publish("t", "x", timeout=0.05)
+        (begin,) = lines(caplog, logging.WARNING)
+        assert begin.startswith(f"a Writer: cannot connect to {address(nsqd)}: ")
+        nsqd.accept_connections()
+        writers[0].publish("t", "x", timeout=10)
+        _, end = lines(caplog, logging.WARNING)
+        assert end.startswith(f"a Writer is connected to {address(nsqd)} again")
+
+
+def test_what_trying_again_does_not_help_is_an_error_at_once_and_once(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(connection: scripted.Connection, command: Command) -> None:
+        connection.error("E_BAD_TOPIC SUB topic name is not valid")
+
+    with ScriptedNsqd(*[[automatic(hooks={"SUB": refuse})]] * 9) as nsqd:
+        lookupd = "http://127.0.0.1:1"
+        options = {"lookupd_http_addresses": lookupd, "lookupd_poll_interval": 0.1}
+        client.consume(lambda m: None, nsqd, **options)
+        world.eventually(lambda: len(nsqd.received("SUB")) >= 3)
+        errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+        (line,) = [r.getMessage() for r in errors]
+        assert line.startswith("t/ch: E_BAD_TOPIC SUB topic name is not valid; trying again will")
+
+
+def test_a_hostile_nsqd_does_not_fill_the_log(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hundred thousand refusals of answers that it was never given, as fast as it can."""
+    count = 100_000
+    refusals = Counter[str]()
+
+    class Noting(Observer):
+        def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
+            refusals[code] += 1
+
+    data = b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
+    frame = struct.pack(">ii", 4 + len(data), 1) + data
+
+    def flood(connection: scripted.Connection) -> None:
+        for _ in range(count // 1000):
+            connection.send(frame * 1000)
+
+    with ScriptedNsqd([automatic(until="RDY"), flood, automatic()]) as nsqd:
+        client.consume(lambda m: None, nsqd, observer=Noting())
+        world.eventually(lambda: refusals["E_FIN_FAILED"] == count, 60)
+        told = [line for line in lines(caplog) if "E_FIN_FAILED" in line]
+        assert 5 <= len(told) <= 8
+        assert told[0].startswith(f"t/ch: {address(nsqd)}: E_FIN_FAILED FIN 0123456789abcdef")
+
+
+def test_a_failed_attempt_is_a_warning_with_its_exception(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def store(message: Message) -> None:
+        raise ValueError("the disk is full")
+
+    with ScriptedNsqd() as nsqd:
+        client.consume(functools.partial(store), nsqd, requeue_delay=30)
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].message(b"x", attempts=2)
+        world.eventually(lambda: nsqd.received("REQ"))
+        world.eventually(lambda: [r for r in caplog.records if r.exc_info])
+        (failed,) = [r for r in caplog.records if r.exc_info]
+        assert failed.levelno == logging.WARNING
+        name = f"{__name__}.{store.__qualname__}"
+        assert failed.getMessage().startswith(f"t/ch: handler {name} failed on message ")
+        assert f"(attempt 2) from {address(nsqd)}; requeued, comes again in 60 s" in (
+            failed.getMessage()
+        )
+        assert failed.__dict__["handler"] == name
 
 
 SECRETS = ("s3cr3t-auth", "p4ssw0rd", "t0k3n")

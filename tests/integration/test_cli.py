@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import logging
 import math
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cli.common import Flag, OnceAMinute
+from gnsqsync.cli.common import Flag
 from gnsqsync.cli.demo import failing_numbers
 from gnsqsync.cli.demo_lines import read_lines, verify
 from tests.support.servers import Server, Site, unique
@@ -615,18 +614,3 @@ def test_a_wait_without_end() -> None:
     timer.start()
     assert flag.wait(math.inf)
     timer.join()
-
-
-def test_a_warning_is_shown_once_a_minute() -> None:
-    once = OnceAMinute()
-
-    def is_shown(text: str, at: float) -> bool:
-        record = logging.LogRecord("n", logging.WARNING, "p", 1, text, (), None)
-        record.created = at
-        return bool(once.filter(record))
-
-    assert is_shown("a", 0)
-    assert not is_shown("a", 59)
-    assert is_shown("b", 59)
-    assert is_shown("a", 60)
-    assert not is_shown("a", 61)

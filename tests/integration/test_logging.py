@@ -95,7 +95,8 @@ def test_lines_carry_their_fields(
     assert fields(f"{topic}/ch subscribed") == at
     assert fields(f"{topic}/ch backs off") == where
     assert fields(f"{topic}/ch stopped") == where
-    failed = fields("handler failed on message")
+    name = f"{__name__}.test_lines_carry_their_fields.<locals>.fail"
+    failed = fields(f"{topic}/ch: handler {name} failed on message")
     assert failed.pop("attempts") == 1
     assert len(str(failed.pop("message_id"))) == 16
     assert failed == at

@@ -70,7 +70,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 
-# gnsqsync configures no logging; without this, failures of handlers are not seen.
+# Without this gnsqsync's warnings are bare text in web processes (gnsqsync.W005).
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,0 +1,281 @@
+"""What each command prints where nobody has configured logging: a project as it is made by default.
+
+A handler that raises, an nsqd that is away, a relay that is stuck: each is seen, and told once.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsqsync import NsqdHTTP, Writer
+from tests.integration.conftest import address
+from tests.support.interpreter import run_script
+from tests.support.programs import Program
+from tests.support.servers import Server, Site
+
+EMBEDDED = pytest.mark.parametrize("server_kind", ["embedded"])
+
+TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+
+# Three channels of one topic, of which one handler raises what it is sent.
+HANDLERS = """
+def store(message):
+    if message.body == b"bad":
+        raise ValueError("the disk is full")
+
+def mail(message):
+    pass
+
+def count(message):
+    pass
+"""
+DJANGO_HANDLERS = f"""
+from gnsqsync.django import nsq_handler
+{HANDLERS}
+for function in (store, mail, count):
+    nsq_handler("orders", function.__name__)(function)
+"""
+FLASK = f"""
+import os
+from flask import Flask
+from gnsqsync.flask import NSQ
+{HANDLERS}
+app = Flask(__name__)
+app.config["NSQ_NSQD_ADDRESSES"] = os.environ["ADDRESS"]
+nsq = NSQ(app)
+for function in (store, mail, count):
+    nsq.handler("orders", function.__name__)(function)
+"""
+SETTINGS = """
+import os
+INSTALLED_APPS += ["gnsqsync.django", "gnsqsync.django.outbox", "shop"]
+GNSQSYNC = {"default": {
+    "NSQD": os.environ.get("ADDRESS", "127.0.0.1:1"), "OPTIONS": {"publish_timeout": 0.3},
+}}
+"""
+
+Run = Callable[..., Program]
+
+
+@pytest.fixture
+def nsqd(site: Site) -> Server:
+    return site.own_nsqd()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Starts a program in the folder of the test, as a user does."""
+    programs: list[Program] = []
+
+    def start(*words: str, **environment: str) -> Program:
+        programs.append(Program(words, tmp_path, environment))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """``django-admin startproject`` with our apps, and nothing about logging."""
+    make = [sys.executable, "-m", "django", "startproject", "site_of_shop", "."]
+    subprocess.run(make, cwd=tmp_path, check=True)
+    settings = tmp_path / "site_of_shop" / "settings.py"
+    settings.write_text(settings.read_text() + SETTINGS)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "nsq_handlers.py").write_text(DJANGO_HANDLERS)
+    return tmp_path
+
+
+COMMANDS = {
+    "django": ["python", "manage.py", "nsq_consume"],
+    "flask": ["flask", "--app", "shop_app", "nsq", "consume"],
+    "cli": ["gnsqsync", "consume", "orders", "store", "handlers:store"],
+}
+
+
+@pytest.fixture(params=COMMANDS)
+def consume(
+    request: pytest.FixtureRequest, tmp_path: Path, run: Run, nsqd: Server
+) -> Callable[..., Program]:
+    """Each of the commands that consume, beside nsqd."""
+    kind: str = request.param
+    words = COMMANDS[kind]
+    if kind == "django":
+        request.getfixturevalue("project")
+    elif kind == "flask":
+        (tmp_path / "shop_app.py").write_text(FLASK)
+    else:
+        (tmp_path / "handlers.py").write_text(HANDLERS)
+        words = [*words, "-n", address(nsqd)]
+    return lambda *options: run(*words, *options, ADDRESS=address(nsqd))
+
+
+def publish(nsqd: Server, body: str) -> None:
+    with Writer(address(nsqd)) as writer:
+        writer.publish("orders", body)
+
+
+def consumers(nsqd: Server) -> int:
+    """How many connections are subscribed there."""
+    with NsqdHTTP("{}:{}".format(*nsqd.http_address)) as http:
+        topics = http.stats("orders").topics
+    return sum(len(channel.clients or ()) for topic in topics for channel in topic.channels)
+
+
+def warnings(program: Program) -> list[str]:
+    """Its lines with a time, without it."""
+    return [
+        re.sub(TIME, "", line)
+        for line in program.output.splitlines()
+        if re.match(TIME + "(WARNING|ERROR)", line)
+    ]
+
+
+@EMBEDDED
+@pytest.mark.parametrize("options", [[], ["--processes", "2"], ["--reload"]], ids=" ".join)
+def test_a_failing_handler_is_shown(
+    consume: Callable[..., Program], nsqd: Server, options: list[str]
+) -> None:
+    command = consume(*options)
+    command.wait_for("consumes orders/store")
+    publish(nsqd, "bad")
+    command.wait_for("ValueError: the disk is full")
+    (failed,) = warnings(command)
+    assert re.fullmatch(
+        r"WARNING gnsqsync.reader: orders/store: handler [a-z_.]*store failed on message"
+        rf" [0-9a-f]{{16}} \(attempt 1\) from {address(nsqd)}; requeued, comes again in 90 s",
+        failed,
+    )
+    assert "Traceback (most recent call last):" in command.output
+    command.signal(signal.SIGTERM)
+    command.end()
+
+
+@EMBEDDED
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_outage_is_a_line_at_each_end_for_each_process(
+    consume: Callable[..., Program], nsqd: Server, processes: int
+) -> None:
+    command = consume("--processes", str(processes))
+    readers = 1 if "gnsqsync" in command.words else 3
+    command.eventually(lambda: consumers(nsqd) == readers * processes)
+    nsqd.kill()
+    command.eventually(lambda: len(warnings(command)) == processes)
+    # Long enough for some dials of each.
+    with pytest.raises(subprocess.TimeoutExpired):
+        command.process.wait(5)
+    begins = warnings(command)
+    assert len(begins) == processes
+    for begin in begins:
+        assert f"lost {address(nsqd)}: " in begin
+        assert "; it is dialled again in " in begin
+        if readers == 3:
+            assert "3 consumers of this process use it: orders/" in begin
+    nsqd.start()
+    command.eventually(lambda: len(warnings(command)) == 2 * processes)
+    for end in warnings(command)[processes:]:
+        assert re.search(f"{address(nsqd)} is back after [0-9.]+ s; orders/", end)
+    command.signal(signal.SIGTERM)
+    command.end()
+    assert len(warnings(command)) == 2 * processes
+
+
+@EMBEDDED
+def test_a_stuck_relay_says_so(project: Path, run: Run, nsqd: Server) -> None:
+    environment = {"ADDRESS": address(nsqd)}
+    run("python", "manage.py", "migrate", **environment).end()
+    nsqd.kill()
+    fill = (
+        "from gnsqsync.django import outbox; outbox.publish_many('orders', ['a'] * 12, using=None)"
+    )
+    run("python", "manage.py", "shell", "-c", fill, **environment).end()
+    relay = run("python", "manage.py", "nsq_relay", **environment)
+    relay.wait_for("gnsqsync.outbox")
+    # The next tries tell nothing new.
+    with pytest.raises(subprocess.TimeoutExpired):
+        relay.process.wait(4)
+    about_nsqd, stuck = warnings(relay)
+    assert "a Writer: cannot connect to" in about_nsqd
+    assert re.search(
+        r"WARNING gnsqsync.outbox: outbox of default: publishing over 'default' fails: .*;"
+        r" trying again in 0.[0-9] s; 12 waiting, the oldest for [0-9.]+ s; 0 failed",
+        stuck,
+    )
+    nsqd.start()
+    relay.wait_for("publishing over 'default' works again after [0-9.]+ s; ")
+    relay.signal(signal.SIGTERM)
+    assert "12 published" in relay.end()
+
+
+@EMBEDDED
+def test_a_handler_of_ones_own_gets_the_lines(
+    project: Path, run: Run, nsqd: Server, tmp_path: Path
+) -> None:
+    """Whenever it was made: here by a module that the command imports."""
+    handlers = tmp_path / "shop" / "nsq_handlers.py"
+    handlers.write_text(
+        "import logging; logging.basicConfig(format='mine: %(message)s')\n" + handlers.read_text()
+    )
+    command = run("python", "manage.py", "nsq_consume", ADDRESS=address(nsqd))
+    command.wait_for("consumes orders/store")
+    publish(nsqd, "bad")
+    command.wait_for("mine: orders/store: handler shop.nsq_handlers.store failed on message")
+    assert command.output.count("failed on message") == 1
+    command.signal(signal.SIGTERM)
+    command.end()
+
+
+def test_django_checks_that_production_has_a_log_handler(
+    project: Path, run: Run, tmp_path: Path
+) -> None:
+    assert "W005" not in run("python", "manage.py", "check").end()
+    settings = tmp_path / "site_of_shop" / "settings.py"
+    default = settings.read_text()
+    settings.write_text(default + "\nDEBUG = False\nALLOWED_HOSTS = ['*']\n")
+    told = run("python", "manage.py", "check", "--deploy").end()
+    assert "?: (gnsqsync.W005) The logger 'gnsqsync' has no handler" in told
+    assert '"loggers": {"gnsqsync": {"handlers": ["console"]' in told
+    # The commands show the log by themselves, and tests are no production.
+    assert "W005" not in run("python", "manage.py", "nsq_consume", "--list").end()
+    assert "W005" not in run("python", "manage.py", "test").end()
+    # As the hint says it.
+    logging = re.search(r"^ +LOGGING = \{.*?^ {4,}\}$", told, re.MULTILINE | re.DOTALL)
+    assert logging is not None
+    lines = [line.strip() for line in logging[0].splitlines()]
+    settings.write_text(settings.read_text() + "\n" + "\n".join(lines) + "\n")
+    assert "W005" not in run("python", "manage.py", "check").end()
+
+
+@EMBEDDED
+def test_a_reader_of_a_program_without_any_setup_is_heard(nsqd: Server) -> None:
+    out = run_script(
+        f"address = {address(nsqd)!r}",
+        """
+        import io, sys, threading
+        sys.stderr = io.StringIO()
+        from gnsqsync import Reader, Writer
+
+        failed = threading.Event()
+        def store(message):
+            failed.set()
+            raise ValueError("the disk is full")
+
+        with Writer(address) as writer:
+            writer.publish("zero", "x")
+        with Reader("zero", "shop", store, nsqd_tcp_addresses=address):
+            assert failed.wait(10)
+        print(sys.stderr.getvalue())
+        """,
+    )
+    assert "zero/shop: handler __main__.store failed on message" in out
+    assert out.endswith("ValueError: the disk is full")
