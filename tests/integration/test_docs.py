@@ -351,6 +351,7 @@ def test_the_changes_know_the_version() -> None:
 # -- the pages ----------------------------------------------------------------------------------
 
 
+PATIENCE = 300  # seconds, for a busy machine; else it takes ten
 # What gnsqsync uses and the extra ``docs`` does not bring, but this environment has.
 MISSING = ("pytest", "pyspark", "pyarrow", "matplotlib", "numpy", "rich", "fsspec")
 BUILD = f"""
@@ -380,10 +381,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("pages")
     command = [sys.executable, "-c", BUILD, "-W", "--keep-going", "-q", "-b", "html"]
     command += ["-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=110)
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=PATIENCE - 20)
     return Built(folder / "html", done.returncode, done.stderr.decode())
 
 
+@pytest.mark.timeout(PATIENCE)
 def test_sphinx_builds_with_the_extra_docs_alone_and_without_a_warning(built: Built) -> None:
     assert built.code == 0, built.said
     assert (built.folder / "index.html").exists()
@@ -391,6 +393,7 @@ def test_sphinx_builds_with_the_extra_docs_alone_and_without_a_warning(built: Bu
     assert "NsqCluster" in page and "NsqMessages" in page
 
 
+@pytest.mark.timeout(PATIENCE)
 def test_every_column_of_every_table_has_a_heading(built: Built) -> None:
     """A heading that an older docutils reads otherwise than a newer one is whole in one cell, and
     the cells beside it are empty; Sphinx says nothing of it."""
@@ -402,3 +405,18 @@ def test_every_column_of_every_table_has_a_heading(built: Built) -> None:
     }
     assert len(headings) > 100
     assert [str(page) for page, text in headings if not re.sub("<[^>]+>", "", text).strip()] == []
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_no_row_of_a_table_is_torn_in_two(built: Built) -> None:
+    """A second line in the first column of a simple table begins a row of its own."""
+    halves = []
+    for page in sorted(built.folder.rglob("*.html")):
+        for row in re.findall(r"<tr\b.*?</tr>", page.read_text(), re.DOTALL):
+            cells = [
+                re.sub("<[^>]+>", "", cell).strip()
+                for cell in re.findall(r"<td\b[^>]*>(.*?)</td>", row, re.DOTALL)
+            ]
+            if len(cells) == 2 and (cells[0].endswith(",") or not cells[1]):
+                halves.append((str(page.relative_to(built.folder)), *cells))
+    assert halves == []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.chaos.scenarios import SCENARIOS
-from tests.support.claims import check_named_tests, numbered_rows
+from tests.support.claims import check_named_tests, check_test_exists, numbered_rows
 from tests.support.texts import DOCS
 
 PAGE = DOCS / "guides" / "promises.rst"
@@ -38,6 +38,14 @@ def test_a_promise_names_tests_that_exist(row: Row) -> None:
     assert re.search(r"\w", row.promise)
     assert re.search(r"\w", row.faults)
     check_named_tests(row.shown_by)
+
+
+def test_tests_that_are_named_below_the_tables_exist() -> None:
+    below = PAGE.read_text(encoding="utf-8").partition(".. _nobody-can-promise:")[2]
+    names = re.findall(r"``(tests/[^`]+::[^`]+)``", below)
+    assert names
+    for name in names:
+        check_test_exists(name)
 
 
 @pytest.mark.parametrize(
