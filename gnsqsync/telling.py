@@ -108,7 +108,7 @@ def more(tell: Tell) -> str:
     text = ""
     if tell.times > 1:
         text = f"; {tell.times:,} times since the last line"
-    if tell.seconds:
+    if tell.seconds >= 1:
         text += f"; it began {duration(tell.seconds)} ago"
     if tell.again:
         text += f"; told again in {duration(tell.again)} at the earliest"
