@@ -159,7 +159,7 @@ class Intake(Observer):
                 self._plan.nsqd,
                 lost,
             )
-            self.problem = str(lost)
+            self.problem = str(lost) or repr(lost)
             return False
         return True
 

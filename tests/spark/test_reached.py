@@ -16,7 +16,7 @@ from gnsqsync.errors import ConnectionLost
 from tests.spark import session as sessions
 from tests.spark.cluster import Cluster, OwnCluster, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
-from tests.spark.test_source import sentence_of
+from tests.spark.test_source import everywhere, sentence_of
 from tests.support.servers import Certificates
 
 if TYPE_CHECKING:
@@ -89,21 +89,20 @@ def test_tls_that_is_required(
     flags = (*certificates.flags, "-tls-required=tcp-https")
     with OwnCluster("embedded", 1, flags) as own:
         own.create(topic)
-        own_options: dict[str, object] = {"nsq.tls_ca_file": certificates.ca_file}
-        publish = spark.createDataFrame([(b"x",)], "value binary").write.format("nsq")
-        publish.mode("append").options(nsqdTcpAddresses=own.tcp_addresses[0], topic=topic).options(
-            **{"nsq.tls_ca_file": certificates.ca_file}
-        ).save()
+        everywhere(own, lambda http: http.pub(topic, b"x"))
         reading = Reading(spark, own, topic, tmp_path)
         told = failure(reading)
         assert f"{own.tcp_addresses[0]}, where 1 message waits" in told
         assert "TLS" in told
-        numbers: list[int] = []
-        reading.run(lambda batch, _: numbers.append(batch.count()), reading.frame(**own_options))
-        assert sum(numbers) == 1
+        rows: list[int] = []
+        with_tls = reading.frame(**{"nsq.tls_ca_file": certificates.ca_file})
+        reading.run(lambda batch, _: rows.append(batch.count()), with_tls)
+        assert sum(rows) == 1
 
 
-def test_a_wrong_port_in_nsqlookupd(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+def test_a_wrong_port_in_nsqlookupd(
+    spark: SparkSession, real_nsqd: None, topic: str, tmp_path: Path, admits: None
+) -> None:
     with OwnCluster("real", 1, ("-broadcast-tcp-port=1",)) as own:
         own.create(topic)
         own.publish(topic, numbered(range(20)))
@@ -112,7 +111,9 @@ def test_a_wrong_port_in_nsqlookupd(spark: SparkSession, topic: str, tmp_path: P
         assert "--broadcast-address" in told
 
 
-def test_a_wrong_host_in_nsqlookupd(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+def test_a_wrong_host_in_nsqlookupd(
+    spark: SparkSession, real_nsqd: None, topic: str, tmp_path: Path
+) -> None:
     """Then the HTTP API cannot be asked either."""
     with OwnCluster("real", 2, ("-broadcast-address=nowhere.invalid",)) as own:
         own.create(topic)
