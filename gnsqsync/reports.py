@@ -11,6 +11,7 @@ import logging
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.net.connection import Connection
 from gnsqsync.observer import Observer
+from gnsqsync.silence import UNCONNECTED
 from gnsqsync.telling import AWAY, duration, kind_of, more, troubles, used_by
 
 __all__ = ["Reports"]
@@ -128,9 +129,12 @@ class Reports:
         self.notify("lost", address, reason)
 
     def silent(self, seconds: float, reason: str, asked_for: bool) -> None:
-        """RDY has been 0 at every nsqd for long."""
+        """RDY has been 0 at every nsqd for long. No news where an outage is told as the reason."""
+        level = logging.INFO if asked_for else logging.WARNING
+        if reason == UNCONNECTED and troubles().is_told(self):
+            level = logging.DEBUG
         log.log(
-            logging.INFO if asked_for else logging.WARNING,
+            level,
             "%s has had RDY 0 everywhere for %.0f s: %s",
             self._name,
             seconds,

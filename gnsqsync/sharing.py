@@ -15,7 +15,7 @@ from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 from gnsqsync.reader_options import ReaderOptions
-from gnsqsync.silence import Silence
+from gnsqsync.silence import UNCONNECTED, Silence
 from gnsqsync.tally import Totals
 
 __all__ = ["Sharing", "Verdict"]
@@ -188,7 +188,7 @@ class Sharing:
         if self.paused or not self._allocator.max_in_flight:
             return True, "it is paused, or max_in_flight is 0"
         if not self.connections:
-            return False, "no nsqd is connected"
+            return False, UNCONNECTED
         if self._allocator.regime is Regime.SILENT:
             return True, "backoff after failures"
         return False, "the messages in flight use up max_in_flight; handlers are slow or stuck"

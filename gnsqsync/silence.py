@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["SILENT_SECONDS", "Silence"]
+__all__ = ["SILENT_SECONDS", "UNCONNECTED", "Silence"]
 
 # A shorter time without RDY is nothing to talk about.
 SILENT_SECONDS = 30.0
+
+# The reason that an outage may have told before.
+UNCONNECTED = "no nsqd is connected"
 
 
 class Silence:

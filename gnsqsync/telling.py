@@ -41,6 +41,10 @@ class ProcessTroubles:
         with self._lock:
             self._troubles.leaves(user, place)
 
+    def is_told(self, user: Hashable) -> bool:
+        with self._lock:
+            return self._troubles.is_told(user)
+
     def began(self, place: Hashable, kind: Hashable) -> Tell | None:
         with self._lock:
             return self._troubles.began(place, kind, time.monotonic())

@@ -125,6 +125,15 @@ class Troubles:
             if found is not None and found.users.pop(user, "") and not found.users:
                 del self._places[key]
 
+    def is_told(self, user: Hashable) -> bool:
+        """Whether something lasts at a place that it uses, and was told."""
+        return any(
+            trouble.open and trouble.told
+            for place in self._places.values()
+            if user in place.users
+            for trouble in place.troubles.values()
+        )
+
     def began(self, place: Hashable, kind: Hashable, now: float) -> Tell | None:
         """It fails, and goes on to fail as far as is known; what to tell, if a line is due."""
         return self._met(place, kind, now, lasts=True)

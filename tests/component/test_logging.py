@@ -365,13 +365,26 @@ def test_a_reader_that_gets_nothing_says_why(
         reader.pause()
         world.eventually(lambda: told("it is paused"))
         world.sleep(0.3)
-        assert [r.levelno for r in told("no nsqd")] == [logging.WARNING]
+        # The outage itself is the warning.
+        assert [r.levelno for r in told("no nsqd")] == [logging.DEBUG]
         assert [r.levelno for r in told("it is paused")] == [logging.INFO]
         reader.resume()
         world.eventually(lambda: len(nsqd.received("RDY")) == 3)
         world.eventually(lambda: not reader._running().subscription._sharing._silence._reason)
         reader.pause()
         world.eventually(lambda: len(told("it is paused")) == 2)
+
+
+def test_a_reader_without_any_nsqd_says_so(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("gnsqsync.silence.SILENT_SECONDS", 0.1)
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(lambda m: None, nsqd, rdy_redistribute_interval=0.05)
+        world.eventually(lambda: nsqd.received("RDY"))
+        reader.remove_nsqd(address(nsqd))
+        told = (logging.WARNING, "no nsqd is connected")
+        world.eventually(lambda: told in reasons(caplog))
 
 
 def reasons(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:

@@ -89,6 +89,8 @@ def test_who_uses_a_place_is_named() -> None:
     troubles.uses("b", three, "clicks/count", 0)
     tell = troubles.began("a", "away", 0)
     assert tell is not None and tell.users == ("orders/shop", "orders/mail")
+    assert troubles.is_told(two)
+    assert not troubles.is_told(three)
     troubles.leaves(one)
     over = troubles.ended("a", 1)
     assert over is not None and over.users == ("orders/mail",)
