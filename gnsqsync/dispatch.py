@@ -76,9 +76,10 @@ class Outcomes(Protocol):
 class Dispatch:
     """The queue between reading threads and handlers.
 
-    The queue is unbounded: nsqd may deliver more than max_in_flight after its own timeouts, and
-    the reading thread must never wait for a handler. In the pull form there are no workers and
-    the user's thread takes the chunks.
+    The queue has no bound of its own: nsqd may deliver more than max_in_flight after its own
+    timeouts, and the reading thread must never wait for a handler. What is in it is in the table
+    of messages in flight, which has one; ``drop`` takes out what is not any more. In the pull form
+    there are no workers and the user's thread takes the chunks.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class Message:
 
     @property
     def is_alive(self) -> bool:
-        """Whether an answer can be sent: unanswered, not orphaned, not refused as too late.
+        """Whether an answer can be sent: unanswered, not orphaned, not known to be too late.
 
         nsqd tells of a timeout only when it refuses an answer; ``deadline`` says when it is due.
         """
@@ -148,10 +148,12 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether nsqd said that the message is no longer ours.
+        """Whether the message is no longer ours.
 
         After a refused TOUCH (E_TOUCH_FAILED); of a detached message also when its FIN or REQ
         was refused. That comes a round trip later. The Observer's ``answer_failed`` tells of all.
+        Also 5 s after the deadline of one that was taken from a Reader without a handler, and
+        when another copy of it, which nsqd delivered here too, was answered.
         """
         return bool(self._status & TIMED_OUT)
 
@@ -169,7 +171,8 @@ class Message:
         """Send FIN: the message is done.
 
         Returns False when the connection it came on is gone or nsqd timed it out; it then comes
-        again, to this or another consumer. Raises MessageAnswered on a second answer.
+        again, to this or another consumer, if no other copy of it was answered here. Raises
+        MessageAnswered on a second answer.
         """
         if self._responder.finish(self):
             return True

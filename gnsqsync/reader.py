@@ -367,7 +367,8 @@ class Reader:
         messages, a list longer than that is not full before other nsqds had their time to send,
         ``max_idle`` or else ``max_wait``. Lists of at most max_in_flight divided by the nsqds do
         not wait. For a Reader without a handler; starts it if needed and ends after ``stop()``.
-        A list may be empty. Each message has to be answered; until then it counts as in flight, so
+        A list may be empty. Each message has to be answered; until then, or until 5 s after nsqd
+        has taken it back (``Message.deadline``), it counts as in flight, so
         ``max_messages`` must not be above ``max_in_flight`` (ConfigError).
         """
         check_int("max_messages", max_messages, 1)

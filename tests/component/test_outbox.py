@@ -230,8 +230,9 @@ def test_who_takes_a_byte_now_and_then_is_given_up_when_too_many_answers_wait(
         kernel.room += count % 50 == 0
         kernel.time += 0.1
         outbox.flush()
-        assert count < 2000
-    assert 1000 <= count < 1100
+        # As many again may be in the part of a send that the kernel has not taken.
+        assert count <= 2100
+    assert len(queue) == 1001
     assert isinstance(outbox.broken, ConnectionLost)
     assert "sends and does not read" in str(outbox.broken)
     assert kernel.is_shut

@@ -9,7 +9,7 @@ import pytest
 from gnsqsync import ConnectionOptions
 from gnsqsync.embedded import command_stream, connection, listeners
 from gnsqsync.embedded.options import NsqdOptions
-from gnsqsync.net import http_limits, http_transport
+from gnsqsync.net import http_limits, http_transport, in_flight, outbox
 from tests.fuzz.targets import TARGETS
 from tests.support.claims import check_test_exists
 from tests.support.texts import DOCS
@@ -30,6 +30,9 @@ def test_the_tests_exist(name: str) -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     assert ConnectionOptions().max_frame_size == 16 * MEBI
+    assert in_flight.MOST_BEYOND == 64 * MEBI
+    assert in_flight.MESSAGE_COST == 500
+    assert outbox._MOST_WAITING == 100_000
     assert http_transport.MAX_ANSWER == 64 * MEBI
     assert http_limits.SLOWEST_ANSWER == 10
     assert (NsqdOptions().max_body_size, NsqdOptions().max_msg_size) == (5 * MEBI, MEBI)
