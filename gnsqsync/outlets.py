@@ -1,4 +1,4 @@
-"""The nsqds of one Writer in one process: which one takes a publish, dials, benches, outages.
+"""The nsqds of one Writer in one process: which one takes a publish, benches, outages.
 
 Holds the policy objects and the lock around them; knows no publish and no outcome.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
 from gnsqsync.config import ConnectionOptions
-from gnsqsync.dials import Dial, Dials
+from gnsqsync.dials import Dial, Dials, log_fields
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.finding import Finder, Lookups
 from gnsqsync.net.connection import PASSING_WAIT, Connection
 from gnsqsync.net.joining import join_or_cut
 from gnsqsync.policy.bench import WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
-from gnsqsync.runtime import Latch, Runtime, Task
+from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
 
 __all__ = ["Outlets"]
@@ -32,10 +32,6 @@ _DIAL_PAUSE = 0.25
 # How long, in seconds, a publish in an outage looks for its end: who publishes in a loop then lets
 # the one run that dials, on greenlets and where threads run during requests only.
 _LAST_LOOK = 0.01
-
-
-def _log_fields(connection: Connection) -> dict[str, str]:
-    return {"nsqd": connection.nsqd_address}
 
 
 def _outage_text(choice: _Choice) -> str:
@@ -88,18 +84,12 @@ class Outlets:
         self._failover = policy == "failover"
         self._now = runtime.now
         self._lock = runtime.lock()
-        # Released when other nsqds are listed, when any dial ends, and at the end of all; then
-        # there is a new one.
-        self._news = runtime.latch()
         self._finder = Finder(lookups, runtime, self._on_found)
         self._closed = False
-        # Set when dials that wait for their time need not begin.
-        self._ending = runtime.event()
         self._outage = outage
+        self._dials = Dials(options, runtime, self._lock, self, outage)
         self._nodes = WriterNodes(addresses, policy)
         self._live: dict[Address, Connection] = {}
-        self._dials = Dials(options, runtime, self)
-        self._tasks: list[Task] = []
         self.ready: tuple[Connection, ...] = ()
         # Live, but without an OK so far: one that only accepts connections stays on the bench.
         self._unproven: set[Connection] = set()
@@ -124,7 +114,7 @@ class Outlets:
         while True:
             choice = self._choose(since)
             for dial in choice.dials_aside:
-                self._dial_aside(dial)
+                self._dials.aside(dial)
             if choice.connection is not None:
                 return choice.connection
             left = deadline - self._now()
@@ -137,16 +127,16 @@ class Outlets:
                 choice.news.wait(_LAST_LOOK)
             elif choice.dial is not None:
                 connection = choice.dial.connection
-                error, _ = self._open(connection, max(0.001, left / choice.untried))
+                error, _ = self._dials.open(connection, max(0.001, left / choice.untried))
                 if error is None:
-                    self._spawn(connection, Connection.read, connection)
+                    self._dials.read_aside(connection)
                     return connection
                 causes.append(error)
             else:
                 # Each was tried, and is dialled aside.
                 self._finder.wait(choice.news, min(deadline, choice.until))
             if self._now() >= deadline:
-                for connection in self.connections():
+                for connection in list(self._live.values()):
                     return connection
                 # Dials of others may have failed just now.
                 causes.extend(error for error in self._failed_since(since) if error not in causes)
@@ -158,7 +148,7 @@ class Outlets:
         A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
         that meet at a dead nsqd are one dial.
         """
-        self._end_overdue()
+        self._dials.end_overdue()
         with self._lock:
             if self._closed:
                 raise ClosedError("the Writer is closed")
@@ -166,11 +156,11 @@ class Outlets:
             addresses = self._nodes.candidates(now, self._live.keys())
             if not addresses:
                 self._outage.begun(None, now)
-            choice = _Choice(self._news, self._outage.due(addresses))
+            choice = _Choice(self._dials.news, self._outage.due(addresses))
             if choice.until <= now:
                 choice.outage = now - self._outage.since(addresses)
                 choice.failures = self._outage.errors(addresses)
-                choice.dials_aside = self._search()
+                choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
                 return choice
             for address in addresses:
                 live = self._live.get(address)
@@ -184,57 +174,21 @@ class Outlets:
                 if under_way is not None:
                     choice.until = min(choice.until, under_way.due)
                 elif failure is None and choice.dial is None:
-                    choice.dial = self._begin_dial(address)
+                    choice.dial = self._dials.begin(address)
             if choice.connection is not None and choice.dial is not None:
                 # Somebody else takes this publish; the one that is missing is dialled aside.
                 choice.dials_aside.append(choice.dial)
                 choice.dial = None
             elif choice.connection is None and choice.dial is None:
-                choice.dials_aside = self._search()
+                choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
         choice.untried = max(1, len(self._nodes.listed) - len(choice.failures))
         return choice
-
-    def _begin_dial(self, address: Address, pause: float = 0.0) -> Dial:
-        """To be dialled by the caller; holding ``_lock``."""
-        dial = self._dials.begin(address, pause)
-        self._outage.begun(address, dial.at)
-        return dial
-
-    def _search(self) -> list[Dial]:
-        """Dials of all nsqds that nobody dials, since none can take a publish; holding ``_lock``.
-
-        One that failed just now is left alone for a while first.
-        """
-        now = self._now()
-        missing = [address for address in self._nodes.listed if address not in self._dials]
-        return [self._begin_dial(a, self._outage.pause(a, now)) for a in missing]
-
-    def _is_sought(self, address: Address) -> bool:
-        """Whether it is to be dialled again, as none can take a publish; holding ``_lock``."""
-        if self._closed or address not in self._nodes.listed:
-            return False
-        return self._suspects.issuperset(self._live.values())
-
-    def _end_overdue(self) -> None:
-        """Forget dials whose end nobody tells."""
-        if not self._dials:
-            return
-        with self._lock:
-            overdue = self._dials.take_overdue()
-        for dial in overdue:
-            dial.connection.cut()
-            dial.over.release()
 
     def _failed_since(self, since: float) -> list[NSQError]:
         """What came of the last dials of the listed nsqds, by whomever."""
         with self._lock:
             known = [self._dials.failure(address, since) for address in self._nodes.listed]
         return [error for error in known if error is not None]
-
-    def _renew_news(self) -> Latch:
-        """The one to release behind ``_lock``, which is held."""
-        news, self._news = self._news, self.runtime.latch()
-        return news
 
     @property
     def outage_seconds(self) -> float:
@@ -268,12 +222,12 @@ class Outlets:
                 self._nodes.ok(connection.address, self._now())
                 self._outage.works(connection.address)
                 self._refresh()
-                news = self._renew_news()
-            is_over = connection in self._replaced and not connection.outbox.pending
+                news = self._dials.renew_news()
+            answered = [c for c in self._replaced if not c.outbox.pending]
         if news is not None:
             news.release()
-        if is_over:
-            connection.cut()
+        for old in answered:
+            old.cut()
 
     def suspect(self, connection: Connection, since: float, why: str) -> None:
         """It was too slow: on the bench, so that the next publishes go to others, if there are.
@@ -290,9 +244,9 @@ class Outlets:
                 self._outage.failed(connection.address, since, now, error, silent=True)
                 self._refresh()
                 if self._outage.due(self._nodes.listed) <= now:
-                    dials = self._search()
+                    dials = self._dials.begin_missing(self._nodes.listed)
         for dial in dials:
-            self._dial_aside(dial)
+            self._dials.aside(dial)
 
     def leave(self, connection: Connection) -> bool:
         """It cannot store a message now: on the bench. Whether there is another one live."""
@@ -317,124 +271,29 @@ class Outlets:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def _open(
-        self, connection: Connection, timeout: float | None, *, aside: bool = False
-    ) -> tuple[NSQError | None, Dial | None]:
-        """Dial on this thread; the error, or None when it is live.
-
-        And what to dial next: the same nsqd again, if it is dialled ``aside`` and still sought.
-        """
-        address = connection.address
-        failure: NSQError | None = None
-        again: Dial | None = None
-        opened = live = False
-        began = self._now()
-        try:
-            connection.open(timeout)
-            opened = True
-        except NSQError as error:
-            failure = error
-        finally:
-            with self._lock:
-                dial = self._dials.end(connection)
-                if opened and dial is not None and not self._closed:
-                    live = True
-                    self._connected(connection)
-                elif dial is not None:
-                    now = self._now()
-                    self._nodes.failed(address, now)
-                    if failure is not None:
-                        self._dials.failed(address, failure)
-                        silent = isinstance(failure.__cause__, TimeoutError)
-                        self._outage.failed(address, began, now, failure, silent=silent)
-                        if aside and self._is_sought(address):
-                            again = self._begin_dial(address, self._outage.pause(address, now))
-                news = self._renew_news()
-            if dial is not None:
-                dial.over.release()
-            # Whoever waits looks again, however it ended.
-            news.release()
-        if failure is not None:
-            level = logging.WARNING if failure.retriable else logging.ERROR
-            level = logging.DEBUG if connection.closing else level
-            log.log(level, "%s", failure, extra=_log_fields(connection))
-            return failure, again
-        try:
-            if self._closed or not live:
-                connection.close()
-                if not live:
-                    # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
-                    connection.cut()
-            log.info("connected to %s", connection.nsqd_address, extra=_log_fields(connection))
-        except BaseException as error:
-            # Handlers of logging wait for locks and networks: the caller may be killed there.
-            connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
-            raise
-        return None, None
-
-    def _connected(self, connection: Connection) -> None:
-        """It takes publishes from now on; holding ``_lock``."""
-        address = connection.address
-        before = self._live.get(address)
+    def on_connected(self, connection: Connection) -> bool:
+        """A dial succeeded; holding ``_lock``."""
+        if self._closed:
+            return False
+        before = self._live.get(connection.address)
         if before is not None:
             # It answers no publish, so there was an outage. What it has may be answered yet.
             self._suspects.discard(before)
             self._replaced.add(before)
         self._unproven.add(connection)
-        self._live[address] = connection
-        self._dials.worked(address)
-        self._outage.connected(address)
+        self._live[connection.address] = connection
         self._refresh()
+        return True
 
-    def _serve(self, dial: Dial | None) -> None:
-        """Dial aside and then read: the body of ``nsq-read`` for an nsqd that comes back.
+    def on_dial_failed(self, address: Address) -> None:
+        """Holding ``_lock``."""
+        self._nodes.failed(address, self._now())
 
-        While no nsqd can take a publish it is dialled again and again.
-        """
-        while dial is not None:
-            connection = dial.connection
-            try:
-                self._ending.wait(max(0.0, dial.at - self._now()))
-            except BaseException:
-                self._drop(connection)
-                raise
-            if self._closed:
-                self._drop(connection)
-                return
-            error, dial = self._open(connection, None, aside=True)
-            if error is None:
-                connection.read()
-
-    def _dial_aside(self, dial: Dial) -> None:
-        """Where no thread can be started, the next publish tries again."""
-        try:
-            self._spawn(dial.connection, self._serve, dial)
-        except NotSent as error:
-            log.warning("%s", error, extra=_log_fields(dial.connection))
-
-    def _spawn(self, connection: Connection, body: Callable[..., object], *args: object) -> None:
-        try:
-            task = self.runtime.spawn(f"nsq-read {connection.nsqd_address}", body, *args)
-        except BaseException as error:
-            if not self._drop(connection):
-                connection.lose(ConnectionLost("nobody reads it"))
-            if isinstance(error, RuntimeError):
-                # Python 3.12 starts none any more when the interpreter ends.
-                raise NotSent(f"no thread reads from {connection.nsqd_address}: {error}") from error
-            raise
-        with self._lock:
-            self._tasks = [t for t in self._tasks if t.alive]
-            self._tasks.append(task)
-
-    def _drop(self, connection: Connection) -> bool:
-        """Nobody will dial it. Whether somebody was to."""
-        with self._lock:
-            dial = self._dials.end(connection)
-            news = self._renew_news()
-        if dial is not None:
-            dial.over.release()
-            news.release()
-        return dial is not None
+    def is_sought(self, address: Address) -> bool:
+        """Whether it is to be dialled again, as none can take a publish; holding ``_lock``."""
+        if self._closed or address not in self._nodes.listed:
+            return False
+        return self._suspects.issuperset(self._live.values())
 
     def _refresh(self) -> None:
         """Make ``ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
@@ -465,31 +324,31 @@ class Outlets:
             if self._nodes.listed:
                 self._outage.works(None)
             self._refresh()
-            news = self._renew_news()
+            news = self._dials.renew_news()
         news.release()
 
     def connect(self, timeout: float) -> None:
         """Dial every nsqd side by side and wait; NotSent when none can be reached."""
         deadline = self._now() + timeout
+        if self.outage_seconds:
+            self.pick(deadline, timeout, [])
+            return
         with self._lock:
             if self._closed:
                 raise ClosedError("the Writer is closed")
-            news = None if self._nodes.listed else self._news
+            news = None if self._nodes.listed else self._dials.news
         if news is not None:
             self._finder.wait(news, deadline)
-        self._end_overdue()
-        dials = new = []
+        self._dials.end_overdue()
         with self._lock:
-            is_outage = self._outage.due(self._nodes.listed) <= self._now()
-            if not is_outage:
-                missing = [a for a in self._nodes.listed if a not in self._live]
-                new = [self._begin_dial(a) for a in missing if a not in self._dials]
-                dials = [dial for a in missing if (dial := self._dials.get(a)) is not None]
+            missing = [a for a in self._nodes.listed if a not in self._live]
+            new = [self._dials.begin(a) for a in missing if self._dials.get(a) is None]
+            dials = [dial for a in missing if (dial := self._dials.get(a)) is not None]
         for dial in new:
-            self._dial_aside(dial)
+            self._dials.aside(dial)
         for dial in dials:
             dial.over.wait(max(0.0, min(deadline, dial.due) - self._now()))
-        if is_outage or not self.is_connected:
+        if not self.is_connected:
             self.pick(deadline, timeout, [])
 
     def ping(self, timeout: float) -> None:
@@ -514,10 +373,10 @@ class Outlets:
         with self._lock:
             self._forget(connection)
         if connection.closing:
-            log.debug("%s closed as asked", connection.nsqd_address, extra=_log_fields(connection))
+            log.debug("%s closed as asked", connection.nsqd_address, extra=log_fields(connection))
         else:
             log.warning(
-                "lost %s: %s", connection.nsqd_address, reason, extra=_log_fields(connection)
+                "lost %s: %s", connection.nsqd_address, reason, extra=log_fields(connection)
             )
 
     def _forget(self, connection: Connection) -> None:
@@ -541,23 +400,17 @@ class Outlets:
         with self._lock:
             self._closed = True
             self.ready = ()
-        self._news.release()
-        self._ending.set()
+        self._dials.stop()
         self._finder.stop()
 
     def close(self, timeout: float) -> None:
         """After ``stop_taking()``: publishes under way have ``timeout`` seconds, then all ends."""
         deadline = self._now() + timeout
-        with self._lock:
-            dials = self._dials.all()
-        for dial in dials:
-            dial.connection.close()
+        self._dials.close()
         for connection in self.connections():
             connection.outbox.wait_until_answered(deadline, PASSING_WAIT)
             connection.close()
-        with self._lock:
-            tasks = list(self._tasks)
-        join_or_cut(tasks, self.connections, self.runtime)
+        join_or_cut(self._dials.tasks(), self.connections, self.runtime)
         self._finder.join()
 
     def let_go(self) -> None:
@@ -569,12 +422,10 @@ class Outlets:
             return
         self._closed = True
         self.ready = ()
-        self._ending.set()
         self._finder.let_go()
         for connection in [*self._live.values(), *self._replaced]:
             connection.cut()
-        for dial in self._dials.all():
-            dial.connection.cut()
+        self._dials.let_go()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted.
@@ -585,8 +436,7 @@ class Outlets:
         self.ready = ()
         for connection in [*self._live.values(), *self._replaced]:
             connection.abandon()
-        for dial in self._dials.all():
-            dial.connection.abandon()
+        self._dials.abandon()
 
     @property
     def published(self) -> int:
