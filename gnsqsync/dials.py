@@ -33,6 +33,13 @@ def log_fields(connection: Connection) -> dict[str, str]:
     return {"nsqd": connection.nsqd_address}
 
 
+def _without_frames(error: BaseException | None) -> None:
+    """Take the tracebacks off: they lead to who published, and so keep a forgotten Writer alive."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 @dataclass(frozen=True, slots=True)
 class Dial:
     """A connection that somebody is dialling, or will."""
@@ -186,6 +193,7 @@ class Dials:
         return None, None
 
     def _note(self, address: Address, began: float, failure: NSQError) -> None:
+        _without_frames(failure)
         now = self._now()
         self._failures[address] = (now, failure)
         silent = isinstance(failure.__cause__, TimeoutError)
