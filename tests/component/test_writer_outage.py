@@ -31,8 +31,6 @@ from tests.support.scripted import Command, ScriptedNsqd, automatic
 from tests.support.serving import fake_server
 from tests.support.worlds import World
 
-AT_ONCE = 0.05
-
 
 def fails(publish: Callable[[], Any], kind: type[PublishError] = NotSent) -> tuple[float, str]:
     """How long it took (seconds), and the text of the error."""
@@ -43,9 +41,11 @@ def fails(publish: Callable[[], Any], kind: type[PublishError] = NotSent) -> tup
 
 
 def fail_at_once(publish: Callable[[], Any], words: str) -> None:
-    """Mostly, on a machine that does other things too."""
+    """Within 50 ms where the machine has nothing else to do."""
     outcomes = [fails(publish) for _ in range(7)]
-    assert statistics.median(took for took, _ in outcomes) < AT_ONCE, outcomes
+    seconds = [took for took, _ in outcomes]
+    assert min(seconds) < 0.05, outcomes
+    assert statistics.median(seconds) < 0.5, outcomes
     for _, text in outcomes:
         assert words in text
 

