@@ -156,6 +156,11 @@ class Dials:
             opened = True
         except NSQError as error:
             failure = error
+        except Exception:
+            # By a function of the user, as auth_secret: who publishes next is told, too.
+            with self._lock:
+                self._outage.works(address)
+            raise
         finally:
             with self._lock:
                 dial = self._end(connection)

@@ -31,7 +31,7 @@ log = logging.getLogger("gnsqsync.writer")
 _DIAL_PAUSE = 0.25
 # How long, in seconds, a publish in an outage looks for its end: who publishes in a loop then lets
 # the one run that dials, on greenlets and where threads run during requests only.
-_LAST_LOOK = 0.01
+_LAST_LOOK = 0.005
 
 
 def _outage_text(choice: _Choice) -> str:
@@ -236,7 +236,7 @@ class Outlets:
         """
         dials = []
         with self._lock:
-            if self._live.get(connection.address) is connection:
+            if self._live.get(connection.address) is connection and not self._closed:
                 now = self._now()
                 self._suspects.add(connection)
                 self._nodes.failed(connection.address, now)

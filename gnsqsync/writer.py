@@ -138,8 +138,9 @@ class Writer:
         delivered. ``timeout``: seconds, instead of ``publish_timeout``.
 
         Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
-        tried while there is time); Refused when nsqd said no; OutcomeUnknown when it left and
-        no answer came, and ``retry_unknown`` did not help. ClosedError after ``close()``.
+        tried while there is time), in an outage at once; Refused when nsqd said no;
+        OutcomeUnknown when it left and no answer came, and ``retry_unknown`` did not help.
+        ClosedError after ``close()``.
         """
         data = self._encode(topic, body, defer)
         seconds = self._publish_timeout if timeout is None else self._timeout(timeout)

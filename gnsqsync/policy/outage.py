@@ -94,7 +94,7 @@ class Outage:
             away.connected = True
 
     def works(self, address: Address | None) -> None:
-        """A publish was answered there; with None, there are addresses."""
+        """A publish was answered there, or nothing is known of it; with None, there are some."""
         self._away.pop(address, None)
 
     def forget_others(self, addresses: Collection[Address]) -> None:

