@@ -8,6 +8,7 @@ The tree::
     ├── ConnectionLost              a connection ended or could not be made; reconnecting may help
     ├── NegotiationFailed           nsqd does not offer what the options require (TLS, AUTH, ...)
     ├── ProtocolError               the peer broke the rules of the protocol
+    │   └── WrongPort               the peer speaks another protocol: it is not nsqd's TCP port
     ├── ServerError                 nsqd or nsqlookupd answered with an error
     │   ├── InvalidCommand, BadTopic, ...      one class per E_ code, see SERVER_ERRORS
     │   └── HTTPError               an HTTP answer that is not a success
@@ -61,6 +62,7 @@ __all__ = [
     "SubFailed",
     "TouchFailed",
     "Unauthorized",
+    "WrongPort",
     "server_error",
 ]
 
@@ -104,6 +106,12 @@ class ProtocolError(NSQError):
     """The peer sent something that the protocol does not allow; the connection is closed."""
 
     retriable = True
+
+
+class WrongPort(ProtocolError):
+    """What answers speaks HTTP, TLS or nsqlookupd's protocol: the address must be changed."""
+
+    retriable = False
 
 
 class ServerError(NSQError):

@@ -135,9 +135,13 @@ class Finder:
             if not self.asks:
                 news.wait(left)
                 return
-            self._discovery.hurry()
+            self.hurry()
             if news.wait(min(left, _ASK_SECONDS)):
                 return
+
+    def hurry(self) -> None:
+        """Ask now, if the last time is a second ago: somebody finds no nsqd."""
+        self._discovery.hurry()
 
     def stop(self) -> None:
         """No more questions; ``join()`` then waits for the threads."""

@@ -23,6 +23,7 @@ from gnsqsync.finding import Lookups
 from gnsqsync.net.connection import Connection
 from gnsqsync.net.outbox import PublishSlot
 from gnsqsync.outlets import Outlets
+from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import WriterConnectionStats, WriterStats
 
@@ -32,6 +33,18 @@ __all__ = ["Publication"]
 _ABANDONED_MAX = 100
 # How often, in seconds, who waits for an answer looks whether its bytes are still unsent.
 _LOOK_SECONDS = 0.1
+
+
+def _no_answer(connection: Connection, timeout: float) -> str:
+    return f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
+
+
+def _oldest(connection: Connection) -> PublishSlot | None:
+    """The publish that is to be answered next."""
+    try:
+        return connection.outbox.pending[0]
+    except IndexError:
+        return None
 
 
 class Publication:
@@ -45,10 +58,11 @@ class Publication:
         runtime: Runtime,
         *,
         lookups: Lookups,
+        outage: Outage,
         retry_unknown: bool = False,
     ) -> None:
         self.runtime = runtime
-        self._outlets = Outlets(addresses, policy, options, runtime, lookups)
+        self._outlets = Outlets(addresses, policy, options, runtime, lookups, outage)
         self.pid = self._outlets.pid
         self._retry_unknown = retry_unknown
         self._backlog = Backlog(runtime)
@@ -81,7 +95,7 @@ class Publication:
                 slot = PublishSlot(data, None, None, messages)
                 connection.exchange.publish(slot, started, deadline)
                 if not slot.done:
-                    self._wait_longer(connection, slot, deadline, timeout)
+                    self._wait_longer(connection, slot, started, deadline, timeout)
                 error = slot.error
                 if error is None:
                     if outlets.in_doubt:
@@ -97,7 +111,12 @@ class Publication:
             raise self._verdict(error, causes)  # noqa: B904 - mostly it is the same error
 
     def _wait_longer(
-        self, connection: Connection, slot: PublishSlot, deadline: float, timeout: float
+        self,
+        connection: Connection,
+        slot: PublishSlot,
+        started: float,
+        deadline: float,
+        timeout: float,
     ) -> None:
         """Until there is an outcome; raises when the time is over before."""
         while (left := deadline - self._now()) > 0:
@@ -109,7 +128,7 @@ class Publication:
             left = deadline - self._now()
             if connection.exchange.wait_aside(slot, min(left, _LOOK_SECONDS)):
                 return
-        self._give_up(connection, slot, timeout)
+        self._give_up(connection, slot, started, timeout)
 
     def _verdict(
         self, error: PublishError | ClosedError, causes: list[BaseException]
@@ -130,13 +149,11 @@ class Publication:
         ``keep`` is referred to until there is an outcome.
         """
         future: Future[None] = Future()
-        deadline = self._now() + timeout
+        started = self._now()
+        deadline = started + timeout
         try:
-            if not self._backlog.enter(len(data), deadline):
-                raise NotSent(
-                    f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
-                    f" and no room was made within {timeout:g} s"
-                )
+            if not self._backlog.enter(len(data), started):
+                self._wait_for_room(len(data), started, timeout)
             try:
                 connection = self._outlets.pick(deadline, timeout, [])
             except BaseException:
@@ -150,19 +167,38 @@ class Publication:
             self._backlog.leave(len(slot.data))
             if slot.error is not None:
                 self._count(slot.error)
-            elif self._outlets.in_doubt:
-                self._outlets.prove(connection)
+            self._prove(connection, slot)
 
         slot = PublishSlot(data, None, future, messages=messages, on_end=ended)
         connection.exchange.submit(slot, max(0.0, deadline - self._now()))
         return future
 
-    def _give_up(self, connection: Connection, slot: PublishSlot, timeout: float) -> None:
+    def _wait_for_room(self, size: int, started: float, timeout: float) -> None:
+        """Until there is room for a publish of ``size`` bytes; NotSent when there is none in time.
+
+        A connection that answers nothing meanwhile is suspect.
+        """
+        if self._outlets.outage_seconds:
+            self._outlets.pick(started + timeout, timeout, [])
+        oldest = [(c, _oldest(c)) for c in self._outlets.connections()]
+        if self._backlog.enter(size, started + timeout):
+            return
+        for connection, slot in oldest:
+            if slot is not None and slot is _oldest(connection):
+                self._outlets.suspect(connection, started, _no_answer(connection, timeout))
+        raise NotSent(
+            f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
+            f" and no room was made within {timeout:g} s"
+        )
+
+    def _give_up(
+        self, connection: Connection, slot: PublishSlot, started: float, timeout: float
+    ) -> None:
         """The time is over. Raises, unless the outcome came at the last moment."""
         connection.exchange.recall()
         if slot.done:
             return
-        self._outlets.suspect(connection)
+        self._outlets.suspect(connection, started, _no_answer(connection, timeout))
         if connection.outbox.take_back(slot):
             if connection.outbox.is_deserted():
                 connection.cut()
@@ -174,13 +210,19 @@ class Publication:
         else:
             # The slot stays in the queue of answers, or the next answer would be taken for it.
             slot.abandoned = True
+            # If it comes, it is told as that of a future is: then nsqd works again.
+            slot.on_end = lambda late: self._prove(connection, late)
+            slot.future = Future()
             unanswered = list(connection.outbox.pending)
             if sum(waiting.abandoned for waiting in unanswered) > _ABANDONED_MAX:
                 connection.cut()
-            error = OutcomeUnknown(
-                f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
-            )
+            error = OutcomeUnknown(_no_answer(connection, timeout))
         raise error
+
+    def _prove(self, connection: Connection, slot: PublishSlot) -> None:
+        """The outcome of a publish that nobody waits for."""
+        if slot.error is None and self._outlets.in_doubt:
+            self._outlets.prove(connection)
 
     def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
         """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
@@ -261,4 +303,5 @@ class Publication:
             refused=refused,
             not_sent=not_sent,
             outcome_unknown=unknown,
+            outage_seconds=self._outlets.outage_seconds,
         )

@@ -72,6 +72,7 @@ class WriterStats:
 
     ``published`` counts messages that nsqd confirmed, also after their publisher gave up waiting;
     the others count calls (an MPUB of publish_many is one) by what they ended with.
+    ``outage_seconds``: for how long no nsqd could take a publish, 0 when there is no outage.
     """
 
     connections: tuple[WriterConnectionStats, ...]
@@ -79,3 +80,4 @@ class WriterStats:
     refused: int
     not_sent: int
     outcome_unknown: int
+    outage_seconds: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from gnsqsync.config import (
 from gnsqsync.errors import ClosedError, ConfigError, PublishError
 from gnsqsync.finding import Lookups
 from gnsqsync.lifecycle import at_exit, not_at_exit
+from gnsqsync.policy.outage import REFUSED, Outage
 from gnsqsync.publication import Publication
 from gnsqsync.runtime import Runtime, choose
 from gnsqsync.stats import WriterStats
@@ -50,6 +52,10 @@ class Writer:
     ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
     ``retry_unknown``: publish again, elsewhere or on a new connection, when a connection ends
     before nsqd has answered, as long as the deadline allows. nsqd may then have it twice.
+    ``outage``: "fail": while no nsqd can be reached, publishes raise NotSent at once. That is so
+    after a second of nothing but refusals, or one ``publish_timeout`` of silence, and at once for
+    what does not help to try again (a wrong port, a refused secret); each nsqd is then dialled
+    aside until one is back. "wait": publishes wait for that until their timeout.
     ``max_msg_size``, ``max_body_size``: bytes, nsqd's --max-msg-size and --max-body-size; larger
     messages are refused here, since nsqd would close the connection on everybody else.
     ``max_defer``: seconds, nsqd's --max-req-timeout. ``runtime``: None, "threads" or "gevent".
@@ -72,6 +78,7 @@ class Writer:
         policy: str = "round_robin",
         publish_timeout: float = 5.0,
         retry_unknown: bool = False,
+        outage: str = "fail",
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
         max_defer: float = 3600.0,
@@ -94,6 +101,9 @@ class Writer:
         if not isinstance(retry_unknown, bool):
             raise ConfigError(f"retry_unknown is {retry_unknown!r}; it must be True or False")
         self._retry_unknown = retry_unknown
+        if outage not in ("fail", "wait"):
+            raise ConfigError(f"outage is {outage!r}; it must be 'fail' or 'wait'")
+        self._outage = outage
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
         self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
         self._max_defer = check_duration("max_defer", max_defer)
@@ -129,8 +139,9 @@ class Writer:
         delivered. ``timeout``: seconds, instead of ``publish_timeout``.
 
         Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
-        tried while there is time); Refused when nsqd said no; OutcomeUnknown when it left and
-        no answer came, and ``retry_unknown`` did not help. ClosedError after ``close()``.
+        tried while there is time), in an outage at once; Refused when nsqd said no;
+        OutcomeUnknown when it left and no answer came, and ``retry_unknown`` did not help.
+        ClosedError after ``close()``.
         """
         data = self._encode(topic, body, defer)
         seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
@@ -305,6 +316,7 @@ class Writer:
             self._options,
             runtime,
             lookups=self._lookups,
+            outage=self._new_outage(),
             retry_unknown=self._retry_unknown,
         )
         publication = self._by_process.setdefault(mine.pid, mine)
@@ -317,6 +329,11 @@ class Writer:
             weakref.finalize(self, mine.let_go).atexit = False
             self._start(mine)
         return publication
+
+    def _new_outage(self) -> Outage:
+        if self._outage == "wait":
+            return Outage(math.inf, math.inf)
+        return Outage(REFUSED, self._publish_timeout)
 
     def _start(self, mine: Publication) -> None:
         try:

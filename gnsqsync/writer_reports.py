@@ -39,7 +39,7 @@ def dial_failed(connection: Connection, error: NSQError) -> None:
         return
     tell = troubles().began(connection.nsqd_address, kind_of(error, "a Writer"))
     if tell is not None:
-        next_step = "publishes dial it again"
+        next_step = "it is dialled again"
         if not error.retriable:
             next_step = "trying again will not help before that is changed"
         log.log(

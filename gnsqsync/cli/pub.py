@@ -172,6 +172,8 @@ def pub(
         list(nsqd_tcp_addresses) or "127.0.0.1:4150",
         policy=policy,
         publish_timeout=timeout,
+        # Nobody but the lines that come behind waits for it.
+        outage="wait",
         max_msg_size=max_msg_size,
         max_body_size=MAX_BODY_SIZE,
         **connection_keywords(options),

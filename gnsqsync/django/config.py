@@ -186,12 +186,12 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
 
 def _what_key(key: object) -> str:
     text = str(key)
+    option = text.lower()
+    if option in known_options():
+        return f"Put it into 'OPTIONS': {{{option!r}: ...}}."
     close = did_you_mean(text.upper(), KEYS)
     if close is not None:
         return f"Did you mean {close!r}?"
-    known = known_options()
-    if text in known:
-        return f"Put it into 'OPTIONS': {{{text!r}: ...}}."
     return f"Known are {', '.join(KEYS)}."
 
 

@@ -119,8 +119,9 @@ class Opening:
     def _next_reply(self, stream: Stream, where: str) -> Reply:
         while not self.replies:
             # Not before: what came ahead of the broken frame may be the answer that explains it.
-            if self.decoder.broken is not None:
-                raise ProtocolError(f"{self.address}: {self.decoder.broken}")
+            broken = self.decoder.broken
+            if broken is not None:
+                raise type(broken)(f"{self.address}: {broken}")
             self._allow_rest_of_time(stream)
             data = stream.recv_once()
             if data is None:

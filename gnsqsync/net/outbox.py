@@ -44,7 +44,7 @@ class PublishSlot:
     ``future``, whose callbacks are the user's, and for who takes the slot back.
     """
 
-    __slots__ = ("_on_end", "abandoned", "data", "done", "error", "future", "latch", "messages")
+    __slots__ = ("abandoned", "data", "done", "error", "future", "latch", "messages", "on_end")
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PublishSlot:
         self.latch = latch
         self.future = future
         # Called with the slot before its future ends; must be short.
-        self._on_end = on_end
+        self.on_end = on_end
 
     def succeed(self) -> None:
         self._end()
@@ -80,8 +80,8 @@ class PublishSlot:
         self.done = True
         if self.latch is not None:
             self.latch.release()
-        if self._on_end is not None:
-            self._on_end(self)
+        if self.on_end is not None:
+            self.on_end(self)
 
     def wait(self, timeout: float) -> bool:
         """Whether there is an outcome within ``timeout`` seconds; ``latch`` must be there."""

@@ -115,6 +115,8 @@ class SinkOptions:
             policy="failover",
             publish_timeout=self.publish_timeout,
             retry_unknown=True,
+            # A task that fails publishes everything again.
+            outage="wait",
             max_msg_size=self.max_message_bytes,
             max_body_size=max(_MAX_BODY_SIZE, self.max_batch_bytes),
             max_defer=self.max_defer_ms / 1000,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TypeAlias
 
-from gnsqsync.errors import ProtocolError
+from gnsqsync.errors import ProtocolError, WrongPort
 from gnsqsync.message import Message, Responder
 from gnsqsync.wire.pieces import Pieces
 
@@ -148,13 +148,13 @@ class FrameDecoder:
         head = data[offset : offset + 4]
         size = int.from_bytes(head, "big", signed=True)
         if head == b"HTTP":
-            return ProtocolError(
+            return WrongPort(
                 "the answer is HTTP: this is an HTTP port; use nsqd's TCP port (4150 by default)"
             )
         if 4 <= size <= self._max_frame_size:
             return None
         if head[:2] in (b"\x15\x03", b"\x16\x03"):
-            return ProtocolError(
+            return WrongPort(
                 "the answer is a TLS record in place of a frame: this is an HTTPS port, or"
                 " something in between speaks TLS; use nsqd's TCP port (4150 by default)"
             )
@@ -174,7 +174,7 @@ def _check_kind(data: bytes, offset: int, size: int, kind: int) -> ProtocolError
         )
     if data[offset + 4 : offset + 8] == b"E_BA":
         # nsqlookupd's V1 has no frame type: its E_BAD_PROTOCOL begins where ours has the type.
-        return ProtocolError(
+        return WrongPort(
             "the answer has no frame type: this is nsqlookupd's TCP port; use nsqd's TCP port"
             " (4150 by default), or give the lookupd's HTTP address (port 4161)"
         )

@@ -160,55 +160,34 @@ def test_no_time_is_too_long(client: Client, world: World, seconds: float) -> No
         world.eventually(lambda: reader.stats().connections)
 
 
-def benched_for_long(writer: Writer) -> Any:
-    """Its Outlets, when publishes have failed for so long that no bench ends in this test."""
-    with pytest.raises(NotSent):
-        writer.publish("t", "x", timeout=0.1)
-    outlets = writer._publication()._outlets
-    for bench in outlets._nodes._benches.values():
-        bench.until = outlets._now() + 3600
-    return outlets
+def counted_dials(writer: Writer) -> list[Any]:
+    """Grows by one for each dial that is decided."""
+    dials = writer._publication()._outlets._dials
+    begin, begun = dials.begin, []
+
+    def noted(*args: Any) -> Any:
+        begun.append(args)
+        return begin(*args)
+
+    dials.begin = noted  # type: ignore[method-assign]
+    return begun
 
 
-def test_who_waits_for_a_bench_goes_on_when_another_one_connects(
+def test_publishes_that_wait_go_on_when_any_nsqd_is_back_and_dial_none_themselves(
     client: Client, world: World
 ) -> None:
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
         for nsqd in (one, two):
             nsqd.refuse_connections()
-        writer = client.writer(one, two)
-        outlets = benched_for_long(writer)
-        wait, dial = outlets._finder.wait, outlets._new_connection
-        waiting: list[float] = []
-        dialled: list[Any] = []
-
-        def noted_wait(news: Any, until: float) -> None:
-            waiting.append(until)
-            wait(news, until)
-
-        def noted_dial(where: Any) -> Any:
-            dialled.append(where)
-            return dial(where)
-
-        def may_dial() -> bool:
-            return all(outlets._now() - at > 0.3 for at, _ in outlets._failures.values())
-
-        outlets._finder.wait, outlets._new_connection = noted_wait, noted_dial
-        world.eventually(may_dial)
-        tasks = outcomes_of(world, writer, 3, 60)
-        world.eventually(lambda: len(waiting) >= 3)
-        world.eventually(may_dial)
-        # Two dials that fail wake them, and that is no reason to dial before the benches end.
-        waiting.clear()
-        dialled.clear()
-        with pytest.raises(NotSent):
-            writer.publish("t", "x", timeout=0.5)
-        world.eventually(lambda: len(waiting) >= 1 + 3)
-        assert len(dialled) <= 2
-        world.eventually(may_dial)
+        writer = client.writer(one, two, outage="wait")
+        begun = counted_dials(writer)
+        tasks = outcomes_of(world, writer, 20, 60)
+        world.sleep(2.5)
+        assert not any(task.done for task in tasks)
+        # Twice as many in the first second as if each pause were the longest of its kind.
+        assert len(begun) <= 2 * (20 + 4)
         two.accept_connections()
-        assert outcomes_of(world, writer, 1, 60)[0].join() == "OK"
-        assert [task.join() for task in tasks] == ["OK"] * 3
+        assert [task.join() for task in tasks] == ["OK"] * 20
 
 
 def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
@@ -230,7 +209,7 @@ def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
 
         def noted(*args: Any) -> Any:
             choice = choose(*args)
-            waiting.append(choice.others_dial is not None and choice.dial is None)
+            waiting.append(not (choice.connection or choice.dial or choice.outage))
             return choice
 
         outlets._choose = noted  # type: ignore[method-assign]
@@ -246,12 +225,12 @@ def test_a_connection_at_the_deadline(client: Client, world: World) -> None:
     """A publish has no time for its answer; publish_async() needs none."""
     with ScriptedNsqd() as nsqd:
         nsqd.refuse_connections()
-        writer = client.writer(nsqd, publish_timeout=0.3)
-        outlets = benched_for_long(writer)
+        writer = client.writer(nsqd, publish_timeout=0.3, outage="wait")
+        outlets = writer._publication()._outlets
 
         def come_late(news: Any, until: float) -> None:
             nsqd.accept_connections()
-            writer.connect(15)
+            world.eventually(lambda: writer.is_connected)
             world.sleep(max(0.0, until - outlets._now()))
 
         outlets._finder.wait = come_late
@@ -260,9 +239,6 @@ def test_a_connection_at_the_deadline(client: Client, world: World) -> None:
         nsqd.refuse_connections()
         nsqd.drop_connections()
         world.eventually(lambda: not writer.is_connected)
-        benched_until = outlets._now() + 3600
-        for bench in outlets._nodes._benches.values():
-            bench.until = benched_until
         world.eventually(writer.publish_async("t", "y").done)
         assert [command.body for command in nsqd.received("PUB")] == [b"y"]
 
@@ -275,7 +251,7 @@ class Killed(BaseException):
 def test_a_dial_whose_thread_was_killed_is_forgotten(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
-    monkeypatch.setattr("gnsqsync.outlets._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("gnsqsync.dials._GRACE_SECONDS", 0.1)
     with ScriptedNsqd() as nsqd:
         writer = client.writer(nsqd, connect_timeout=0.5)
         outlets = writer._publication()._outlets
@@ -284,16 +260,16 @@ def test_a_dial_whose_thread_was_killed_is_forgotten(
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(outlets, "_open", killed)
+            patch.setattr(outlets._dials, "open", killed)
             with pytest.raises(Killed):
                 writer.publish("t", "x")
-        assert len(outlets._dialling) == 1
+        assert len(outlets._dials._under_way) == 1
         if use == "connect":
             writer.connect(15)
         else:
             # One that waits for it already.
             writer.publish("t", "x", timeout=15)
-        assert not outlets._dialling
+        assert not outlets._dials._under_way
         assert len(nsqd.connections) == 1
 
 
@@ -311,10 +287,10 @@ def test_a_dial_that_was_forgotten_and_ends_after_all(client: Client, world: Wor
         outlets = writer._publication()._outlets
         (slow,) = outcomes_of(world, writer, 1)
         world.eventually(lambda: nsqd.received("IDENTIFY"))
-        (dial,) = outlets._dialling.values()
+        (dial,) = outlets._dials._under_way.values()
         # As if it could not be cut.
         dial.connection.cut = lambda: None  # type: ignore[method-assign]
-        outlets._dialling[dial.connection.address] = replace(dial, due=0.0)
+        outlets._dials._under_way[dial.connection.address] = replace(dial, due=0.0)
         writer.publish("t", "x", timeout=15)
         (second,) = outlets.connections()
         del dial.connection.cut

@@ -496,9 +496,8 @@ def test_publishes_at_a_dead_nsqd_do_not_dial_each_time(client: Client, world: W
         gone = address(nsqd)
     writer = Writer(gone, runtime=world.runtime, connect_timeout=1)
     dials = []
-    writer._publication()._outlets._new_connection = counted(  # type: ignore[method-assign]
-        dials, writer._publication()._outlets._new_connection
-    )
+    table = writer._publication()._outlets._dials
+    table.begin = counted(dials, table.begin)  # type: ignore[method-assign]
     for _ in range(20):
         with pytest.raises(NotSent, match="Connection refused"):
             writer.publish("t", "x", timeout=0.001)

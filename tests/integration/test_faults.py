@@ -117,7 +117,8 @@ def test_a_publish_survives_a_restart_within_its_timeout(
     client: Client, site: Site, world: World, topic: str
 ) -> None:
     nsqd = site.own_nsqd()
-    writer = client.writer(nsqd, publish_timeout=20)
+    # A start may take longer than a second on a machine that does other things too.
+    writer = client.writer(nsqd, publish_timeout=20, outage="wait")
     writer.publish(topic, "before")
     nsqd.stop()
     # Before the loss is seen a publish would still leave, and its outcome be unknown.

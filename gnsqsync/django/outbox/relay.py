@@ -20,7 +20,7 @@ from django.utils import timezone
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.writing import lag
-from gnsqsync.django.writers import get_writer
+from gnsqsync.django.writers import relay_writer
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, Refused
 from gnsqsync.supervisor import StopFlag
 from gnsqsync.telling import AWAY, duration, more, troubles
@@ -167,7 +167,7 @@ class Relay:
         bodies = [bytes(row.body) for row in rows]
         try:
             confirmed = self._try(
-                alias, rows, lambda: get_writer(alias).publish_many(topic, bodies)
+                alias, rows, lambda: relay_writer(alias).publish_many(topic, bodies)
             )
         except (Refused, ConfigError) as error:
             confirmed = getattr(error, "acknowledged", 0)
@@ -186,7 +186,7 @@ class Relay:
             defer = max(0.0, (row.deliver_at - timezone.now()).total_seconds()) or None
 
         def publish() -> None:
-            get_writer(row.alias).publish(row.topic, body, defer=defer)
+            relay_writer(row.alias).publish(row.topic, body, defer=defer)
 
         try:
             return [row][: self._try(row.alias, [row], publish)]

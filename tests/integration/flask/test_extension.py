@@ -40,6 +40,8 @@ def application(name: str = "shop", **config: Any) -> Flask:
         ({"NSQ_OBSERVER": 3}, "NSQ_OBSERVER is 3; it must be a function"),
         ({"NSQ_OPTIONS": {"topic": "t"}}, "its place is @nsq.handler"),
         ({"NSQ_OPTIONS": {"max_attempts": -1}}, "max_attempts"),
+        ({"NSQ_OPTIONS": {"outage": "no"}}, "outage is 'no'; it must be 'fail' or 'wait'"),
+        ({"NSQ_OUTAGE": "wait"}, "put it into NSQ_OPTIONS = {'outage': ...}"),
     ],
 )
 def test_a_wrong_config_is_named(config: dict[str, Any], text: str) -> None:

@@ -27,6 +27,7 @@ from gnsqsync.django.handlers import all_handlers
 from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.relay import Relay
 from gnsqsync.django.test import CapturedMessage, captured_messages
+from gnsqsync.django.writers import close_writers, relay_writer
 from gnsqsync.errors import (
     ClosedError,
     ConfigError,
@@ -144,6 +145,7 @@ class Publishing(SimpleTestCase):
                         "max_attempts": 7,
                         "client_id": "me",
                         "policy": "failover",
+                        "outage": "wait",
                     },
                 }
             }
@@ -151,6 +153,7 @@ class Publishing(SimpleTestCase):
             writer = get_writer()
             self.assertIn("127.0.0.1:1, 127.0.0.1:2", repr(writer))
             self.assertEqual((writer._publish_timeout, writer._policy), (0.1, "failover"))
+            self.assertEqual(writer._outage, "wait")
             self.assertEqual(writer._options.client_id, "me")
             reader = handler("shop.slowly").reader(concurrency=3)
             self.assertEqual(reader._setup.flow.max_attempts, 7)
@@ -289,11 +292,25 @@ class Outbox(TestCase):
             self.assertEqual(Relay("default").move_batch(), 2)
         self.assertEqual(len(messages), 2)
 
+    def test_its_writer_waits_in_an_outage_whatever_those_of_requests_do(self):
+        options = {"publish_timeout": 0.1, "outage": "fail"}
+        with override_settings(GNSQSYNC={"default": {**GOOD["default"], "OPTIONS": options}}):
+            writer = relay_writer("default")
+            self.assertEqual((writer._outage, writer._publish_timeout), ("wait", 0.1))
+            self.assertEqual(get_writer()._outage, "fail")
+            self.assertIs(relay_writer("default"), writer)
+            close_writers()
+            self.assertTrue(writer._closed)
+            self.assertIsNot(relay_writer("default"), writer)
+        self.assertIs(relay_writer("other"), get_writer("other"))
+        with captured_messages():
+            self.assertIs(relay_writer("default"), get_writer())
+
     def test_part_of_a_batch_was_confirmed(self):
         outbox.publish_many("orders", ["1", "2", "3"])
         error = OutcomeUnknown("lost")
         error.acknowledged = 2
-        with mock.patch.object(get_writer(), "publish_many", side_effect=error):
+        with mock.patch.object(relay_writer("default"), "publish_many", side_effect=error):
             self.assertEqual(Relay("default").move_batch(), 2)
         self.assertEqual([body for _, body, _ in self.rows()], [b"3"])
 
@@ -307,7 +324,7 @@ class Outbox(TestCase):
                 raise Refused("no", PubFailed("E_PUB_FAILED"))
 
         outbox.publish_many("orders", ["1", "bad", "2"])
-        writer, relay = get_writer(), Relay("default", max_attempts=2)
+        writer, relay = relay_writer("default"), Relay("default", max_attempts=2)
         with mock.patch.multiple(writer, publish=publish, publish_many=publish_many):
             self.assertEqual(relay.move_batch(), 2)
             (bad,) = OutboxMessage.objects.all()
@@ -472,6 +489,11 @@ class Checks(SimpleTestCase):
             ({"default": {"NSQDS": ["127.0.0.1:1"], "NSQD": "a"}}, "E002 'NSQDS' mean 'NSQD'"),
             ({"default": {"nsqd": "a", "LOOKUPD": ["b"]}}, "E002 'nsqd' mean 'NSQD'"),
             ({"default": {"NSQD": "a", "snappy": True}}, "E002 Put it into 'OPTIONS'"),
+            ({"default": {"NSQD": "a", "OUTAGE": "wait"}}, "E002 'OPTIONS': {'outage': ...}"),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"outage": "no"}}},
+                "E003 outage is 'no' 'fail' 'wait'",
+            ),
             ({"default": {"NSQD": "a", "X": 1}}, "E002 Known are NSQD, LOOKUPD,"),
             ({"default": {"NSQD": 4150}}, "E003 4150 Give a list of addresses"),
             ({"default": {"NSQD": ["a:b"]}}, "E003 a:b"),
