@@ -131,20 +131,7 @@ class Publication:
         """
         future: Future[None] = Future()
         deadline = self._now() + timeout
-        try:
-            if not self._backlog.enter(len(data), deadline):
-                raise NotSent(
-                    f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
-                    f" and no room was made within {timeout:g} s"
-                )
-            try:
-                connection = self._outlets.pick(deadline, timeout, [])
-            except BaseException:
-                self._backlog.leave(len(data))
-                raise
-        except PublishError as error:
-            self._count(error)
-            raise
+        connection: Connection
 
         def ended(slot: PublishSlot, keep: object = keep) -> None:
             self._backlog.leave(len(slot.data))
@@ -154,8 +141,24 @@ class Publication:
                 self._outlets.prove(connection)
 
         slot = PublishSlot(data, None, future, messages=messages, on_end=ended)
-        connection.exchange.submit(slot, max(0.0, deadline - self._now()))
-        return future
+        try:
+            if not self._backlog.enter(len(data), deadline):
+                raise NotSent(
+                    f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
+                    f" and no room was made within {timeout:g} s"
+                )
+            while True:
+                try:
+                    connection = self._outlets.pick(deadline, timeout, [])
+                except BaseException:
+                    self._backlog.leave(len(data))
+                    raise
+                if connection.exchange.submit(slot, max(0.0, deadline - self._now())):
+                    return future
+                self._outlets.pass_over(connection)
+        except PublishError as error:
+            self._count(error)
+            raise
 
     def _give_up(self, connection: Connection, slot: PublishSlot, timeout: float) -> None:
         """The time is over. Raises, unless the outcome came at the last moment."""
