@@ -194,7 +194,7 @@ class Discovery(Generic[Found]):
     def remove(self, url: str) -> None:
         """Ask this one no more: its thread ends, and what it listed counts no longer.
 
-        A query under way ends by its own timeout; ``join()`` waits for that, not this call.
+        A query under way is cut; ``join()`` waits for that, not this call.
         """
         with self._lock:
             poll = self._polls.pop(url, None)
@@ -207,7 +207,7 @@ class Discovery(Generic[Found]):
         return bool(self._polls)
 
     def stop(self) -> None:
-        """Wake all poll threads, which then end; a query under way ends by its own timeout."""
+        """Wake all poll threads, which then end; a query under way is cut."""
         with self._lock:
             self._stopped = True
         self.let_go()
@@ -269,7 +269,9 @@ class Discovery(Generic[Found]):
         try:
             answer = self._lookup(poll)
         except NSQError as error:
-            self._failed(poll, error)
+            # Behind the end it was cut, which is no news.
+            if not poll.stopped.is_set():
+                self._failed(poll, error)
         except Exception as error:
             # A poll thread that dies ends discovery for good.
             log.exception("lookup of %s at %s failed", self._question.what, poll.client.url)
@@ -335,3 +337,4 @@ class _Poll:
     def end(self) -> None:
         self.stopped.set()
         self.due.set()
+        self.client.cut()

@@ -148,7 +148,11 @@ def connect(
                 text = f"the dial of {address} was cut short"
                 raise OSError(errno.ECANCELED, text) from error
             failures.append((name_of(family, where), error))
-    raise _failure(address, timeout, failures)
+    try:
+        raise _failure(address, timeout, failures)
+    finally:
+        # Each refers to this frame, which refers to them and to the callers' frames.
+        failures.clear()
 
 
 def connect_unix(path: str, timeout: float | None) -> socket.socket:

@@ -83,8 +83,9 @@ class _Pipe:
                 if not data:
                     # The other direction goes on: half closed connections are legal.
                     if link.wait_for_the_other(self):
-                        self._target.shutdown(socket.SHUT_WR)
+                        # Before it: who looks for what came behind may excuse nothing.
                         link.ended_at[self._direction] = time.monotonic()
+                        self._target.shutdown(socket.SHUT_WR)
                     return
                 self._pass(data)
         except (ConnectionResetError, BrokenPipeError, TimeoutError):
