@@ -199,7 +199,7 @@ class Discovery(Generic[Found]):
     def remove(self, url: str) -> None:
         """Ask this one no more: its thread ends, and what it listed counts no longer.
 
-        A query under way ends by its own timeout; ``join()`` waits for that, not this call.
+        A query under way is cut; ``join()`` waits for that, not this call.
         """
         with self._lock:
             poll = self._polls.pop(url, None)
@@ -212,7 +212,7 @@ class Discovery(Generic[Found]):
         return bool(self._polls)
 
     def stop(self) -> None:
-        """Wake all poll threads, which then end; a query under way ends by its own timeout."""
+        """Wake all poll threads, which then end; a query under way is cut."""
         with self._lock:
             self._stopped = True
         self.let_go()
@@ -278,7 +278,9 @@ class Discovery(Generic[Found]):
         try:
             answer = self._lookup(poll)
         except NSQError as error:
-            self._failed(poll, error)
+            # Behind the end it was cut, which is no news.
+            if not poll.stopped.is_set():
+                self._failed(poll, error)
         except Exception as error:  # noqa: BLE001 - a poll thread that dies ends discovery for good
             self._failed(poll, error)
         else:
@@ -361,3 +363,4 @@ class _Poll:
     def end(self) -> None:
         self.stopped.set()
         self.due.set()
+        self.client.cut()

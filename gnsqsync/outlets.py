@@ -260,7 +260,7 @@ class Outlets:
         ``on_lost`` comes only when callbacks of futures have returned.
         """
         with self._lock:
-            if connection.closed:
+            if connection.closed or connection.outbox.has_ended:
                 self._forget(connection)
 
     @property

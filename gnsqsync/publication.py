@@ -151,17 +151,7 @@ class Publication:
         future: Future[None] = Future()
         started = self._now()
         deadline = started + timeout
-        try:
-            if not self._backlog.enter(len(data), started):
-                self._wait_for_room(len(data), started, timeout)
-            try:
-                connection = self._outlets.pick(deadline, timeout, [])
-            except BaseException:
-                self._backlog.leave(len(data))
-                raise
-        except PublishError as error:
-            self._count(error)
-            raise
+        connection: Connection
 
         def ended(slot: PublishSlot, keep: object = keep) -> None:
             self._backlog.leave(len(slot.data))
@@ -170,8 +160,21 @@ class Publication:
             self._prove(connection, slot)
 
         slot = PublishSlot(data, None, future, messages=messages, on_end=ended)
-        connection.exchange.submit(slot, max(0.0, deadline - self._now()))
-        return future
+        try:
+            if not self._backlog.enter(len(data), started):
+                self._wait_for_room(len(data), started, timeout)
+            while True:
+                try:
+                    connection = self._outlets.pick(deadline, timeout, [])
+                except BaseException:
+                    self._backlog.leave(len(data))
+                    raise
+                if connection.exchange.submit(slot, max(0.0, deadline - self._now())):
+                    return future
+                self._outlets.pass_over(connection)
+        except PublishError as error:
+            self._count(error)
+            raise
 
     def _wait_for_room(self, size: int, started: float, timeout: float) -> None:
         """Until there is room for a publish of ``size`` bytes; NotSent when there is none in time.

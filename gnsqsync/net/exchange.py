@@ -123,11 +123,15 @@ class Exchange:
         else:
             self._follow(slot, started, deadline)
 
-    def submit(self, slot: PublishSlot, wait: float) -> None:
-        """Send it; its outcome comes from the reading thread."""
-        self._outbox.submit(slot, wait)
+    def submit(self, slot: PublishSlot, wait: float) -> bool:
+        """Send it; its outcome comes from the reading thread.
+
+        False when it was not sent and has no outcome, because the connection has ended.
+        """
+        taken = self._outbox.submit(slot, wait)
         if self._lent:
             self.recall()
+        return taken
 
     def wait_aside(self, slot: PublishSlot, seconds: float) -> bool:
         """Whether there is an outcome within ``seconds``, while the reading thread reads."""

@@ -9,6 +9,7 @@ import http.client
 import io
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -16,10 +17,19 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.poolmanager import pool_classes_by_scheme
 
 from gnsqsync.errors import ProtocolError
+from gnsqsync.runtime.call import Call
 
-__all__ = ["SLOWEST_ANSWER", "LimitedAdapter", "LimitedConnection", "watch_redirects"]
+__all__ = [
+    "SLOWEST_ANSWER",
+    "LimitedAdapter",
+    "LimitedConnection",
+    "watch_redirects",
+    "watch_session",
+]
 
 # A whole answer may take this many read time-outs: each byte restarts the time-out of the socket,
 # and a server that sends one byte a second must not hold a poll thread for ever.
@@ -27,18 +37,20 @@ SLOWEST_ANSWER = 10
 
 
 class _Dated(io.RawIOBase):
-    """A socket's file that gives nothing more behind a deadline; each read has its own time-out."""
+    """A socket's file that gives nothing more behind the deadline of its call."""
 
-    def __init__(self, raw: Any, deadline: float) -> None:
+    def __init__(self, raw: Any, sock: Any, call: Call) -> None:
         self._raw = raw
-        self._deadline = deadline
+        self._sock = sock
+        # Of each read.
+        self._timeout = sock.gettimeout()
+        self._call = call
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> Any:
-        if time.monotonic() > self._deadline:
-            raise TimeoutError("the answer does not end")
+        self._sock.settimeout(self._call.left(self._timeout))
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -48,23 +60,65 @@ class _Dated(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
+    def __init__(self, call: Call, sock: Any, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        timeout = sock.gettimeout()
-        if timeout is not None:
-            fp: Any = self.fp
-            raw = _Dated(fp.detach(), time.monotonic() + SLOWEST_ANSWER * timeout)
-            self.fp = io.BufferedReader(raw)
+        fp: Any = self.fp
+        self.fp = io.BufferedReader(_Dated(fp.detach(), sock, call))
 
 
-class LimitedConnection(HTTPConnection):
-    """Status line, headers and body together take SLOWEST_ANSWER read time-outs at most."""
+class _Watched:
+    """Beside a connection of urllib3: its socket is that of a Call, and so is its time."""
 
-    response_class = _Response
+    sock: Any
+    response_class: Any
+
+    def __init__(self, *args: Any, call: Call, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.call = call
+        self.response_class = partial(_Response, call)
+
+    def _new_conn(self) -> Any:
+        sock = super()._new_conn()  # type: ignore[misc]
+        self.call.hold(sock)
+        return sock
+
+    def request(self, *args: Any, **options: Any) -> None:
+        if self.sock is not None:
+            self.call.hold(self.sock)
+        super().request(*args, **options)  # type: ignore[misc]
 
 
-class _LimitedHTTPSConnection(HTTPSConnection):
-    response_class = _Response
+class _Dialled(_Watched):
+    """Dials by itself, so that the dial can be cut, too."""
+
+    _dns_host: str
+    port: Any
+    timeout: Any
+
+    def _new_conn(self) -> Any:
+        connection: Any = self
+        try:
+            return self.call.connect(self._dns_host, self.port, self.timeout)
+        except TimeoutError as error:
+            raise ConnectTimeoutError(connection, str(error)) from error
+        except OSError as error:
+            raise NewConnectionError(connection, str(error)) from error
+
+
+class LimitedConnection(_Dialled, HTTPConnection):
+    """Dial, status line, headers and body together end at the deadline of ``call``, or its cut."""
+
+
+class _LimitedHTTPSConnection(_Dialled, HTTPSConnection):
+    pass
+
+
+class _WatchedConnection(_Watched, HTTPConnection):
+    pass
+
+
+class _WatchedHTTPSConnection(_Watched, HTTPSConnection):
+    pass
 
 
 class _Pool(HTTPConnectionPool):
@@ -75,20 +129,43 @@ class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _LimitedHTTPSConnection
 
 
-_POOLS = {"http": _Pool, "https": _HTTPSPool}
+class _WatchedPool(HTTPConnectionPool):
+    ConnectionCls = _WatchedConnection
+
+
+class _WatchedHTTPSPool(HTTPSConnectionPool):
+    ConnectionCls = _WatchedHTTPSConnection
 
 
 class LimitedAdapter(HTTPAdapter):
-    """Sends over such connections, through a proxy, too."""
+    """Sends over such connections, through a proxy, too. ``call``: that of its session."""
+
+    def __init__(self, call: Call) -> None:
+        self._pools = {"http": partial(_Pool, call=call), "https": partial(_HTTPSPool, call=call)}
+        super().__init__()
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, **options)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
+        self.poolmanager.pool_classes_by_scheme = self._pools
 
     def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(*args, **options)
-        manager.pool_classes_by_scheme = _POOLS
+        manager.pool_classes_by_scheme = self._pools
         return manager
+
+
+def watch_session(session: requests.Session, call: Call) -> None:
+    """Have a user's session, which serves one call at a time, keep to ``call`` as far as it can.
+
+    That is where its adapters use urllib3's own pools, and no proxy.
+    """
+    for adapter in session.adapters.values():
+        manager: Any = getattr(adapter, "poolmanager", None)
+        if getattr(manager, "pool_classes_by_scheme", None) is pool_classes_by_scheme:
+            manager.pool_classes_by_scheme = {
+                "http": partial(_WatchedPool, call=call),
+                "https": partial(_WatchedHTTPSPool, call=call),
+            }
 
 
 def watch_redirects(deadline: float, shown: str) -> Callable[..., None]:

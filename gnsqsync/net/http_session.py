@@ -9,6 +9,9 @@ import requests
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.net.http import LookupdHTTP
+from gnsqsync.net.http_limits import watch_session
+from gnsqsync.net.http_transport import Line
+from gnsqsync.runtime.call import Call
 
 __all__ = ["SessionLookupd", "with_new_session"]
 
@@ -32,6 +35,11 @@ class SessionLookupd(LookupdHTTP):
     def __init__(self, url: str, session: requests.Session, **options: Any) -> None:
         super().__init__(url, session=session, **options)
         self._made = session
+        self._call = Call()
+        watch_session(session, self._call)
+
+    def _take_line(self) -> Line:
+        return Line(self._made, self._call)
 
     def close(self) -> None:
         super().close()

@@ -30,12 +30,13 @@ from gnsqsync.net.http_answers import http_error, payload
 from gnsqsync.net.http_limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
 from gnsqsync.net.http_unix import UnixAdapter
 from gnsqsync.runtime import choose
+from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import LONGEST
 
 if TYPE_CHECKING:
     from gnsqsync.runtime.base import Runtime
 
-__all__ = ["HTTPClient"]
+__all__ = ["HTTPClient", "Line"]
 
 ACCEPT = "application/vnd.nsq; version=1.0"
 
@@ -54,6 +55,13 @@ class _Answer(NamedTuple):
     content_type: str
     content: bytes
     url: str
+
+
+class Line(NamedTuple):
+    """A session, and the call that its connections belong to."""
+
+    session: requests.Session
+    call: Call
 
 
 class _Failure(NamedTuple):
@@ -116,7 +124,10 @@ class HTTPClient:
         self._pid = os.getpid()
         self._closed = False
         # Sessions that no call uses now. list.pop and list.append are atomic, so no lock.
-        self._idle: list[requests.Session] = []
+        self._idle: list[Line] = []
+        # Calls under way. set.add and set.discard are atomic, too.
+        self._calls: set[Call] = set()
+        self._is_cut = False
 
     @property
     def url(self) -> str:
@@ -127,7 +138,17 @@ class HTTPClient:
         """Close the idle connections; calls under way finish. Later calls raise ClosedError."""
         self._closed = True
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop().session.close()
+
+    def cut(self) -> None:
+        """End the calls under way: they raise ClosedError soon, and later ones at once.
+
+        From any task; takes no lock and never waits. ``close()`` is still to be called. Calls
+        over a ``session`` that was given end by their time-outs.
+        """
+        self._closed = self._is_cut = True
+        for call in list(self._calls):
+            call.cut()
 
     def __enter__(self: Self) -> Self:
         return self
@@ -178,6 +199,9 @@ class HTTPClient:
         answer: _Answer | _Failure = run(
             self._exchange, method, path, params or {}, body, timeout or self._timeout
         )
+        if self._is_cut:
+            # Whatever it came to: the end of a cut connection may look like that of an answer.
+            raise ClosedError(f"{self!r} was closed")
         # Here and not where the response is: the error's traceback would keep its socket open.
         if isinstance(answer, _Failure):
             raise answer.error from answer.cause
@@ -190,8 +214,12 @@ class HTTPClient:
     ) -> _Answer | _Failure:
         url, shown = self._join(path, params)
         outer = sys.exc_info()[1]
-        session = self._take_session()
+        session, call = line = self._take_line()
         deadline = time.monotonic() + timeout * SLOWEST_ANSWER
+        call.begin(deadline)
+        self._calls.add(call)
+        if self._is_cut:
+            call.cut()
         try:
             response = session.request(
                 method,
@@ -223,11 +251,13 @@ class HTTPClient:
             text = f"{method} {shown}: the answer makes no sense: {error!s:.80}"
             return _Failure(ProtocolError(text), _first(error, outer))
         finally:
-            self._give_back(session)
+            self._calls.discard(call)
+            call.end()
+            self._give_back(line)
 
-    def _take_session(self) -> requests.Session:
+    def _take_line(self) -> Line:
         if self._session is not None:
-            return self._session
+            return Line(self._session, Call())
         if self._pid != os.getpid():
             # The parent's connections: dropped, not closed, so that no TLS goodbye is sent.
             self._pid = os.getpid()
@@ -235,23 +265,23 @@ class HTTPClient:
         try:
             return self._idle.pop()
         except IndexError:
-            session = requests.Session()
+            session, call = line = Line(requests.Session(), Call())
         if self._socket_path:
-            session.mount("http://", UnixAdapter(self._socket_path))
+            session.mount("http://", UnixAdapter(self._socket_path, call))
         else:
-            session.mount("http://", LimitedAdapter())
-            session.mount("https://", LimitedAdapter())
+            session.mount("http://", LimitedAdapter(call))
+            session.mount("https://", LimitedAdapter(call))
         # There is no proxy on the way to a unix socket.
         session.trust_env = self._trust_env and not self._socket_path
         session.verify = self._verify
         session.cert = self._cert
         session.max_redirects = _MOST_REDIRECTS
-        return session
+        return line
 
-    def _give_back(self, session: requests.Session) -> None:
-        if session is self._session:
+    def _give_back(self, line: Line) -> None:
+        if line.session is self._session:
             return
-        self._idle.append(session)
+        self._idle.append(line)
         if self._closed:
             self.close()
 

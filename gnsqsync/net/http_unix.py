@@ -9,6 +9,7 @@ from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ConnectTimeoutError
 
 from gnsqsync.net.http_limits import LimitedConnection
+from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import connect_unix
 
 __all__ = ["UnixAdapter"]
@@ -17,9 +18,9 @@ __all__ = ["UnixAdapter"]
 class UnixAdapter(HTTPAdapter):
     """Sends every request to the server that listens at ``path``, whatever host the URL has."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, call: Call) -> None:
         super().__init__()
-        self._pool = _Pool("localhost", unix_path=path)
+        self._pool = _Pool("localhost", unix_path=path, call=call)
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> HTTPConnectionPool:
         return self._pool
@@ -41,6 +42,7 @@ class _Connection(LimitedConnection):
     def connect(self) -> None:
         try:
             self.sock = connect_unix(self._unix_path, self.timeout)
+            self.call.hold(self.sock)
         except TimeoutError as error:
             raise ConnectTimeoutError(self, str(error)) from error
 

@@ -6,6 +6,7 @@ that come back, only the order of publishes, which is the order of their answers
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,9 @@ __all__ = ["Outbox", "PublishSlot"]
 # For so long (seconds) the right to write is held without a send by somebody who was killed
 # between two instructions. Nothing else takes that long: only an encoder works in between.
 _HELD_SECONDS = 5.0
+# How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
+# system call of about 4 us, a tenth of a publish: so it is at most a fiftieth of the time.
+_ASK_SECONDS = 0.0002
 
 
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
@@ -125,6 +129,8 @@ class Outbox:
         # the command that caused it.
         self.peer_stopped = False
         self._stream = stream
+        self._peer_has_ended = stream.peer_has_ended
+        self._asked_at = -math.inf
         self._runtime = runtime
         self._now = runtime.now
         self._level = level
@@ -144,9 +150,14 @@ class Outbox:
         self.is_closed = False
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing leaves any more."""
+        return self.is_closed or self.broken is not None
+
+    @property
     def is_stuck(self) -> bool:
         """Whether what is queued does not leave now: the kernel is full, or the end has come."""
-        return self._unsent is not None or self.is_closed or self.broken is not None
+        return self._unsent is not None or self.has_ended
 
     @property
     def has_unsent(self) -> bool:
@@ -225,16 +236,31 @@ class Outbox:
     def _broken_by(self, error: BaseException) -> bool:
         """Keep what ended a send for the reading thread: False, or raised if no Exception."""
         if not isinstance(error, Exception):
-            # A killed greenlet or an interrupt may have torn a command in two.
+            # A killed greenlet or an interrupt may have torn a command in two, and nobody knows
+            # whether the kernel has a batch that it was just given.
+            if self._unsent is None:
+                self._batch = ()
             self.broken = ConnectionLost(f"a send was ended by {error!r}")
             self._stream.shutdown()
             raise error
         self.broken = error
+        if self._unsent is None:
+            self._put_back()
         # Otherwise nsqd is gone, and the reading thread will see that behind what nsqd sent
         # before: perhaps the error that says why.
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._stream.shutdown()
         return False
+
+    def _put_back(self) -> None:
+        """No byte of the batch has left: it was not sent, also where a layer has encoded it."""
+        for slot in reversed(self._batch):
+            try:
+                self.pending.remove(slot)
+            except ValueError:
+                continue  # answered by who cannot have read it
+            self.slots.appendleft(slot)
+        self._batch = ()
 
     def finish(self, wait: float) -> None:
         """Write what waits before a close, for which another thread's write must end first."""
@@ -299,6 +325,8 @@ class Outbox:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
         self.sends += 1
+        if self._batch:
+            self._check_end()
         sent = self._stream.send_some(data)
         if sent == len(data):
             self._batch = ()
@@ -311,6 +339,8 @@ class Outbox:
         """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
         deadline = self._now() + wait
         while self._unsent is not None:
+            if self._batch:
+                self._check_end()
             sent = self._stream.send_some(self._unsent)
             if sent:
                 self._stalled_since = self._now()
@@ -328,12 +358,25 @@ class Outbox:
         self._batch = ()
         return True
 
-    def submit(self, slot: PublishSlot, wait: float) -> None:
-        """Queue a publish and write it. Its outcome arrives in the slot."""
+    def _check_end(self) -> None:
+        """In front of the bytes of publishes: BrokenPipeError when nsqd's EOF is here.
+
+        The kernel takes them behind that, too, and then nobody knows whether nsqd has read them.
+        """
+        now = self._now()
+        if now - self._asked_at > _ASK_SECONDS:
+            self._asked_at = now
+            if self._peer_has_ended():
+                raise BrokenPipeError("nsqd has ended the connection")
+
+    def submit(self, slot: PublishSlot, wait: float) -> bool:
+        """Queue a publish and write it; its outcome arrives in the slot.
+
+        False when it was not sent and has no outcome, because the connection has ended.
+        """
         self.slots.append(slot)
         self.flush(wait)
-        if self.is_closed:
-            self.fail_unsent(slot)
+        return not (self.has_ended and self.take_back(slot))
 
     def fail_unsent(self, slot: PublishSlot) -> None:
         """On a closed connection: the end of a publish that came too late for ``close``."""
@@ -421,9 +464,9 @@ class Outbox:
         nsqd stores a message only when it has read all of it, so these were not sent. Behind a
         compressor or TLS the border is not known, and none is claimed.
         """
-        if not self._batch or not self._stream.is_clear:
+        if self._unsent is None or not self._stream.is_clear:
             return set()
-        left = len(self._unsent) if self._unsent is not None else self._batch_bytes()
+        left = len(self._unsent)
         torn = set()
         for slot in reversed(self._batch):
             if left <= 0:
@@ -431,9 +474,6 @@ class Outbox:
             torn.add(slot)
             left -= len(slot.data)
         return torn
-
-    def _batch_bytes(self) -> int:
-        return sum(len(slot.data) for slot in self._batch)
 
     def abandon(self) -> None:
         """In a forked child: the lists belong to the parent's publishers; only close."""

@@ -36,6 +36,8 @@ class Stream:
         self.receive = sock.receive
         # What the kernel takes now of already encoded bytes; 0 when its buffer is full.
         self.send_some = sock.send
+        # Whether nsqd's EOF is here, read or not, or who reads has met one that a layer says.
+        self.peer_has_ended = sock.peer_has_ended
 
     @property
     def tls(self) -> TlsLayer | None:
@@ -45,6 +47,7 @@ class Stream:
         """Put a layer on top of those that are there."""
         self._layers.append(layer)
         self.is_clear = False
+        self.peer_has_ended = self._peer_or_layer_has_ended
         if isinstance(layer, TlsLayer):
             self._tls = layer
 
@@ -104,6 +107,9 @@ class Stream:
         for layer in reversed(self._layers):
             data = layer.encode(data)
         return data
+
+    def _peer_or_layer_has_ended(self) -> bool:
+        return self._sock.peer_has_ended() or any(layer.eof for layer in self._layers)
 
     def wait_writable(self, timeout: float) -> bool:
         return self._sock.wait_writable(timeout)

@@ -127,6 +127,13 @@ class Socket(Protocol):
     def set_read_timeout(self, seconds: float | None) -> None:
         """How long ``recv()`` waits, from its next call on. None is for ever."""
 
+    def peer_has_ended(self) -> bool:
+        """Whether the peer's EOF has arrived, whatever is unread before it. Never switches.
+
+        Where the kernel does not tell it is False. A unix socket needs no such question: once the
+        peer has ended it, ``send()`` takes nothing.
+        """
+
     def end_sending(self) -> None:
         """Send EOF behind what was sent; receiving goes on. Never raises."""
 

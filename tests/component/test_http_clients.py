@@ -696,7 +696,7 @@ def test_a_failed_call_leaves_nothing_for_the_garbage_collector() -> None:
             # A log or an observer may keep the error.
             with pytest.raises(ConnectionLost, match="refused") as caught:
                 lookupd.ping()
-            manager: Any = lookupd._idle[0].get_adapter("http://").poolmanager
+            manager: Any = lookupd._idle[0].session.get_adapter("http://").poolmanager
             pool = weakref.ref(manager.pools[next(iter(manager.pools.keys()))])
             del manager
         assert pool() is None

@@ -26,7 +26,7 @@ class Kernel:
         self.is_clear = True
         self.taken = b""
         self.segments: list[bytes] = []
-        self.is_shut = self.is_closed = False
+        self.is_shut = self.is_closed = self.has_eof = False
         self.time = 100.0
         self.on_send: Any = None
         self.on_wait: Any = None
@@ -45,6 +45,9 @@ class Kernel:
         if took:
             self.segments.append(took)
         return len(took)
+
+    def peer_has_ended(self) -> bool:
+        return self.has_eof
 
     def wait_writable(self, timeout: float) -> bool:
         self.time += timeout
@@ -97,10 +100,13 @@ def outcomes_of_a_cut(room: int, answered: int, *, together: bool, clear: bool =
     slots = [slot(FIRST), slot(SECOND), slot(THIRD)]
     if together:
         outbox.slots.extend(slots[:2])
-        outbox.submit(slots[2], 1.0)
+        begin_with = 2
     else:
-        for each in slots:
-            outbox.submit(each, 1.0)
+        begin_with = 0
+    for each in slots[begin_with:]:
+        if not outbox.submit(each, 1.0):
+            # Its publisher has it back, and tries elsewhere.
+            each.fail(NotSent("taken back"))
     for _ in range(answered):
         outbox.pending.popleft().succeed()
     outbox.close("reset")
@@ -133,6 +139,103 @@ def test_behind_a_layer_no_border_is_claimed() -> None:
         assert cut == ["OutcomeUnknown"] * 3, room
 
 
+@pytest.mark.parametrize("clear", [True, False], ids=["clear", "behind a layer"])
+@pytest.mark.parametrize("breaks", [True, False], ids=["the kernel says it", "it is asked"])
+def test_behind_the_end_nothing_is_written_and_nothing_in_doubt(clear: bool, breaks: bool) -> None:
+    kernel = Kernel()
+    kernel.is_clear = clear
+    outbox = outbox_on(kernel)
+    early, late, later = slot(FIRST), slot(SECOND), slot(THIRD)
+    assert outbox.submit(early, 0.0)
+    taken = kernel.taken
+    kernel.time += 0.001
+    if breaks:
+        kernel.room, kernel.breaks = 0, True
+    else:
+        kernel.has_eof = True
+    assert not outbox.send(late)
+    # It waits where its publisher can take it back.
+    assert list(outbox.pending) == [early]
+    assert list(outbox.slots) == [late]
+    assert not outbox.submit(later, 0.0)
+    outbox.close("ended")
+    assert outcome(early) == "OutcomeUnknown"
+    assert outcome(late) == "NotSent"
+    assert not later.done
+    assert kernel.taken == taken
+
+
+def test_the_kernel_is_asked_for_the_end_now_and_then_only() -> None:
+    """It is a system call: what it said holds for 0.2 ms."""
+    kernel = Kernel()
+    outbox = outbox_on(kernel)
+    asked = []
+    outbox._peer_has_ended = lambda: bool(asked.append(kernel.time))
+    for _ in range(10):
+        outbox.send(slot(FIRST))
+        kernel.time += 0.0001
+    assert len(asked) <= 5
+    kernel.time += 0.0002
+    outbox.send(slot(FIRST))
+    assert asked[-1] == kernel.time
+
+
+def test_the_rest_of_what_was_begun_is_not_written_behind_the_end() -> None:
+    kernel = Kernel(len(FIRST) + 1)
+    outbox = outbox_on(kernel)
+    whole, torn, late = slot(FIRST), slot(SECOND), slot(THIRD)
+    outbox.slots.extend([whole, torn, late])
+    outbox.flush()
+    kernel.has_eof, kernel.room = True, 100
+    kernel.time += 0.001
+    outbox.flush(1.0)
+    assert kernel.taken == (FIRST + SECOND)[: len(FIRST) + 1]
+    outbox.close("ended")
+    assert [outcome(each) for each in (whole, torn, late)] == [
+        "OutcomeUnknown",
+        "NotSent",
+        "NotSent",
+    ]
+
+
+def test_what_a_liar_answered_before_it_was_sent_is_answered() -> None:
+    kernel = Kernel()
+    kernel.has_eof = True
+    outbox = outbox_on(kernel)
+    first, second = slot(FIRST), slot(SECOND)
+
+    def lie() -> bool:
+        outbox.pending.popleft().succeed()
+        return True
+
+    outbox._peer_has_ended = lie
+    outbox.slots.extend([first, second])
+    outbox.flush()
+    assert outcome(first) == "OK"
+    assert list(outbox.slots) == [second]
+    assert not outbox.pending
+
+
+def test_who_is_killed_while_it_gives_a_batch_to_the_kernel_leaves_it_in_doubt() -> None:
+    """Whether the kernel had it before the exception came is not known."""
+
+    class Killed(BaseException):
+        """As KeyboardInterrupt."""
+
+    def kill() -> None:
+        raise Killed
+
+    kernel = Kernel()
+    kernel.on_send = kill
+    outbox = outbox_on(kernel)
+    own, other = slot(FIRST), slot(SECOND)
+    outbox.slots.append(other)
+    with pytest.raises(Killed):
+        outbox.send(own)
+    outbox.close("killed")
+    assert [outcome(own), outcome(other)] == ["OutcomeUnknown"] * 2
+
+
 def test_after_a_fatal_error_nothing_behind_it_was_read() -> None:
     kernel = Kernel()
     outbox = outbox_on(kernel)
@@ -149,7 +252,10 @@ def test_a_publish_on_a_closed_connection() -> None:
     outbox = outbox_on(Kernel())
     outbox.close("gone")
     late = slot(FIRST)
-    outbox.submit(late, 1.0)
+    assert not outbox.submit(late, 1.0)
+    assert not late.done
+    outbox.slots.append(late)
+    outbox.fail_unsent(late)
     assert outcome(late) == "NotSent"
     assert not outbox.slots
 

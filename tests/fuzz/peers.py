@@ -149,6 +149,9 @@ class _Socket:
     def set_read_timeout(self, seconds: float | None) -> None:
         promise(seconds is None or seconds > 0, "a time-out that is none")
 
+    def peer_has_ended(self) -> bool:
+        return False
+
     def end_sending(self) -> None:
         pass
 

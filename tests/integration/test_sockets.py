@@ -88,6 +88,19 @@ def test_a_unix_socket_that_comes_back(
     world.eventually(lambda: b"again" in [message.body for message in got], 30)
 
 
+def test_a_clean_restart_on_a_unix_socket_puts_nothing_in_doubt(
+    client: Client, unix_nsqd: UnixServer, world: World, topic: str
+) -> None:
+    """Behind the end the kernel takes nothing. On greenlets nobody has read the end by then."""
+    writer = client.keep(Writer(f"unix://{unix_nsqd.path}", runtime=world.runtime))
+    for _ in range(3):
+        for number in range(3):
+            writer.publish(topic, f"{number}")
+        unix_nsqd.restart()
+        writer.publish(topic, "behind", timeout=30)
+    assert writer.stats().outcome_unknown == 0
+
+
 def test_the_http_api_on_a_unix_socket(
     client: Client, unix_nsqd: UnixServer, world: World, topic: str
 ) -> None:

@@ -375,6 +375,7 @@ class CountingSocket:
         self.wait_writable = inner.wait_writable
         self.set_read_timeout = inner.set_read_timeout
         self.shutdown = inner.shutdown
+        self.peer_has_ended = inner.peer_has_ended
         self.end_sending = inner.end_sending
         self.close = inner.close
         self.abandon = inner.abandon

@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -82,6 +83,8 @@ class _Pipe:
                 if not data:
                     # The other direction goes on: half closed connections are legal.
                     if link.wait_for_the_other(self):
+                        # Before it: who looks for what came behind may excuse nothing.
+                        link.ended_at[self._direction] = time.monotonic()
                         self._target.shutdown(socket.SHUT_WR)
                     return
                 self._pass(data)
@@ -146,6 +149,9 @@ class Link:
         self, proxy: FaultProxy, client: socket.socket, server: socket.socket, told: Told
     ) -> None:
         self.ended = False
+        # When the end of a direction was passed on, by time.monotonic(), while the other one ran.
+        self.ended_at: dict[str, float] = {}
+        self.client: Address = client.getpeername()
         self._proxy = proxy
         self._told = told
         self._sockets = (client, server)
@@ -182,6 +188,10 @@ class Link:
             self._reset = reset
             os.write(self._waker, b"x")
         self._stalled_until.set()
+
+    def end_sending(self) -> None:
+        """The client sees the end of the stream; what it sends still passes. From any thread."""
+        self._sockets[0].shutdown(socket.SHUT_WR)
 
     def tell(self, trouble: Trouble) -> None:
         self._told(trouble)
@@ -251,6 +261,8 @@ class FaultProxy:
         self.address: Address = ("127.0.0.1", 0)
         self.accepted = 0
         self._seed = seed
+        # Of all links so far, by the address of the client's end.
+        self.ended_at: dict[Address, dict[str, float]] = {}
         self._told: Told = told if told is not None else lambda trouble: None
         self._lock = threading.Lock()
         self._links: list[Link] = []
@@ -356,6 +368,7 @@ class FaultProxy:
             for trouble in plan(random.Random(f"{self._seed}:{number}")):
                 link.order(trouble)
         with self._lock:
+            self.ended_at[link.client] = link.ended_at
             self._links.append(link)
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._threads += [pipe.thread for pipe in link.pipes.values()]
