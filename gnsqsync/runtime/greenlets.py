@@ -271,7 +271,7 @@ class _Socket(dial.Connected):
     def __init__(self, sock: Any, peer: str) -> None:
         super().__init__(sock, peer)
         self._ended = False
-        # Whether the last receive was full, so that there is more.
+        # Whether the last receive was large, so that there is probably more.
         self._more = False
 
     def recv(self, size: int) -> bytes:
@@ -290,7 +290,7 @@ class _Socket(dial.Connected):
             if self._ended:
                 return b""
             raise
-        self._more = len(data) == size
+        self._more = len(data) > size // 4
         return data
 
     def receive(self, chunks: deque[bytes], size: int) -> None:

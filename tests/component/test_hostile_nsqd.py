@@ -71,6 +71,9 @@ runtime = None if WORLD == "patched" else WORLD
 END = """
 began = memory("VmRSS")
 thing = make()
+deadline = time.monotonic() + 60
+while CLOSES and not Losses.reasons and time.monotonic() < deadline:
+    sleep(0.1)
 for _ in range(int(SECONDS * 10)):
     sleep(0.1)
 print(json.dumps([memory("VmHWM") - began, Losses.reasons]), flush=True)
@@ -79,12 +82,15 @@ os._exit(0)
 """
 
 
-def grown(world: World, nsqd: ScriptedNsqd, make: str, seconds: float = 3.0) -> tuple[int, Any]:
+def grown(
+    world: World, nsqd: ScriptedNsqd, make: str, seconds: float = 3.0, closes: bool = False
+) -> tuple[int, Any]:
     """What the client took in bytes, at most, and why it lost connections.
 
-    ``make``: an expression that makes it and has it connect.
+    ``make``: statements that make it and have it connect. ``closes``: wait for the first loss.
     """
-    begin = f"WORLD, SECONDS, ADDRESS = {world.name!r}, {seconds}, {address(nsqd)!r}"
+    begin = f"WORLD, SECONDS, CLOSES = {world.name!r}, {seconds}, {closes}"
+    begin += f"; ADDRESS = {address(nsqd)!r}"
     out = run_script(begin, CLIENT, f"def make():\n    {make}", END, timeout=90)
     memory, reasons = json.loads(out.splitlines()[-1])
     return memory, reasons
@@ -125,7 +131,7 @@ def test_an_nsqd_that_ignores_rdy_is_closed_at_a_ceiling(
     if handler == "None":
         make = make.replace("return reader", "lists = reader.batches(1, 0.1); return lists")
     with flood(endless(size)) as nsqd:
-        memory, reasons = grown(world, nsqd, make)
+        memory, reasons = grown(world, nsqd, make, closes=True)
         # Closed, and dialled again after pauses that grow: 0.5 s, 1 s, 2 s, each moved by chance.
         assert 1 <= len(reasons) <= len(nsqd.connections) <= 6
     assert all(reason.startswith("ProtocolError") for reason in reasons), reasons
