@@ -251,9 +251,10 @@ class RunningReader:
             log.info("%s stopped", self._setup.name, extra=self._setup.log_fields)
         else:
             log.warning(
-                "%s stopped with %s",
+                "%s stopped with %d messages unanswered and %d handlers at work",
                 self._setup.name,
-                self._result,
+                left,
+                running,
                 extra=self._setup.log_fields,
             )
         self._ended.set()

@@ -38,7 +38,8 @@ def lines(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[
 
 def test_a_failing_handler_shows_where_nobody_configured_logging() -> None:
     """Python's last resort prints warnings: of the failure, with its traceback."""
-    out = run_script("""
+    out = run_script(
+        """
         import io, sys
         sys.stderr = io.StringIO()
         from gnsqsync import Reader
@@ -58,7 +59,9 @@ def test_a_failing_handler_shows_where_nobody_configured_logging() -> None:
             reader.stop()
             reader.join(10)
         print(sys.stderr.getvalue())
-    """)
+    """,
+        shows_log=True,
+    )
     first, *traceback = out.splitlines()
     assert first.startswith("orders/shop: handler __main__.store failed on message ")
     assert first.endswith("; requeued, comes again in 90 s")

@@ -276,6 +276,7 @@ def test_a_reader_of_a_program_without_any_setup_is_heard(nsqd: Server) -> None:
             assert failed.wait(10)
         print(sys.stderr.getvalue())
         """,
+        shows_log=True,
     )
     assert "zero/shop: handler __main__.store failed on message" in out
     assert out.endswith("ValueError: the disk is full")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.conftest import url
 from tests.support.forking import Nsqd
-from tests.support.interpreter import ROOT
+from tests.support.interpreter import ROOT, SILENT
 from tests.support.scripts import WORLDS, prelude
 from tests.support.servers import Server
 
@@ -42,7 +42,7 @@ def end(python: str, *parts: str, status: int = 0, error: str = "") -> list[str]
     """Run a script to its end; the lines it printed. Nothing but ``error`` is on stderr."""
     source = "\n".join(textwrap.dedent(part) for part in parts)
     done = subprocess.run(
-        [python, "-W", "error", "-c", source],
+        [python, "-W", "error", "-c", f"{SILENT}\n{source}"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -13,11 +13,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def run_script(*parts: str, timeout: float = 60.0) -> str:
+# What the library logs is no error of the interpreter, and Python would print it to stderr.
+SILENT = "import logging; logging.getLogger('gnsqsync').addHandler(logging.NullHandler())"
+
+
+def run_script(*parts: str, timeout: float = 60.0, shows_log: bool = False) -> str:
     """What the script, ``parts`` one after the other, printed to stdout.
 
-    Warnings are errors. AssertionError when it fails or writes anything to stderr.
+    Warnings are errors. AssertionError when it fails or writes anything to stderr; with
+    ``shows_log`` that is also what Python shows of a log that nobody has configured.
     """
+    parts = parts if shows_log else (SILENT, *parts)
     source = "\n".join(textwrap.dedent(part) for part in parts)
     done = subprocess.run(
         [
