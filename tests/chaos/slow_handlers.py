@@ -198,7 +198,7 @@ def run(variants: Sequence[Variant], seconds: float) -> list[tuple[Variant, dict
         for _, server, client in running:
             client.kill()
             client.wait()
-            server.kill()
+            server.discard()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
