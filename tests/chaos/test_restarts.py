@@ -19,17 +19,17 @@ RESTARTS = {"stop": 8, "kill": 16, "reload": 7}
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
-    ("how", "world"),
-    [(how, world) for how in HOWS for world in WORLDS if (how, world) != ("reload", "gevent")],
+    ("how", "under"),
+    [(how, under) for how in HOWS for under in WORLDS if (how, under) != ("reload", "gevent")],
 )
-def test_restarts_use_up_no_message(how: str, world: str) -> None:
+def test_restarts_use_up_no_message(how: str, under: str) -> None:
     """One in ten is handled before a restart, and all others are delivered once more."""
     try:
         realnsq.find_or_build()
     except realnsq.Unavailable as error:
         missing(error)
     restarts = str(RESTARTS[how])
-    words = ["--how", how, "--world", world, "--in-flight", "40", "--restarts", restarts]
+    words = ["--how", how, "--world", under, "--in-flight", "40", "--restarts", restarts]
     finished = subprocess.run(
         [sys.executable, "-m", "tests.chaos.restarts", *words, "--messages", "40"],
         cwd=ROOT,
