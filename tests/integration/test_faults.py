@@ -21,7 +21,7 @@ def test_nsqd_killed_in_the_middle_of_a_run(
 ) -> None:
     # Without a memory queue the real nsqd writes each message before its OK.
     nsqd = site.own_nsqd("-mem-queue-size=0")
-    writer = client.writer(nsqd, publish_timeout=10)
+    writer = client.writer(nsqd, publish_timeout=10, outage="wait")
     outcome: dict[str, str] = {}
     handled: Counter[str] = Counter()
     stopped: list[bool] = []
