@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 from gnsqsync._version import __version__
 
 if TYPE_CHECKING:
-    from gnsqsync.config import ConnectionOptions
-    from gnsqsync.group import ReaderGroup
+    from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
     from gnsqsync.message import Message, Requeue
-    from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
     from gnsqsync.observer import Observer
+    from gnsqsync.options import ConnectionOptions
     from gnsqsync.reader import Reader
-    from gnsqsync.topic_group import TopicGroup
+    from gnsqsync.reader.group import ReaderGroup
+    from gnsqsync.reader.topic_group import TopicGroup
     from gnsqsync.writer import Writer
 
 _HOME = {
-    "ConnectionOptions": "gnsqsync.config",
-    "LookupdHTTP": "gnsqsync.net.http",
+    "ConnectionOptions": "gnsqsync.options",
+    "LookupdHTTP": "gnsqsync.http.clients",
     "Message": "gnsqsync.message",
-    "NsqdHTTP": "gnsqsync.net.http",
+    "NsqdHTTP": "gnsqsync.http.clients",
     "Observer": "gnsqsync.observer",
-    "Reader": "gnsqsync.reader",
-    "ReaderGroup": "gnsqsync.group",
+    "Reader": "gnsqsync.reader.reader",
+    "ReaderGroup": "gnsqsync.reader.group",
     "Requeue": "gnsqsync.message",
-    "TopicGroup": "gnsqsync.topic_group",
-    "Writer": "gnsqsync.writer",
+    "TopicGroup": "gnsqsync.reader.topic_group",
+    "Writer": "gnsqsync.writer.writer",
 }
 
 __all__ = [

@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from gnsqsync import telling
+from gnsqsync.runtime import troubles
 
 pytest_plugins = [
     "tests.support.leftovers",
@@ -28,4 +28,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def _nothing_told() -> None:
     """What one test has told of an address does not make the next one's log silent."""
-    telling._of.clear()
+    troubles._of.clear()

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from gnsqsync.output import replace_closed
+from gnsqsync.service.output import replace_closed
 
 __all__ = ["main"]
 

@@ -15,7 +15,7 @@ import click
 
 from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.output import send_nowhere
+from gnsqsync.service.output import send_nowhere
 
 # Name of a command -> its module, in which the click command has the same name (with _ for -), and
 # what the list of commands says of it: the list loads no module.

@@ -21,8 +21,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gnsqsync.log_output import Lines, make_readable
-from gnsqsync.output import told_when_full
+from gnsqsync.service.log_output import Lines, make_readable
+from gnsqsync.service.output import told_when_full
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Self = TypeVar("Self", bound="Scope")

@@ -22,16 +22,16 @@ from gnsqsync.cli.common import (
     nsqd_option,
     reader_addresses,
 )
-from gnsqsync.config import check_handler
 from gnsqsync.errors import ConfigError
-from gnsqsync.exposing import Exposed
-from gnsqsync.output import say
-from gnsqsync.programs import run_consumers
-from gnsqsync.settings import make_observer
+from gnsqsync.options import check_handler
+from gnsqsync.service.commands import run_consumers
+from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.output import say
+from gnsqsync.service.settings import make_observer
 
 if TYPE_CHECKING:
+    from gnsqsync.service.supervisor import Ending
     from gnsqsync.stats import ReaderStats
-    from gnsqsync.supervisor import Ending
 
 
 def import_module(name: str) -> ModuleType:

@@ -22,9 +22,9 @@ from gnsqsync.cli.common import (
     rate_text,
     size_text,
 )
-from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.output import CannotWrite, say
+from gnsqsync.options import check_topic
+from gnsqsync.service.output import CannotWrite, say
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
 # published at once and lines which stream in are published in batches.

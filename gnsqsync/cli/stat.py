@@ -15,9 +15,9 @@ from rich.text import Text
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, print_json, show_log
-from gnsqsync.config import check_channel, check_topic
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.output import told_when_full
+from gnsqsync.options import check_channel, check_topic
+from gnsqsync.service.output import told_when_full
 
 # The numbers of a channel: key in our JSON, attribute in nsqd's, heading in the table.
 CHANNEL_NUMBERS = (

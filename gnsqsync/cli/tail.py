@@ -20,7 +20,7 @@ from gnsqsync.cli.common import (
     nsqd_option,
     reader_addresses,
 )
-from gnsqsync.output import nowhere, send_nowhere
+from gnsqsync.service.output import nowhere, send_nowhere
 
 MAX_IN_FLIGHT = 200
 # Seconds without a message until a tail that counts says what it waits for.

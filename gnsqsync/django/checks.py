@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from gnsqsync.django.config import get_alias, problems
 from gnsqsync.django.handlers import all_handlers
 from gnsqsync.errors import ConfigError
-from gnsqsync.log_output import is_readable
+from gnsqsync.service.log_output import is_readable
 
 __all__ = ["check_handlers", "check_logging", "check_settings"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gnsqsync.log_output import readable_log
-from gnsqsync.output import CannotWrite, replace_closed
+from gnsqsync.service.log_output import readable_log
+from gnsqsync.service.output import CannotWrite, replace_closed
 
 __all__ = ["NSQCommand"]
 

@@ -15,11 +15,11 @@ from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
 from gnsqsync import Message, Reader
-from gnsqsync.config import check_handler
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
-from gnsqsync.exposing import Exposed
-from gnsqsync.settings import as_if_complete
+from gnsqsync.options import check_handler
+from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.settings import as_if_complete
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 

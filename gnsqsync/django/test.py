@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import memory_writer, replace_writer
-from gnsqsync.memory import CapturedMessage
+from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["CapturedMessage", "captured_messages"]
 

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from gnsqsync import Writer
 from gnsqsync.django.config import DEFAULT, aliases, get_alias
-from gnsqsync.memory import MemoryWriter
+from gnsqsync.writer.memory import MemoryWriter
 
 __all__ = [
     "all_writers",

@@ -16,7 +16,7 @@ from gnsqsync.embedded import flags
 from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions, OptionsError, StartError
 from gnsqsync.embedded.goflag import Exit
 from gnsqsync.embedded.golog import Log
-from gnsqsync.output import replace_closed
+from gnsqsync.service.output import replace_closed
 
 
 class Server(Protocol):

@@ -7,6 +7,6 @@ publish and by ``flask nsq consume``.
 from __future__ import annotations
 
 from gnsqsync.flask.extension import NSQ
-from gnsqsync.memory import CapturedMessage
+from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["NSQ", "CapturedMessage"]

@@ -11,13 +11,10 @@ import click
 from flask import Flask, current_app
 from flask.cli import AppGroup
 
-from gnsqsync.config import check_topic
 from gnsqsync.errors import NSQError
-from gnsqsync.exposing import Exposed
 from gnsqsync.flask.config import read_settings
-from gnsqsync.log_output import readable_log
-from gnsqsync.output import CannotWrite, replace_closed, say
-from gnsqsync.programs import (
+from gnsqsync.options import check_topic
+from gnsqsync.service.commands import (
     bodies_of,
     failure_of,
     publish_all,
@@ -25,6 +22,9 @@ from gnsqsync.programs import (
     table,
     topics_of,
 )
+from gnsqsync.service.log_output import readable_log
+from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.output import CannotWrite, replace_closed, say
 
 if TYPE_CHECKING:
     from gnsqsync.flask.extension import NSQ, Handler

@@ -13,7 +13,7 @@ from flask import Flask
 
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.settings import (
+from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
     did_you_mean,

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from flask import Flask, current_app
 
 from gnsqsync import Message, Reader, Writer
-from gnsqsync.config import check_handler
 from gnsqsync.errors import ConfigError
-from gnsqsync.exposing import Exposed
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, is_memory, read_settings
-from gnsqsync.memory import CapturedMessage, MemoryWriter
-from gnsqsync.settings import as_if_complete
+from gnsqsync.options import check_handler
+from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.settings import as_if_complete
+from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
 __all__ = ["NSQ", "Handler", "State"]
 

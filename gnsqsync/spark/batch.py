@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gnsqsync.log_output import make_readable
+from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out

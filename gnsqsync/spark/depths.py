@@ -20,7 +20,7 @@ from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
 
 if TYPE_CHECKING:
-    from gnsqsync.net.http import ChannelStats
+    from gnsqsync.http.clients import ChannelStats
 
 __all__ = ["Backlog", "Depths"]
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from gnsqsync.log_output import make_readable
+from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.depths import Backlog, Depths
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import (

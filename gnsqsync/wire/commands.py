@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gnsqsync.config import ConnectionOptions, check_channel, check_topic
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import ConnectionOptions, check_channel, check_topic
 
 __all__ = [
     "CLS",

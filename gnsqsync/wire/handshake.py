@@ -11,8 +11,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from gnsqsync.config import ConnectionOptions
 from gnsqsync.errors import NegotiationFailed, ProtocolError, server_error
+from gnsqsync.options import ConnectionOptions
 from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_ERROR, Reply
 

@@ -75,7 +75,7 @@ def _parts(stacks: str) -> Counter[str]:
 
 
 def _name(frame: str) -> str:
-    """``gnsqsync/net/stream.py: receive`` of py-spy's ``receive (gnsqsync/net/stream.py:80)``."""
+    """``gnsqsync/x/stream.py: receive`` of py-spy's ``receive (gnsqsync/x/stream.py:80)``."""
     found = _FRAME.match(frame)
     if found is None:
         return frame

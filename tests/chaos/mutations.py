@@ -15,15 +15,15 @@ __all__ = ["MUTATIONS", "apply"]
 
 def answer_to_the_wrong_publish() -> None:
     """nsqd's answer goes to the publish that was sent last, not to the one that waits longest."""
-    from gnsqsync.net.outbox import Outbox
+    from gnsqsync.connection.send_queue import SendQueue
 
-    original = Outbox.__init__
+    original = SendQueue.__init__
 
-    def swapped(self: Outbox, *args: Any, **kwargs: Any) -> None:
+    def swapped(self: SendQueue, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         self.pending = _LastFirst()
 
-    Outbox.__init__ = swapped  # type: ignore[method-assign]
+    SendQueue.__init__ = swapped  # type: ignore[method-assign]
 
 
 class _LastFirst(deque[Any]):
@@ -33,14 +33,14 @@ class _LastFirst(deque[Any]):
 
 def fin_dropped_at_close() -> None:
     """Answers that wait when a connection is asked to close are not sent any more."""
-    from gnsqsync.net.connection import Connection
+    from gnsqsync.connection.connection import Connection
 
     original = Connection.start_closing
 
     def forgetful(self: Connection) -> None:
-        self.outbox.fins.clear()
+        self.send_queue.fins.clear()
         original(self)
-        self.outbox.fins = _Hole()  # type: ignore[assignment]
+        self.send_queue.fins = _Hole()  # type: ignore[assignment]
 
     Connection.start_closing = forgetful  # type: ignore[method-assign]
 

@@ -27,7 +27,7 @@ from tests.support.servers import Certificates
 from tests.support.worlds import World
 
 # TLS serializes its two directions, and takes nothing under it.
-LEAVES = ("gnsqsync.net.opening.Opening",)
+LEAVES = ("gnsqsync.connection.opening.Opening",)
 
 
 @pytest.fixture
@@ -316,12 +316,12 @@ def test_publishes_without_waiting_share_sends(
     with ScriptedNsqd() as nsqd:
         writer = client.writer(nsqd)
         writer.connect()
-        publication = writer._publication()
-        outbox = publication.connections()[0].outbox
+        publisher = writer._publisher()
+        send_queue = publisher.connections()[0].send_queue
         futures: list[Future[None]] = []
         with runtime.measure() as counts:
             # As if another thread were writing meanwhile, so not counted as this one's.
-            with outbox._lock._inner:  # type: ignore[attr-defined]
+            with send_queue._lock._inner:  # type: ignore[attr-defined]
                 futures += [writer.publish_async("t", f"{n}") for n in range(1000)]
                 assert counts.sends == 0
             futures.append(writer.publish_async("t", "the last"))

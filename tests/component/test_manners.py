@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, Observer, Reader, Writer
+from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import PublishError
-from gnsqsync.net.connection import Connection
-from gnsqsync.net.outbox import PublishSlot
-from gnsqsync.running_reader import RunningReader
+from gnsqsync.reader.running_reader import RunningReader
 from tests.component.conftest import Client, names
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic, message_frame

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives import serialization
 from gnsqsync import ConnectionOptions, LookupdHTTP, NsqdHTTP, Reader, Writer
 from gnsqsync.errors import ConfigError, ConnectionLost, NotSent, NSQError, ProtocolError
 from tests.component.conftest import Client
-from tests.component.test_http_clients import raw_server
-from tests.component.test_opening import failure
+from tests.component.connection.test_opening import failure
+from tests.component.http.test_clients import raw_server
 from tests.support import scripted
 from tests.support.interpreter import run_script
 from tests.support.scripted import NEGOTIATED, RESPONSE, Command, ScriptedNsqd, automatic, frame
@@ -274,7 +274,7 @@ def test_a_compressed_answer_is_neither_asked_for_nor_inflated(serve: Serve) -> 
 
 
 def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnsqsync.net.http_transport.MAX_ANSWER", 1_000_000)
+    monkeypatch.setattr("gnsqsync.http.transport.MAX_ANSWER", 1_000_000)
 
     def flood(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")

@@ -91,7 +91,7 @@ def kinds(packets: list[bytes], prefix: str) -> list[str]:
     return found
 
 
-class Totals:
+class Counters:
     """The pushes so far put together: counters added up, gauges as they came last."""
 
     def __init__(self, prefix: str) -> None:
@@ -114,7 +114,7 @@ class Totals:
         }
 
 
-def expect(statsd: Statsd, totals: Totals, stem: str, expected: dict[str, int]) -> None:
+def expect(statsd: Statsd, totals: Counters, stem: str, expected: dict[str, int]) -> None:
     """Take pushes until what they say of a topic or channel is `expected`."""
     deadline = time.monotonic() + TIMEOUT
     while True:
@@ -168,7 +168,7 @@ def test_a_push(site: Site) -> None:
 def test_counters_and_gauges(site: Site) -> None:
     with statsd() as receiver:
         server = site.own_nsqd(receiver.flag, "-statsd-interval=1100ms", "-mem-queue-size=2")
-        totals = Totals(f"nsq.{host_key(server)}.")
+        totals = Counters(f"nsq.{host_key(server)}.")
         create_channel(server, "t", "c")
         client = site.client(server)
         client.subscribe("t", "c", msg_timeout=1000)

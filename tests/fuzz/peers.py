@@ -16,22 +16,22 @@ from unittest.mock import patch
 import trustme
 
 from gnsqsync.addresses import Address
-from gnsqsync.config import ConnectionOptions
+from gnsqsync.connection.opening import Opening
 from gnsqsync.embedded.auth import AuthFailure, Authorization
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.lookup_peer import _Lost, _Peer
 from gnsqsync.errors import NSQError, server_error
-from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
-from gnsqsync.net.http_answers import http_error, payload
-from gnsqsync.net.http_discovery import (
+from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
+from gnsqsync.http.envelopes import http_error, payload
+from gnsqsync.http.lookupd_types import (
     LookupdInfo,
     LookupResult,
     parse_names,
     parse_nodes,
     parse_registrations,
 )
-from gnsqsync.net.http_types import NsqdInfo, Stats
-from gnsqsync.net.opening import Opening
+from gnsqsync.http.nsqd_types import NsqdInfo, Stats
+from gnsqsync.options import ConnectionOptions
 from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import FrameDecoder
 from gnsqsync.wire.tls import TlsLayer

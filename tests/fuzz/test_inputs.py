@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnsqsync.embedded.command_stream import CommandStream
-from gnsqsync.net.http_answers import payload
+from gnsqsync.http.envelopes import payload
 from gnsqsync.wire.codec import DeflateLayer
 from gnsqsync.wire.frames import FrameDecoder, encode_response
 from tests.fuzz.harness import CORPUS, inputs

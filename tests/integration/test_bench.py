@@ -315,14 +315,14 @@ def test_the_floor_refuses_other_answers(answer: bytes) -> None:
 
 def test_a_profile_counts_the_innermost_functions_below_ours() -> None:
     stacks = (
-        "main (runners/ours.py:9);publish (/x/gnsqsync/writer.py);send (/x/gnsqsync/net/a.py:7) 6\n"
-        "main (runners/ours.py:9);publish (/x/gnsqsync/writer.py:6) 1\n"
-        "main (runners/ours.py:9);publish (/x/gnsqsync/writer.py:8);wait (/y/gevent/hub.py:1) 1\n"
+        "main (runners/ours.py:9);publish (/x/gnsqsync/a.py);send (/x/gnsqsync/net/a.py:7) 6\n"
+        "main (runners/ours.py:9);publish (/x/gnsqsync/a.py:6) 1\n"
+        "main (runners/ours.py:9);publish (/x/gnsqsync/a.py:8);wait (/y/gevent/hub.py:1) 1\n"
         "main (runners/ours.py:3) 50\n"
     )
     assert profiles._parts(stacks) == {
         "gnsqsync/net/a.py: send": 0.75,
-        "gnsqsync/writer.py: publish": 0.125,
+        "gnsqsync/a.py: publish": 0.125,
         "gevent/hub.py: wait": 0.125,
     }
 

@@ -15,7 +15,7 @@ import requests
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.errors import ConfigError
-from gnsqsync.settings import load_observer
+from gnsqsync.service.settings import load_observer
 from tests.integration.test_cli import command, environment, http, run, started, tcp
 from tests.support.servers import Pool, Server, Site, unique
 

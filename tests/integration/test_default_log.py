@@ -152,7 +152,7 @@ def test_a_failing_handler_is_shown(
     command.wait_for("ValueError: the disk is full")
     (failed,) = warnings(command)
     assert re.fullmatch(
-        r"WARNING gnsqsync.reader: orders/store: handler [a-z_.]*store failed on message"
+        r"WARNING gnsqsync.reader.reader: orders/store: handler [a-z_.]*store failed on message"
         rf" [0-9a-f]{{16}} \(attempt 1\) from {address(nsqd)}; requeued, comes again in 90 s",
         failed,
     )

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnsqsync.errors import ConnectionLost, HTTPError
-from gnsqsync.net.http import LookupdHTTP, NsqdHTTP
+from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
 from tests.support.servers import Server, Site, unique
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gnsqsync import Message, NsqdHTTP
 from gnsqsync.errors import NotSent
-from gnsqsync.net.http import ClientStats
+from gnsqsync.http.clients import ClientStats
 from tests.integration.conftest import Client, url
 from tests.support.servers import Server, Site
 from tests.support.worlds import World

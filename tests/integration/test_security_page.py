@@ -7,9 +7,10 @@ import re
 import pytest
 
 from gnsqsync import ConnectionOptions
+from gnsqsync.connection import in_flight, send_queue
 from gnsqsync.embedded import command_stream, connection, listeners
 from gnsqsync.embedded.options import NsqdOptions
-from gnsqsync.net import http_limits, http_transport, in_flight, outbox
+from gnsqsync.http import limits, transport
 from tests.fuzz.targets import TARGETS
 from tests.support.claims import check_test_exists
 from tests.support.texts import DOCS
@@ -32,9 +33,9 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert ConnectionOptions().max_frame_size == 16 * MEBI
     assert in_flight.MOST_BEYOND == 64 * MEBI
     assert in_flight.MESSAGE_COST == 500
-    assert outbox._MOST_WAITING == 100_000
-    assert http_transport.MAX_ANSWER == 64 * MEBI
-    assert http_limits.SLOWEST_ANSWER == 10
+    assert send_queue._MOST_WAITING == 100_000
+    assert transport.MAX_ANSWER == 64 * MEBI
+    assert limits.SLOWEST_ANSWER == 10
     assert (NsqdOptions().max_body_size, NsqdOptions().max_msg_size) == (5 * MEBI, MEBI)
     assert command_stream._MAX_LINE == 16 * 1024
     assert command_stream._MAX_BACKLOG == MEBI

@@ -104,7 +104,7 @@ def test_a_handler_that_hangs_is_named_in_the_result(
     assert not begun[0].is_alive
     assert begun[0].finish() is False
     release.append(True)
-    world.eventually(lambda: reader._run.dispatch.working == 0)
+    world.eventually(lambda: reader._run.workers.working == 0)
 
 
 def test_stop_waits_for_a_detached_message(
@@ -223,4 +223,4 @@ def test_what_a_stop_leaves_comes_back_after_its_timeout(
     assert (again[0].id, again[0].attempts) == (begun[0].id, 2)
     assert stats_of(nsqd, topic).timeout_count == 1
     release.append(True)
-    world.eventually(lambda: not reader._run.dispatch.working)
+    world.eventually(lambda: not reader._run.workers.working)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gnsqsync import NsqdHTTP, Writer
-from gnsqsync.net.http_types import ChannelStats
+from gnsqsync.http.nsqd_types import ChannelStats
 from tests.support.servers import Server, unique
 
 Nsqds = Sequence[Server]

@@ -3,64 +3,65 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.support import house
+from tests.support.house import GROUND, Import, circles, imports, module_graph, sources
 from tests.support.interpreter import run_script
 
-PACKAGE = Path(__file__).parents[2] / "gnsqsync"
-
-# The flat modules of floor 0; every other flat module is of floor 3.
-GROUND = {"_version", "errors", "addresses", "config", "message"}
-PACKAGES = {
-    "wire": 1,
-    "policy": 1,
-    "runtime": 1,
-    "net": 2,
-    "embedded": 2,
-    "cli": 4,
-    "django": 4,
-    "flask": 4,
-    "spark": 4,
-    "prometheus": 4,
-    "exposing": 4,
+# Each room and the rooms that it may import from. All may know the flat modules, which know none
+# of them. Two rooms of one floor do not know each other.
+KNOWS = {
+    "wire": set[str](),
+    "policy": set[str](),
+    "runtime": {"policy"},
+    "connection": {"wire", "policy", "runtime"},
+    "http": {"runtime"},
+    "discovery": {"http", "runtime"},
+    "writer": {"connection", "discovery", "policy", "runtime", "wire"},
+    "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
+    "service": {"http", "policy", "reader", "runtime", "writer"},
+    # A server in a process of its own: of the client it knows the bytes.
+    "embedded": {"wire"},
+    # Programs see what users see, and what they share.
+    "spark": {"service"},
+    "django": {"service"},
+    "flask": {"service"},
+    "cli": {"service", "spark"},
 }
-# Floor 4 sees what users see.
-PUBLIC = {"gnsqsync", "gnsqsync.errors"}
-
-# What only programs need: the commands of the integrations, and what they give to tests.
-PROGRAMS = {
-    # Names and handlers are checked before there is a Reader, or a message for them.
-    "gnsqsync.config",
-    "gnsqsync.log_output",
-    "gnsqsync.memory",
-    "gnsqsync.output",
-    "gnsqsync.programs",
-    "gnsqsync.reloading",
-    "gnsqsync.settings",
-    "gnsqsync.supervisor",
-    "gnsqsync.telling",
+TOP = {
+    "__init__",
+    "_version",
+    "addresses",
+    "errors",
+    "message",
+    "observer",
+    "options",
+    "prometheus",
+    "stats",
 }
+PROGRAMS = {"cli", "django", "flask", "spark"}
+# What programs may know of the flat modules.
+PUBLIC = {"gnsqsync", "gnsqsync.errors", "gnsqsync.options", "gnsqsync.stats"}
 
-# What a module may import of gnsqsync beside what its floor allows.
+# What a module may import beside what its room may.
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
-    # They start the embedded servers, for development; the command line starts Spark's jobs.
-    "gnsqsync.cli": {"gnsqsync.embedded", "gnsqsync.spark", "gnsqsync.exposing"} | PROGRAMS,
-    # A program like those of floor 4.
-    "gnsqsync.embedded.__main__": {"gnsqsync.output"},
+    # They start the embedded servers, for development.
+    "gnsqsync.cli": {"gnsqsync.embedded"},
+    "gnsqsync.django": {"gnsqsync.embedded", "gnsqsync.writer.memory"},
+    "gnsqsync.flask": {"gnsqsync.embedded", "gnsqsync.writer.memory"},
+    # A relay tells of its outages as the library does, once for a process.
+    "gnsqsync.django.outbox.relay": {"gnsqsync.runtime.troubles"},
+    # A program, like those above.
+    "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
-    "gnsqsync.django": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
-    "gnsqsync.flask": {"gnsqsync.embedded", "gnsqsync.exposing"} | PROGRAMS,
-    # Its processes are Spark's, where nobody can configure logging.
-    "gnsqsync.spark": {"gnsqsync.log_output"},
-    # What the commands that consume share, above them only.
-    "gnsqsync.exposing": {"gnsqsync.prometheus", "gnsqsync.observer"},
+    # The page of metrics; loaded only where it is asked for.
+    "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},
+    "gnsqsync.prometheus": {"gnsqsync"},
 }
 
 # Who may name a module that makes threads, greenlets, queues or sockets.
@@ -82,77 +83,17 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.runtime": SEAM,
     # A process of its own, on gevent's servers; it never meets a client's threads.
     "gnsqsync.embedded": {"gevent", "socket"},
-    # gethostname() only: test_config_takes_only_the_host_name_from_socket.
-    "gnsqsync.config": {"socket"},
+    # gethostname() only: test_options_take_only_the_host_name_from_socket.
+    "gnsqsync.options": {"socket"},
     # publish_async() returns the standard library's Future, which makes itself.
     "gnsqsync.writer": {"concurrent"},
-    "gnsqsync.publication": {"concurrent"},
-    "gnsqsync.net.outbox": {"concurrent"},
-    "gnsqsync.memory": {"concurrent"},
+    "gnsqsync.connection.send_queue": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},
 }
 # Bytes and decisions take the time as an argument, so that tests need no clock.
 WITHOUT_CLOCK = ("gnsqsync.wire", "gnsqsync.policy")
-
-
-class Import(NamedTuple):
-    """One import: what is imported, by which line, and whether for types only."""
-
-    target: str
-    line: int
-    types_only: bool
-
-
-def sources() -> dict[str, str]:
-    """Every module of the package by its dotted name."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = path.read_text()
-    return found
-
-
-def imports(name: str, source: str, modules: set[str]) -> Iterator[Import]:
-    """All imports of a module, those inside functions too."""
-
-    def walk(node: ast.AST, types_only: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield Import(alias.name, child.lineno, types_only)
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{name}:{child.lineno}: a relative import"
-                assert child.module is not None
-                for alias in child.names:
-                    whole = f"{child.module}.{alias.name}"
-                    target = whole if whole in modules else child.module
-                    yield Import(target, child.lineno, types_only)
-            elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-                for part in child.body:
-                    yield from walk(ast.Module([part], []), True)
-                yield from walk(ast.Module(child.orelse, []), types_only)
-            else:
-                yield from walk(child, types_only)
-
-    return walk(ast.parse(source), False)
-
-
-def part_of(name: str) -> str:
-    """The package below gnsqsync that a module is in, "" for the flat ones."""
-    words = name.split(".")
-    return words[1] if len(words) > 1 and words[1] in PACKAGES else ""
-
-
-def floor_of(name: str) -> int:
-    words = name.split(".")
-    if len(words) == 1:
-        return 4
-    if words[1] in PACKAGES:
-        return PACKAGES[words[1]]
-    return 0 if words[1] in GROUND else 3
 
 
 def within(name: str, wholes: set[str]) -> bool:
@@ -169,28 +110,26 @@ def exceptions_for(name: str, table: dict[str, set[str]]) -> set[str]:
 
 def may_import(name: str, what: Import) -> bool:
     target = what.target
-    if within(target, exceptions_for(name, EXCEPTIONS)):
+    if any(target == whole for whole in exceptions_for(name, EXCEPTIONS)) or within(
+        target, exceptions_for(name, EXCEPTIONS) - {"gnsqsync"}
+    ):
         return True
-    here, there = part_of(name), part_of(target)
-    if here and here == there:
-        return True
-    floor, other = floor_of(name), floor_of(target)
-    if floor == 4:
+    here, there = house.room_of(name, KNOWS), house.room_of(target, KNOWS)
+    if target == "gnsqsync":
+        return here in PROGRAMS
+    if there == GROUND:
+        return here not in PROGRAMS or target in PUBLIC or what.types_only
+    if here in PROGRAMS and what.types_only and there not in PROGRAMS | {"embedded"}:
         # For annotations the types of public results may be named where they are.
-        return target in PUBLIC or (what.types_only and other < 4)
-    if there == "embedded":
-        return False
-    if here == "embedded":
-        return other <= 1
-    return other < floor or (other == floor and here == there)
+        return True
+    return here == there or (here != GROUND and there in KNOWS[here])
 
 
 def broken_floors(modules: dict[str, str]) -> list[str]:
     return [
-        f"{name}:{what.line} (floor {floor_of(name)}) imports {what.target}"
-        f" (floor {floor_of(what.target)})"
+        f"{name}:{what.line} imports {what.target}"
         for name, source in modules.items()
-        for what in imports(name, source, set(modules))
+        for what in imports(name, source, modules)
         if what.target.split(".")[0] == "gnsqsync" and not may_import(name, what)
     ]
 
@@ -199,7 +138,7 @@ def broken_seam(modules: dict[str, str]) -> list[str]:
     return [
         f"{name}:{what.line} imports {what.target}"
         for name, source in modules.items()
-        for what in imports(name, source, set(modules))
+        for what in imports(name, source, modules)
         if what.target.split(".")[0] in SEAM
         and what.target.split(".")[0] not in exceptions_for(name, SEAM_EXCEPTIONS)
     ]
@@ -210,13 +149,41 @@ def clocks(modules: dict[str, str]) -> list[str]:
         f"{name}:{what.line} imports {what.target}"
         for name, source in modules.items()
         if within(name, set(WITHOUT_CLOCK))
-        for what in imports(name, source, set(modules))
+        for what in imports(name, source, modules)
         if what.target.split(".")[0] in ("time", "datetime")
     ]
 
 
 def test_imports_go_down_the_floors() -> None:
     assert broken_floors(sources()) == []
+
+
+def test_what_the_rooms_may_know_has_no_circle() -> None:
+    assert circles(KNOWS) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for types either: what two modules know of each other belongs into one, or a third."""
+    assert circles(module_graph(sources())) == []
+
+
+def test_a_circle_is_found() -> None:
+    modules = {
+        "gnsqsync.a": "from gnsqsync.b import B",
+        "gnsqsync.b": "if TYPE_CHECKING:\n    from gnsqsync.c import C",
+        "gnsqsync.c": "def f():\n    from gnsqsync.a import A",
+        "gnsqsync.d": "from gnsqsync.a import A",
+    }
+    assert circles(module_graph(modules)) == [["gnsqsync.a", "gnsqsync.b", "gnsqsync.c"]]
+
+
+def test_at_the_top_lie_what_a_user_imports_and_the_rooms() -> None:
+    assert {path.stem for path in house.PACKAGE.glob("*.py")} == TOP
+    assert house.rooms_of(sources()) == set(KNOWS)
+
+
+def test_the_picture_of_the_floors_is_of_these_imports() -> None:
+    assert house.PICTURE.read_text() == house.draw(), "run: python -m tests.support.house"
 
 
 def test_only_the_runtime_makes_threads_and_sockets() -> None:
@@ -227,8 +194,8 @@ def test_bytes_and_decisions_have_no_clock() -> None:
     assert clocks(sources()) == []
 
 
-def test_config_takes_only_the_host_name_from_socket() -> None:
-    tree = ast.parse(sources()["gnsqsync.config"])
+def test_options_take_only_the_host_name_from_socket() -> None:
+    tree = ast.parse(sources()["gnsqsync.options"])
     used = {
         node.attr
         for node in ast.walk(tree)
@@ -243,17 +210,22 @@ def test_config_takes_only_the_host_name_from_socket() -> None:
     ("name", "line"),
     [
         ("gnsqsync.errors", "import gnsqsync.runtime"),
-        ("gnsqsync.config", "from gnsqsync.wire import frames"),
-        ("gnsqsync.config", "from gnsqsync import __version__"),
+        ("gnsqsync.options", "from gnsqsync.wire import frames"),
+        ("gnsqsync.options", "from gnsqsync import __version__"),
         ("gnsqsync.wire.frames", "def f():\n    from gnsqsync.policy.rdy import RdyAllocator"),
         ("gnsqsync.runtime.threads", "from gnsqsync.wire.frames import FrameDecoder"),
-        ("gnsqsync.net.stream", "from gnsqsync.reader import Reader"),
-        ("gnsqsync.net.stream", "from gnsqsync import reader"),
-        ("gnsqsync.net.stream", "if TYPE_CHECKING:\n    from gnsqsync.reader import Reader"),
-        ("gnsqsync.net.stream", "from gnsqsync.embedded.broker import Broker"),
-        ("gnsqsync.embedded.server", "from gnsqsync.net.http import NsqdHTTP"),
-        ("gnsqsync.reader", "from gnsqsync.embedded import Nsqd"),
-        ("gnsqsync.reader", "from gnsqsync.cli import main"),
+        ("gnsqsync.connection.stream", "from gnsqsync.reader import Reader"),
+        ("gnsqsync.connection.stream", "from gnsqsync import reader"),
+        (
+            "gnsqsync.connection.stream",
+            "if TYPE_CHECKING:\n    from gnsqsync.reader.reader import Reader",
+        ),
+        ("gnsqsync.connection.stream", "from gnsqsync.embedded.broker import Broker"),
+        ("gnsqsync.connection.stream", "from gnsqsync.http.clients import NsqdHTTP"),
+        ("gnsqsync.writer.writer", "from gnsqsync.reader.reader import Reader"),
+        ("gnsqsync.embedded.server", "from gnsqsync.http.clients import NsqdHTTP"),
+        ("gnsqsync.reader.reader", "from gnsqsync.embedded import Nsqd"),
+        ("gnsqsync.reader.reader", "from gnsqsync.cli import main"),
         ("gnsqsync.cli.pub", "from gnsqsync.writer import Writer"),
         ("gnsqsync.cli.pub", "from gnsqsync.flask import NSQ"),
         ("gnsqsync.flask", "from gnsqsync.django import get_writer"),
@@ -267,10 +239,10 @@ def test_a_wrong_floor_is_found(name: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("gnsqsync.reader", "import threading"),
-        ("gnsqsync.net.stream", "from gevent import socket"),
-        ("gnsqsync.net.stream", "def f():\n    import select"),
-        ("gnsqsync.config", "import selectors"),
+        ("gnsqsync.reader.reader", "import threading"),
+        ("gnsqsync.connection.stream", "from gevent import socket"),
+        ("gnsqsync.connection.stream", "def f():\n    import select"),
+        ("gnsqsync.options", "import selectors"),
         ("gnsqsync.cli.pub", "from threading import Thread"),
         ("gnsqsync.wire.frames", "import queue as q"),
     ],
@@ -280,7 +252,8 @@ def test_a_wrong_seam_is_found(name: str, line: str) -> None:
 
 
 def test_a_clock_is_found() -> None:
-    assert len(clocks({"gnsqsync.policy.rdy": "import time", "gnsqsync.timer": "import time"})) == 1
+    found = clocks({"gnsqsync.policy.rdy": "import time", "gnsqsync.runtime.timer": "import time"})
+    assert len(found) == 1
 
 
 def test_import_of_the_package_loads_no_dependency() -> None:
@@ -376,7 +349,7 @@ def test_nothing_is_made_at_import() -> None:
 
         before = sockets()
         names = import_all()
-        assert "gnsqsync.runtime.greenlets" in names and "gnsqsync.config" in names
+        assert "gnsqsync.runtime.greenlets" in names and "gnsqsync.options" in names
         assert made == [], made
         assert threading.active_count() == 1
         assert sockets() == before

@@ -22,8 +22,8 @@ from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, Refused
-from gnsqsync.supervisor import StopFlag
-from gnsqsync.telling import AWAY, duration, more, troubles
+from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
+from gnsqsync.service.supervisor import StopFlag
 
 __all__ = ["Relay"]
 

@@ -14,7 +14,7 @@ from gnsqsync import Message, NsqdHTTP, Writer
 from gnsqsync.errors import ConfigError, Refused
 from gnsqsync.flask import NSQ
 from gnsqsync.flask.config import KEYS, read_settings
-from gnsqsync.memory import MemoryWriter
+from gnsqsync.writer.memory import MemoryWriter
 from tests.integration.conftest import address, url
 from tests.support.servers import Server, unique
 

@@ -13,9 +13,9 @@ from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
-from gnsqsync.exposing import Exposed
-from gnsqsync.output import say
-from gnsqsync.programs import run_consumers
+from gnsqsync.service.commands import run_consumers
+from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.output import say
 
 __all__ = ["Command"]
 

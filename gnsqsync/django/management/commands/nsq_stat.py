@@ -10,8 +10,8 @@ from django.core.management.base import CommandError
 
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.output import say
-from gnsqsync.programs import table, topics_of
+from gnsqsync.service.commands import table, topics_of
+from gnsqsync.service.output import say
 
 __all__ = ["Command"]
 

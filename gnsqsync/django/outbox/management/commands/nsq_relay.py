@@ -14,8 +14,8 @@ from gnsqsync.django.management.commands.nsq_consume import at_least
 from gnsqsync.django.outbox.relay import Relay
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
-from gnsqsync.output import say
-from gnsqsync.supervisor import StopFlag, StopSignals
+from gnsqsync.service.output import say
+from gnsqsync.service.supervisor import StopFlag, StopSignals
 
 __all__ = ["Command"]
 

@@ -1,0 +1,444 @@
+"""One connection to one nsqd: the reading loop, the in-flight table, loss and close.
+
+Decides nothing about RDY, backoff or redials and runs no user code: it tells its owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from weakref import WeakValueDictionary
+
+from gnsqsync.addresses import Address
+from gnsqsync.connection.in_flight import InFlight
+from gnsqsync.connection.message_turn import MessageTurn
+from gnsqsync.connection.opening import Opening
+from gnsqsync.connection.owner import Consumer, Owner
+from gnsqsync.connection.publish_replies import PublishReplies
+from gnsqsync.connection.publish_turn import PublishTurn
+from gnsqsync.connection.send_queue import SendQueue
+from gnsqsync.connection.stream import Stream
+from gnsqsync.errors import (
+    ClosedError,
+    ConnectionLost,
+    NSQError,
+    ProtocolError,
+    ServerError,
+    TouchFailed,
+    server_error,
+)
+from gnsqsync.message import ANSWERED, BEGUN, DETACHED, TIMED_OUT, Fate, Message
+from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.runtime import Runtime
+from gnsqsync.wire import commands
+from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
+from gnsqsync.wire.handshake import Negotiated
+
+__all__ = ["PASSING_WAIT", "Connection"]
+
+log = logging.getLogger("gnsqsync.connection")
+
+_OK = b"OK"
+_HEARTBEAT = b"_heartbeat_"
+_CLOSE_WAIT = b"CLOSE_WAIT"
+
+# How long a thread that only passes by waits for room in the kernel's buffer.
+PASSING_WAIT = 1.0
+
+
+class Connection:
+    """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
+
+    Lock-free on purpose: whoever reads adds to ``in_flight``; who succeeds with ``pop`` answers, so
+    two threads cannot both send FIN, and ``len`` is the in-flight count.
+    ``received``, ``last_message_at`` and ``last_frame_at`` are written by whoever reads.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: ConnectionOptions,
+        runtime: Runtime,
+        owner: Owner,
+        *,
+        topic: str | None = None,
+        channel: str | None = None,
+        consumer: Consumer | None = None,
+        adaptive: bool = True,
+    ) -> None:
+        self.address = address
+        self.nsqd_address = str(address)
+        self.in_flight = InFlight()
+        self.received = 0
+        self.last_message_at = 0.0
+        self.last_frame_at = 0.0
+        self.connected_at = 0.0
+        self.answers_failed = 0
+        # Messages that nsqd let nobody answer here: FIN or REQ refused, or TOUCH, and then no FIN;
+        # and doubles of messages in flight, which get no answer of their own.
+        self.unanswerable = 0
+        # How much later (seconds) SUB was answered than IDENTIFY.
+        self.sub_delay = 0.0
+        # Set by close() and start_closing(); an end that follows is not news.
+        self.closing = False
+        self.closed = False
+        # nsqd has answered CLS: no message comes any more.
+        self.quiet = False
+        # False from the moment when queued messages must not reach a handler any more.
+        self.hands_over = True
+        self.level = RdyLevel(adaptive) if consumer is not None else None
+        self._options = options
+        self._runtime = runtime
+        self._owner = owner
+        self._consumer = consumer
+        self._topic = topic
+        self._channel = channel
+        # Whether nsqd deletes the channel with its last connection.
+        self.is_ephemeral = channel is not None and channel.endswith("#ephemeral")
+        self._opening: Opening | None = None
+        self._stream: Stream | None = None
+        self._decoder = FrameDecoder(self, options.max_frame_size)
+        self._early: list[Reply] = []
+        # Detached messages that were answered and that somebody still holds, by id: nsqd may
+        # refuse the answer. Only ever single items are set and taken.
+        self._answered_late: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
+
+    # Filled by open(); before it there is nothing to answer and nothing to publish.
+    send_queue: SendQueue
+    # Of a connection that publishes: it then reads, too.
+    publish_turn: PublishTurn
+    _answers: PublishReplies
+    # Of one that is subscribed.
+    message_turn: MessageTurn
+    negotiated: Negotiated
+
+    def open(self, timeout: float | None = None) -> None:
+        """Dial and do the whole handshake, within ``connect_timeout`` or ``timeout`` seconds.
+
+        Raises as Opening.run. The caller then starts ``read`` on the reading thread.
+        """
+        opening = Opening(
+            self.address,
+            self._options,
+            self._runtime,
+            self._decoder,
+            topic=self._topic,
+            channel=self._channel,
+        )
+        self._opening = opening
+        # Behind the assignment: a close that comes later finds something to cut.
+        if self.closing:
+            raise ClosedError(f"closed before {self.nsqd_address} was dialled")
+        limit = self._options.connect_timeout
+        self.negotiated = opening.run(self._use, limit if timeout is None else min(limit, timeout))
+        self._early.extend(opening.replies)
+        if self.level is not None:
+            self.level.set_round_trip(opening.round_trip)
+            self.sub_delay = opening.last_took - opening.round_trip
+        stream = self._stream
+        assert stream is not None
+        heartbeat = self._options.heartbeat_interval
+        # Two silent heartbeats are death (nsq-reference 1.12).
+        stream.set_read_timeout(2 * heartbeat)
+        self.send_queue = SendQueue(
+            stream,
+            self._runtime,
+            level=self.level,
+            in_flight=self.in_flight.__len__,
+            stall_timeout=heartbeat,
+        )
+        if self._consumer is None:
+            self._replies = PublishReplies(
+                stream,
+                self.send_queue,
+                self._decoder,
+                self._runtime,
+                nsqd_address=self.nsqd_address,
+                on_reply=self.on_reply,
+            )
+            self.publish_turn = PublishTurn(
+                stream,
+                self.send_queue,
+                self._replies,
+                self._runtime,
+                nsqd_address=self.nsqd_address,
+                silence=2 * heartbeat,
+                round_trip=opening.round_trip,
+            )
+        else:
+            self.message_turn = MessageTurn(
+                self,
+                self._consumer,
+                stream,
+                self._decoder,
+                self._runtime,
+                silence=2 * heartbeat,
+            )
+        self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
+        if self.negotiated.auth_ignored:
+            log.warning(
+                "%s does not ask for AUTH; the auth_secret was not sent",
+                self.nsqd_address,
+                extra={"nsqd": self.nsqd_address},
+            )
+
+    def _use(self, stream: Stream) -> None:
+        self._stream = stream
+        # close() may have come while the dial was under way, when there was nothing to shut.
+        if self.closing:
+            stream.shutdown()
+
+    # -- the reading thread ----------------------------------------------------------------
+
+    def read(self) -> None:
+        """Receive until the end, then lose the connection. The body of the reading thread."""
+        reason: Exception = ConnectionLost(f"{self.nsqd_address} closed the connection")
+        try:
+            if self._consumer is None:
+                self.publish_turn.read(self._early)
+            else:
+                self.message_turn.read(self._early)
+        except TimeoutError:
+            silence = 2 * self._options.heartbeat_interval
+            reason = ConnectionLost(f"{self.nsqd_address} was silent for {silence:g} s")
+        except OSError as error:
+            reason = ConnectionLost(f"connection to {self.nsqd_address} failed: {error}")
+        except NSQError as error:
+            reason = error
+        except BaseException as error:
+            reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {error!r}")
+            raise
+        finally:
+            broken = self.send_queue.broken
+            try:
+                if isinstance(reason, ServerError):
+                    # Of all that waits for an answer, this is the oldest one's.
+                    self.send_queue.refuse_oldest(self.nsqd_address, reason)
+                elif broken is not None:
+                    reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
+            finally:
+                # Also where a callback of a future ends this thread.
+                self.lose(reason)
+
+    def on_reply(self, reply: Reply) -> None:
+        """A reply that answers no publish. By the reading thread, or who has the right to read."""
+        kind, data = reply
+        if kind == FRAME_RESPONSE:
+            if data == _HEARTBEAT:
+                self.send_queue.answer_heartbeat()
+            elif data == _CLOSE_WAIT and self.closing:
+                self.quiet = True
+                if self._consumer is not None:
+                    self._consumer.on_quiet(self)
+            else:
+                why = "but no publish waits for an answer" if data == _OK else "which nobody asked"
+                raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, {why}")
+            return
+        error = server_error(data)
+        if not error.fatal:
+            # Never a publish's answer: FIN, REQ and TOUCH have no place in the queue of answers.
+            self._answer_failed(error)
+            return
+        # nsqd stops reading and closes (nsq-reference 1.24): what is queued behind was not read.
+        self.send_queue.peer_stopped = True
+        # Not waiting for the EOF, which would tell less.
+        if " failed to read " in error.detail:
+            # Part of a publish came in the time of two heartbeats (nsq-reference 1.12). Whatever
+            # the code says, it is not the message that is wrong.
+            raise ConnectionLost(f"{self.nsqd_address} waited too long for a publish: {error}")
+        raise error
+
+    def _answer_failed(self, error: ServerError) -> None:
+        self.answers_failed += 1
+        # "FIN 0123456789abcdef failed ID not in flight"
+        message_id = [*error.detail.split(" "), "", ""][1]
+        if isinstance(error, TouchFailed):
+            for message in list(self.in_flight.values()):
+                # What came together with it was sent behind it: nsqd delivers the message again.
+                if message.id == message_id and message._received_at < self.last_frame_at:
+                    message._status |= TIMED_OUT
+                    self.unanswerable += 1
+                    # What waits for its turn keeps its place until then; it is not handled.
+                    if message._status & BEGUN:
+                        self.in_flight.forget(message)
+        else:
+            self.unanswerable += 1
+            answered = self._answered_late.pop(message_id.encode(), None)
+            if answered is not None:
+                answered._status |= TIMED_OUT
+        if self._consumer is not None:
+            self._consumer.on_answer_failed(self, message_id, error)
+
+    def lose(self, reason: Exception) -> None:
+        """The one path of every loss; by the reading thread, once, or where none could start.
+
+        1. no more answers are taken, and a sender that blocks is woken;
+        2. the socket closes; publishes learn what is known of them;
+        3. what is in flight is orphaned: it comes again after its timeout (nsq-reference 1.15);
+        4. the owner forgets the connection.
+        """
+        self.closed = True
+        self.hands_over = False
+        stream = self._stream
+        assert stream is not None
+        stream.shutdown()
+        try:
+            if self._consumer is None:
+                # Some may have been answered by who read last, just before it met the end.
+                self._replies.end_futures()
+        finally:
+            try:
+                self.send_queue.close(str(reason))
+            finally:
+                self.in_flight.clear()
+                self._owner.on_lost(self, reason)
+
+    # -- answers, from any thread ----------------------------------------------------------
+
+    @property
+    def published(self) -> int:
+        """Messages that nsqd has confirmed."""
+        return self._replies.published if self.connected_at and self._consumer is None else 0
+
+    @property
+    def msg_timeout(self) -> float:
+        return self.negotiated.msg_timeout
+
+    @property
+    def max_msg_timeout(self) -> float:
+        return self.negotiated.max_msg_timeout
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def is_in_flight(self, message: Message) -> bool:
+        return self.in_flight.holds(message)
+
+    def take(self, message: Message) -> bool:
+        """Take the message out of the in-flight table; who succeeds answers it."""
+        if not self.in_flight.take(message):
+            return False
+        if message._status & DETACHED:
+            # Before the answer is queued: anybody's flush may send it, and nsqd refuse it.
+            self._answered_late[message._id] = message
+        message._status |= ANSWERED
+        return True
+
+    def finish(self, message: Message) -> bool:
+        if not self.finish_quietly(message):
+            return False
+        self._answered(message, True)
+        return True
+
+    def finish_quietly(self, message: Message) -> bool:
+        """FIN that tells the owner nothing and leaves the flush to the caller."""
+        if not self.take(message):
+            return False
+        self.send_queue.fins.append(message._id)
+        return True
+
+    def finish_many(self, messages: Iterable[Message]) -> int:
+        """FIN for those that are in flight, written at once; how many."""
+        fins = self.send_queue.fins
+        count = 0
+        for message in messages:
+            if self.take(message):
+                fins.append(message._id)
+                count += 1
+        if count and self._consumer is not None:
+            self._consumer.on_finished(count)
+        self.send_queue.flush(PASSING_WAIT)
+        return count
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
+        fate: Fate | None = None
+        if backoff and self._consumer is not None:
+            fate = self._consumer.on_failure(self, message)
+        if fate is Fate.GONE or (fate is None and not self.requeue_quietly(message, delay)):
+            return False
+        self._answered(message, False if backoff and fate is not Fate.KEPT else None)
+        return True
+
+    def requeue_quietly(self, message: Message, delay: float | None) -> bool:
+        """REQ that tells the owner nothing and leaves the flush to the caller."""
+        if delay is None:
+            delay = self.requeue_delay_for(message)
+        if not self.take(message):
+            return False
+        # nsqd lowers what is above its own limit; infinity must not end a worker here.
+        delay_ms = round(min(delay, commands.MAX_DELAY_MS / 1000) * 1000)
+        self.send_queue.commands.append(commands.req(message._id, delay_ms))
+        return True
+
+    def requeue_delay_for(self, message: Message) -> float:
+        """Seconds until it comes again, where whoever requeues it gives none."""
+        return 0.0 if self._consumer is None else self._consumer.requeue_delay_for(message)
+
+    def touch(self, message: Message) -> bool:
+        if message._status & (TIMED_OUT | ANSWERED) or not self.in_flight.holds(message):
+            return False
+        # Of all its copies: nsqd has one, under this id.
+        latest = self.in_flight.get(message._id, message)
+        message._touched_at = latest._touched_at = self._runtime.now()
+        self.send_queue.commands.append(commands.touch(message._id))
+        self.send_queue.flush(PASSING_WAIT)
+        return True
+
+    def _answered(self, message: Message, success: bool | None) -> None:
+        if self._consumer is not None:
+            self._consumer.on_answered(self, success)
+        # A worker flushes at the end of its chunk, the sweep within 0.1 s; a detached message
+        # has no worker.
+        if message._status & DETACHED:
+            self.send_queue.flush(PASSING_WAIT)
+
+    # -- closing ---------------------------------------------------------------------------
+
+    def start_closing(self) -> None:
+        """Send CLS: no new messages, while those in flight can still be answered."""
+        if self.closing:
+            return
+        self.closing = True
+        if self.level is not None:
+            self.level.share = 0
+        self.send_queue.commands.append(commands.CLS)
+        self.send_queue.flush(PASSING_WAIT)
+        if self._consumer is not None:
+            self.message_turn.recall()
+
+    def close(self) -> None:
+        """Write what waits and send EOF; nsqd closes when it has worked that off.
+
+        The reading thread then ends, and until then nothing of ours is lost on the way. From
+        any thread but the reading one; an ``open`` that runs elsewhere ends at once.
+        """
+        self.closing = True
+        stream = self._stream
+        if self.connected_at and not self.closed and stream is not None:
+            self.send_queue.finish(PASSING_WAIT)
+            stream.end_sending()
+            if self._consumer is None:
+                self.publish_turn.recall()
+            else:
+                self.message_turn.recall()
+        else:
+            self.cut()
+
+    def cut(self) -> None:
+        """End the connection now, answered or not. The reading thread does the rest."""
+        self.closing = True
+        if self._stream is not None:
+            self._stream.shutdown()
+        elif self._opening is not None:
+            self._opening.cutter.cut()
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptor, say nothing to the parent's nsqd."""
+        self.closing = self.closed = True
+        self.in_flight.clear()
+        if self.connected_at:
+            self.send_queue.abandon()
+        elif self._stream is not None:
+            self._stream.abandon()

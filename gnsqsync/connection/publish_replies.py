@@ -1,0 +1,124 @@
+"""What nsqd sends on a connection that publishes: bytes to replies, replies to their publishes.
+
+Knows the order of the answers; knows no turn to read and no time limit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from gnsqsync.connection.send_queue import PublishSlot, SendQueue
+from gnsqsync.connection.stream import Stream
+from gnsqsync.errors import ConnectionLost, ProtocolError
+from gnsqsync.runtime import Runtime
+from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
+
+__all__ = ["PublishReplies"]
+
+_OK = b"OK"
+
+
+class PublishReplies:
+    """Takes in what was received, and gives each OK to the oldest publish that has none.
+
+    By who has the right to read (PublishTurn), which guards all of it and the left end of
+    ``SendQueue.pending``. Only ``end_futures`` is the reading thread's: callbacks are the user's.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        send_queue: SendQueue,
+        decoder: FrameDecoder,
+        runtime: Runtime,
+        *,
+        nsqd_address: str,
+        on_reply: Callable[[Reply], None],
+    ) -> None:
+        """``on_reply`` takes what is no OK."""
+        # Messages that nsqd has confirmed.
+        self.published = 0
+        self.last_frame_at = runtime.now()
+        # Answered ones whose future is left to the reading thread.
+        self.ended: deque[PublishSlot] = deque()
+        self._nsqd_address = nsqd_address
+        self._stream = stream
+        self._clear = stream.is_clear
+        self._send_queue = send_queue
+        self._decoder = decoder
+        self._now = runtime.now
+        self._on_reply = on_reply
+
+    def take_in(self, data: bytes) -> int:
+        """What was received; how many publishers that wait were answered.
+
+        Raises what ends the connection: its end, a broken protocol, what ``on_reply`` raises.
+        """
+        self.last_frame_at = self._now()
+        if self._clear:
+            count = self._decoder.count_oks(data)
+            return self._answer(count) if count else self._take_in_clear(data)
+        return sum(map(self._take_in_clear, self._stream.decode_received(data)))
+
+    def _take_in_clear(self, data: bytes) -> int:
+        count = self._decoder.count_oks(data)
+        if count:
+            return self._answer(count)
+        if not data:
+            raise ConnectionLost(f"{self._nsqd_address} closed the connection")
+        messages, replies = self._decoder.feed(data)
+        if messages:
+            raise ProtocolError(f"{self._nsqd_address} sent a message without SUB")
+        return self.take_replies(replies)
+
+    def take_replies(self, replies: Iterable[Reply]) -> int:
+        """What the decoder gave, and what broke it behind that; as ``take_in``."""
+        answered = 0
+        for reply in replies:
+            kind, data = reply
+            if kind == FRAME_RESPONSE and data == _OK:
+                answered += self._answer(1)
+            else:
+                self._on_reply(reply)
+        if self._decoder.broken is not None:
+            raise ProtocolError(f"{self._nsqd_address}: {self._decoder.broken}")
+        return answered
+
+    def _answer(self, count: int) -> int:
+        """So many OKs: for the oldest that have none."""
+        send_queue = self._send_queue
+        pending = send_queue.pending
+        waited_for = 0
+        for _ in range(count):
+            if not pending:
+                raise ProtocolError(
+                    f"{self._nsqd_address} sent b'OK', but no publish waits for an answer"
+                )
+            slot = pending.popleft()
+            self.published += slot.messages
+            if slot.future is not None:
+                self.ended.append(slot)
+                continue
+            waited_for += 1
+            slot.done = True
+            if slot.latch is not None:
+                slot.latch.release()
+        if not pending and send_queue.drained:
+            send_queue.tell_drained()
+        return waited_for
+
+    def end_futures(self) -> None:
+        """Tell the callers of ``publish_async``. By the reading thread.
+
+        Of what their callbacks raise and futures let through (SystemExit, gevent.Timeout) the
+        last is raised when all are told.
+        """
+        raised: BaseException | None = None
+        while self.ended:
+            try:
+                self.ended.popleft().succeed()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                raised = error
+        if raised is not None:
+            raise raised

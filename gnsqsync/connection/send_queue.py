@@ -1,0 +1,481 @@
+"""What waits to be written to one nsqd, and the combining send that writes it.
+
+Many threads append, whoever gets the lock writes for all. Knows no socket errors and no frames
+that come back, only the order of publishes, which is the order of their answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+
+from gnsqsync.connection.stream import Stream
+from gnsqsync.errors import (
+    ConnectionLost,
+    NotSent,
+    OutcomeUnknown,
+    PublishError,
+    Refused,
+    ServerError,
+)
+from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.runtime import Latch, Runtime
+from gnsqsync.wire import commands
+
+__all__ = ["PublishSlot", "SendQueue"]
+
+# For so long (seconds) the right to write is held without a send by somebody who was killed
+# between two instructions. Nothing else takes that long: only an encoder works in between.
+_HELD_SECONDS = 5.0
+# How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
+# system call of about 4 us, a tenth of a publish: so it is at most a fiftieth of the time.
+_ASK_SECONDS = 0.0002
+
+
+# So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
+# more either once all that it may send is in flight, and RDY is never that high.
+_MOST_WAITING = 100_000
+
+
+class PublishSlot:
+    """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
+
+    Its outcome is set once: ``error``, then ``done``, then ``latch`` is released. So a publisher
+    that sets ``latch`` and finds no outcome behind that may wait for it; one that reads its answer
+    itself needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
+    ``future``, whose callbacks are the user's, and for who takes the slot back.
+    """
+
+    __slots__ = ("abandoned", "data", "done", "error", "future", "latch", "messages", "on_end")
+
+    def __init__(
+        self,
+        data: bytes,
+        latch: Latch | None = None,
+        future: Future[None] | None = None,
+        messages: int = 1,
+        on_end: Callable[[PublishSlot], None] | None = None,
+    ) -> None:
+        self.data = data
+        self.messages = messages
+        self.error: PublishError | None = None
+        # Its publisher gave up waiting; it keeps its place in the queue of answers.
+        self.abandoned = False
+        self.done = False
+        self.latch = latch
+        self.future = future
+        # Called with the slot before its future ends; must be short.
+        self.on_end = on_end
+
+    def succeed(self) -> None:
+        self._end()
+        if self.future is not None and self.future.set_running_or_notify_cancel():
+            self.future.set_result(None)
+
+    def fail(self, error: PublishError) -> None:
+        self.error = error
+        self._end()
+        if self.future is not None and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def _end(self) -> None:
+        self.done = True
+        if self.latch is not None:
+            self.latch.release()
+        if self.on_end is not None:
+            self.on_end(self)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether there is an outcome within ``timeout`` seconds; ``latch`` must be there."""
+        if not self.done and self.latch is not None:
+            self.latch.wait(max(0.0, timeout))
+        return self.done
+
+
+class SendQueue:
+    """The outgoing side of a connection.
+
+    Lock-free lists, on purpose: anybody appends to ``commands``, ``fins`` and ``slots``
+    (append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
+    objects are never swapped. From ``slots`` each is taken by one ``popleft`` or ``remove``, so
+    that a publish is either on its way or taken back. ``_lock`` guards the right to write: stream,
+    compressor, ``rdy_sent``, ``_unsent``, and appending to ``pending``.
+
+    RDY is a level, not a queued command: the sender compares what is wanted with what was sent
+    last, so two racing decisions cannot arrive swapped and repeats vanish.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        runtime: Runtime,
+        *,
+        level: RdyLevel | None,
+        in_flight: Callable[[], int],
+        stall_timeout: float,
+    ) -> None:
+        self.commands: list[bytes] = []
+        self.fins: list[bytes] = []
+        self.slots: deque[PublishSlot] = deque()
+        self.pending: deque[PublishSlot] = deque()
+        self.rdy_sent = 0
+        self.finished = 0
+        self.requeued = 0
+        self.sends = 0
+        self.broken: Exception | None = None
+        # Set by the reading thread at a fatal error frame: nsqd reads nothing that came behind
+        # the command that caused it.
+        self.peer_stopped = False
+        self._stream = stream
+        self._peer_has_ended = stream.peer_has_ended
+        self._asked_at = -math.inf
+        self._runtime = runtime
+        self._now = runtime.now
+        self._level = level
+        self._in_flight = in_flight
+        self._stall_timeout = stall_timeout
+        self._lock = runtime.lock()
+        # Encoded bytes that the kernel did not take yet, and since when it has taken none.
+        self._unsent: memoryview | None = None
+        self._stalled_since = 0.0
+        # How many sends there were when the right was first seen held, and when that was.
+        self._held: tuple[int, float] | None = None
+        # The publishes in the batch of _unsent, and the bytes behind the last of them; for
+        # _torn_slots to tell a whole command from a torn one.
+        self._batch: Sequence[PublishSlot] = ()
+        # Released when no publish waits for an answer any more.
+        self.drained: list[Latch] = []
+        self.is_closed = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing leaves any more."""
+        return self.is_closed or self.broken is not None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether what is queued does not leave now: the kernel is full, or the end has come."""
+        return self._unsent is not None or self.has_ended
+
+    @property
+    def has_unsent(self) -> bool:
+        if self.commands or self.fins or self.slots or self._unsent is not None:
+            return True
+        level = self._level
+        return level is not None and level.wanted(self._in_flight()) != self.rdy_sent
+
+    def flush(self, wait: float = 0.0) -> bool:
+        """Write what waits, or leave it to the thread that is writing: it looks again.
+
+        True when all has left; False when another thread is writing, or the stream takes no more.
+
+        ``wait``: how many seconds this caller has when the kernel's buffer is full; what is
+        left then goes with the next flush. Whatever else breaks the send shuts the stream
+        down, which wakes the reading thread; nothing is raised but what is no Exception.
+        """
+        lock = self._lock
+        while self.has_unsent:
+            if not lock.acquire(False):
+                return False
+            try:
+                # Broken: what is in hand stays there, for _torn_slots to judge.
+                if self.is_closed or self.broken is not None:
+                    return False
+                emptied = self._write(wait)
+            except BaseException as error:  # noqa: BLE001 - see there
+                return self._broken_by(error)
+            finally:
+                lock.release()
+            if not emptied:
+                return False
+        return not lock.locked()
+
+    def answer_heartbeat(self) -> None:
+        """Queue a NOP, unless one waits already: it answers all that came before it leaves."""
+        if commands.NOP not in self.commands:
+            self.commands.append(commands.NOP)
+
+    def is_deserted(self) -> bool:
+        """Whether who had the right to write is gone without giving it back.
+
+        To be asked now and then by who cannot have sent what waits.
+        """
+        if self._unsent is not None or not self._lock.locked():
+            self._held = None
+            return False
+        held, now = self._held, self._now()
+        if held is None or held[0] != self.sends:
+            self._held = self.sends, now
+            return False
+        return now - held[1] >= _HELD_SECONDS
+
+    def send(self, slot: PublishSlot) -> bool:
+        """Queue a publish and ``flush``; a shorter way where nothing else waits."""
+        lock = self._lock
+        if self.slots or self.commands or self._unsent is not None or not lock.acquire(False):
+            self.slots.append(slot)
+            return self.flush()
+        try:
+            # Who had the lock before may have left a part of a command since the look at it.
+            if self.is_closed or self.broken is not None or self._unsent is not None:
+                self.slots.append(slot)
+                return False
+            # Before the write, so that no answer can overtake its slot.
+            self.pending.append(slot)
+            self._batch = (slot,)
+            if not self._send(slot.data, 0.0):
+                return False
+        except BaseException as error:  # noqa: BLE001 - see there
+            return self._broken_by(error)
+        finally:
+            lock.release()
+        return self.flush() if self.slots or self.commands else True
+
+    def _broken_by(self, error: BaseException) -> bool:
+        """Keep what ended a send for the reading thread: False, or raised if no Exception."""
+        if not isinstance(error, Exception):
+            # A killed greenlet or an interrupt may have torn a command in two, and nobody knows
+            # whether the kernel has a batch that it was just given.
+            if self._unsent is None:
+                self._batch = ()
+            self.broken = ConnectionLost(f"a send was ended by {error!r}")
+            self._stream.shutdown()
+            raise error
+        self.broken = error
+        if self._unsent is None:
+            self._put_back()
+        # Otherwise nsqd is gone, and the reading thread will see that behind what nsqd sent
+        # before: perhaps the error that says why.
+        if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            self._stream.shutdown()
+        return False
+
+    def _put_back(self) -> None:
+        """No byte of the batch has left: it was not sent, also where a layer has encoded it."""
+        for slot in reversed(self._batch):
+            try:
+                self.pending.remove(slot)
+            except ValueError:
+                continue  # answered by who cannot have read it
+            self.slots.appendleft(slot)
+        self._batch = ()
+
+    def finish(self, wait: float) -> None:
+        """Write what waits before a close, for which another thread's write must end first."""
+        if self._lock.acquire(True, wait):
+            self._lock.release()
+        self.flush(wait)
+        # What comes now was not sent, also where a layer hides how much of it left.
+        self.is_closed = True
+
+    def _write(self, wait: float) -> bool:
+        """One batch, holding ``_lock``. False when the kernel did not take all of it."""
+        if self._unsent is not None and not self._push(wait):
+            return False
+        if self._level is None and not self.commands:
+            return self._write_publishes(wait)
+        # FINs are cut first: a TOUCH that was appended before a FIN then stands before it.
+        fins = self.fins
+        count = len(fins)
+        ids = fins[:count]
+        del fins[:count]
+        queued = self.commands
+        count = len(queued)
+        parts = queued[:count]
+        del queued[:count]
+        level = self._level
+        if level is not None:
+            if parts:
+                self.requeued += sum(part.startswith(b"REQ ") for part in parts)
+            wanted = level.wanted(self._in_flight())
+            if wanted < self.rdy_sent:
+                # In front of the answers that make room, or nsqd fills the room at once.
+                parts.insert(0, commands.rdy(wanted))
+                self.rdy_sent = wanted
+            if ids:
+                parts.append(b"FIN " + b"\nFIN ".join(ids) + b"\n")
+                self.finished += len(ids)
+            if wanted > self.rdy_sent:
+                parts.append(commands.rdy(wanted))
+                self.rdy_sent = wanted
+        if parts:
+            return self._send(parts[0] if len(parts) == 1 else b"".join(parts), wait)
+        return True
+
+    def _write_publishes(self, wait: float) -> bool:
+        slots, pending = self.slots, self.pending
+        batch: list[PublishSlot] = []
+        for _ in range(len(slots)):
+            try:
+                slot = slots.popleft()
+            except IndexError:
+                break  # taken back at the same moment
+            # Before the write, so that no answer can overtake its slot.
+            pending.append(slot)
+            batch.append(slot)
+        if not batch:
+            return True
+        self._batch = batch
+        one = len(batch) == 1
+        return self._send(batch[0].data if one else b"".join([s.data for s in batch]), wait)
+
+    def _send(self, data: bytes, wait: float) -> bool:
+        if not self._stream.is_clear:
+            data = self._stream.encode(data)
+        self.sends += 1
+        if self._batch:
+            self._check_end()
+        sent = self._stream.send_some(data)
+        if sent == len(data):
+            self._batch = ()
+            return True
+        self._unsent = memoryview(data)[sent:]
+        self._stalled_since = self._now()
+        return self._push(wait)
+
+    def _push(self, wait: float) -> bool:
+        """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
+        deadline = self._now() + wait
+        while self._unsent is not None:
+            if self._batch:
+                self._check_end()
+            sent = self._stream.send_some(self._unsent)
+            if sent:
+                self._stalled_since = self._now()
+                self._unsent = self._unsent[sent:] or None
+                continue
+            now = self._now()
+            if now - self._stalled_since > self._stall_timeout:
+                raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
+            waiting = len(self.commands) + len(self.fins)
+            if waiting > _MOST_WAITING:
+                raise ConnectionLost(f"nsqd sends and does not read: {waiting} answers wait")
+            if now >= deadline:
+                return False
+            self._stream.wait_writable(min(deadline - now, self._stall_timeout))
+        self._batch = ()
+        return True
+
+    def _check_end(self) -> None:
+        """In front of the bytes of publishes: BrokenPipeError when nsqd's EOF is here.
+
+        The kernel takes them behind that, too, and then nobody knows whether nsqd has read them.
+        """
+        now = self._now()
+        if now - self._asked_at > _ASK_SECONDS:
+            self._asked_at = now
+            if self._peer_has_ended():
+                raise BrokenPipeError("nsqd has ended the connection")
+
+    def submit(self, slot: PublishSlot, wait: float) -> bool:
+        """Queue a publish and write it; its outcome arrives in the slot.
+
+        False when it was not sent and has no outcome, because the connection has ended.
+        """
+        self.slots.append(slot)
+        self.flush(wait)
+        return not (self.has_ended and self.take_back(slot))
+
+    def fail_unsent(self, slot: PublishSlot) -> None:
+        """On a closed connection: the end of a publish that came too late for ``close``."""
+        if self.take_back(slot):
+            slot.fail(NotSent("the connection closed before the message was sent"))
+
+    def wait_until_answered(self, deadline: float, passing_wait: float) -> None:
+        """Until no publish waits for an answer, or the time ``deadline``, or a close."""
+        while not self.is_closed and self._now() < deadline:
+            self.flush(passing_wait)
+            latch = self._runtime.latch()
+            self.drained.append(latch)
+            # Looked at behind it: the last answer may just have come.
+            if not self.pending and not self.slots:
+                return
+            latch.wait(max(0.0, deadline - self._now()))
+
+    def tell_drained(self) -> None:
+        """Nothing is pending: wake who waits for that. They look for themselves."""
+        while self.drained:
+            self.drained.pop().release()
+
+    def take_back(self, slot: PublishSlot) -> bool:
+        """Remove a publish that nobody has begun to write; False when somebody has."""
+        try:
+            self.slots.remove(slot)
+        except ValueError:
+            return False
+        return True
+
+    def refuse_oldest(self, nsqd_address: str, error: ServerError) -> None:
+        """nsqd said this to the oldest publish that it had not answered, if there is one."""
+        if self.pending:
+            slot = self.pending.popleft()
+            slot.fail(Refused(f"{nsqd_address} refused the publish: {error}", error))
+
+    def close(self, reason: str) -> None:
+        """Close the stream and fail what has no answer. By the reading thread, once.
+
+        The stream was shut down before, so a sender that blocks leaves and gives the lock back;
+        one that was killed does not. What callbacks of futures raise is raised as by
+        ``PublishReplies.end_futures``.
+        """
+        locked = not self.is_deserted() and self._lock.acquire(True, _HELD_SECONDS)
+        try:
+            self.is_closed = True
+            self._stream.close()
+        finally:
+            if locked:
+                self._lock.release()
+        raised: BaseException | None = None
+        for slot, error in self._lost_slots(reason):
+            try:
+                slot.fail(error)
+            except BaseException as out:  # noqa: BLE001 - raised below
+                raised = out
+        # Behind that: who saw a publish waiting may have begun to wait only just now.
+        self.tell_drained()
+        if raised is not None:
+            raise raised
+
+    def _lost_slots(self, reason: str) -> Iterator[tuple[PublishSlot, PublishError]]:
+        """What has no answer, each taken out, and what is known of it."""
+        torn = self._torn_slots()
+        while self.pending:
+            slot = self.pending.popleft()
+            if self.peer_stopped:
+                text = f"nsqd ended the connection before it read this: {reason}"
+                yield slot, NotSent(text)
+            elif slot in torn:
+                yield slot, NotSent(f"the connection closed while the message was sent: {reason}")
+            else:
+                text = f"the connection closed before nsqd answered the publish: {reason}"
+                yield slot, OutcomeUnknown(text)
+        while self.slots:
+            try:
+                slot = self.slots.popleft()
+            except IndexError:
+                break  # its publisher took it back at the same moment
+            yield slot, NotSent(f"the connection closed before the message was sent: {reason}")
+
+    def _torn_slots(self) -> set[PublishSlot]:
+        """Publishes of the last batch whose last byte the kernel never took.
+
+        nsqd stores a message only when it has read all of it, so these were not sent. Behind a
+        compressor or TLS the border is not known, and none is claimed.
+        """
+        if self._unsent is None or not self._stream.is_clear:
+            return set()
+        left = len(self._unsent)
+        torn = set()
+        for slot in reversed(self._batch):
+            if left <= 0:
+                break
+            torn.add(slot)
+            left -= len(slot.data)
+        return torn
+
+    def abandon(self) -> None:
+        """In a forked child: the lists belong to the parent's publishers; only close."""
+        self.is_closed = True
+        self._stream.abandon()

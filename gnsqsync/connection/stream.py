@@ -1,0 +1,153 @@
+"""One socket and the layers on it: TLS, then Snappy or DEFLATE. Knows no frame and no command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gnsqsync.errors import ConnectionLost
+from gnsqsync.runtime import Runtime, Socket
+from gnsqsync.wire.codec import Layer
+from gnsqsync.wire.tls import TlsLayer
+
+__all__ = ["RECV_SIZE", "Stream"]
+
+# A larger receive is slower: the buffer is mapped anew at each call.
+RECV_SIZE = 65536
+
+
+class Stream:
+    """Bytes in, bytes out, through whatever layers the handshake switched on.
+
+    One thread receives, another may send at the same time; two senders are kept apart by the
+    SendQueue. A layer is pushed during the handshake only, when one thread has the stream alone.
+    """
+
+    def __init__(self, sock: Socket, runtime: Runtime) -> None:
+        self._sock = sock
+        self._runtime = runtime
+        self._layers: list[Layer] = []
+        self._tls: TlsLayer | None = None
+        # Whether the bytes on the socket are the bytes of the protocol, without any layer.
+        self.is_clear = True
+        # What the socket was told last, in seconds.
+        self.read_timeout = math.inf
+        # Append what arrives, as it is on the socket, to a deque: see Socket.receive.
+        self.receive = sock.receive
+        # What the kernel takes now of already encoded bytes; 0 when its buffer is full.
+        self.send_some = sock.send
+        # Whether nsqd's EOF is here, read or not, or who reads has met one that a layer says.
+        self.peer_has_ended = sock.peer_has_ended
+
+    @property
+    def tls(self) -> TlsLayer | None:
+        return self._tls
+
+    def push(self, layer: Layer) -> None:
+        """Put a layer on top of those that are there."""
+        self._layers.append(layer)
+        self.is_clear = False
+        self.peer_has_ended = self._peer_or_layer_has_ended
+        if isinstance(layer, TlsLayer):
+            self._tls = layer
+
+    def set_read_timeout(self, seconds: float | None) -> None:
+        self._sock.set_read_timeout(seconds)
+        self.read_timeout = math.inf if seconds is None else seconds
+
+    def recv(self) -> bytes:
+        """The next decoded bytes, b"" at the end. TimeoutError, OSError or ProtocolError."""
+        if not self._layers:
+            return self._sock.recv(RECV_SIZE)
+        while (data := self.recv_once()) is None:
+            pass
+        return data
+
+    def recv_once(self) -> bytes | None:
+        """As ``recv``, but None when what arrived decodes to nothing, as a flush may."""
+        if self._layers and self._layers[-1].pending:
+            return self._layers[-1].decode(b"") or None
+        # The end is said by the socket or by a layer.
+        if any(layer.eof for layer in self._layers):
+            return b""
+        data = self._sock.recv(RECV_SIZE)
+        if not data:
+            return b""
+        decoded = self.decode(data)
+        if decoded or not self._layers:
+            return decoded
+        return b"" if any(layer.eof for layer in self._layers) else None
+
+    def decode_received(self, data: bytes) -> Iterator[bytes]:
+        """What a chunk of ``receive`` decodes to, in portions; at the end b"" is the last one."""
+        if data:
+            decoded = self.decode(data)
+            if decoded:
+                yield decoded
+            while self._layers[-1].pending:
+                if decoded := self._layers[-1].decode(b""):
+                    yield decoded
+        if not data or any(layer.eof for layer in self._layers):
+            yield b""
+
+    def recv_raw(self) -> bytes:
+        """The next bytes as they are on the socket, for a layer's own handshake."""
+        return self._sock.recv(RECV_SIZE)
+
+    def decode(self, data: bytes) -> bytes:
+        for layer in self._layers:
+            data = layer.decode(data)
+        return data
+
+    def decode_top(self, data: bytes) -> bytes:
+        """Bytes that the lower layers decoded before the top one was there."""
+        return self._layers[-1].decode(data)
+
+    def encode(self, data: bytes) -> bytes:
+        for layer in reversed(self._layers):
+            data = layer.encode(data)
+        return data
+
+    def _peer_or_layer_has_ended(self) -> bool:
+        return self._sock.peer_has_ended() or any(layer.eof for layer in self._layers)
+
+    def wait_writable(self, timeout: float) -> bool:
+        return self._sock.wait_writable(timeout)
+
+    def send_raw(self, data: bytes, deadline: float) -> None:
+        """All of already encoded bytes before ``deadline``; ConnectionLost when it passes."""
+        view = memoryview(data)
+        while view:
+            sent = self._sock.send(view)
+            view = view[sent:]
+            if view and not self._sock.wait_writable(max(0.0, deadline - self._runtime.now())):
+                raise ConnectionLost(f"{self._sock.peer} did not take our bytes in time")
+
+    def end_sending(self) -> None:
+        """Say that nothing more comes, behind all that was sent. Never raises.
+
+        nsqd then works off what it has and closes, which our receive sees.
+        """
+        self._say_goodbye()
+        self._sock.end_sending()
+
+    def shutdown(self) -> None:
+        """Both directions; wakes a receive that blocks elsewhere. Never raises."""
+        self._sock.shutdown()
+
+    def close(self) -> None:
+        """Close the descriptor; with TLS a close_notify is tried first. Never raises."""
+        self._say_goodbye()
+        self._sock.shutdown()
+        self._sock.close()
+
+    def _say_goodbye(self) -> None:
+        if self._tls is not None:
+            try:
+                self._sock.send(self._tls.close())
+            except OSError:
+                pass  # the peer is gone already
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child, without a word to the parent's peer."""
+        self._sock.abandon()

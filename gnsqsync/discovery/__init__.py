@@ -1,0 +1,11 @@
+"""Which nsqds and topics nsqlookupds list, for readers and writers alike.
+
+Knows one poll thread for each nsqlookupd. Must not dial or close anything.
+"""
+
+from __future__ import annotations
+
+from gnsqsync.discovery.lookups import Finder, Lookups
+from gnsqsync.discovery.polling import Discovery
+
+__all__ = ["Discovery", "Finder", "Lookups"]

@@ -1,0 +1,367 @@
+"""The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (nsq-reference 2 and 4).
+
+Knows parameters and answers. Knows nothing of sessions, time-outs or envelopes, which are
+http_transport's, nor of the shape of JSON, which is http_types'.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from gnsqsync.addresses import NSQD_HTTP_PORT, NSQLOOKUPD_HTTP_PORT
+from gnsqsync.errors import ConfigError, HTTPError, ProtocolError
+from gnsqsync.http.lookupd_types import (
+    LookupdInfo,
+    LookupResult,
+    Node,
+    Producer,
+    Registration,
+    parse_names,
+    parse_nodes,
+    parse_registrations,
+)
+from gnsqsync.http.nsqd_types import (
+    ChannelStats,
+    ClientStats,
+    Latency,
+    MemoryStats,
+    NsqdInfo,
+    Stats,
+    TopicStats,
+)
+from gnsqsync.http.transport import HTTPClient
+from gnsqsync.options import (
+    check_body,
+    check_channel,
+    check_duration,
+    check_int,
+    check_topic,
+)
+
+__all__ = [
+    "ChannelStats",
+    "ClientStats",
+    "Latency",
+    "LookupResult",
+    "LookupdHTTP",
+    "LookupdInfo",
+    "MemoryStats",
+    "Node",
+    "NsqdHTTP",
+    "NsqdInfo",
+    "Producer",
+    "Registration",
+    "Stats",
+    "TopicStats",
+]
+
+log = logging.getLogger("gnsqsync.http")
+
+_OPTION = re.compile(r"[a-z0-9_]+")
+# So that a server that sends new nonsense each time fills no memory.
+_MAX_SKIPPED = 1000
+_PROFILES = ("", "block", "cmdline", "goroutine", "heap", "threadcreate")
+
+
+def _topic_params(topic: object) -> dict[str, str]:
+    return {"topic": check_topic(topic)}
+
+
+def _channel_params(topic: object, channel: object) -> dict[str, str]:
+    return {"topic": check_topic(topic), "channel": check_channel(channel)}
+
+
+class NsqdHTTP(HTTPClient):
+    """nsqd's HTTP API. Every method may be called from any thread.
+
+    ``address``: ``host``, ``host:port`` (4151 without one), ``unix:///path`` or an http(s) URL; its
+    path, query and user info are kept. ``timeout``: seconds nsqd may be silent before an answer;
+    ``connect_timeout``: seconds for the connection. ``max_msg_size`` and ``max_body_size``: bytes,
+    as nsqd's flags. ``authorization``: a bearer token. ``session``: your own requests.Session,
+    not closed by us. ``trust_env``: honour proxy variables and .netrc. ``tls_*``: for https.
+    ``runtime``: as for Reader; None runs the request on the calling thread.
+
+    Each method raises ConnectionLost, HTTPError (its ``code`` is nsqd's, "TOPIC_NOT_FOUND") or
+    ProtocolError, and ConfigError for a name or size that nsqd would refuse.
+    """
+
+    default_port = NSQD_HTTP_PORT
+    has_unix_sockets = True
+
+    def __init__(
+        self,
+        address: Any = "127.0.0.1:4151",
+        *,
+        timeout: float = 5.0,
+        max_msg_size: int = 1048576,
+        max_body_size: int = 5242880,
+        **options: Any,
+    ) -> None:
+        super().__init__(address, timeout=timeout, **options)
+        self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
+        self._max_body_size = check_int("max_body_size", max_body_size, 1, unit=" bytes")
+
+    def ping(self) -> str:
+        """``OK``, or HTTPError 500 with ``NOK - <last disk error>`` when nsqd is not healthy."""
+        return self._get_text("/ping")
+
+    def info(self) -> NsqdInfo:
+        """Version, addresses and limits."""
+        return NsqdInfo.parse(self._get_json("/info"))
+
+    def stats(
+        self,
+        topic: str | None = None,
+        channel: str | None = None,
+        *,
+        include_clients: bool = True,
+        include_mem: bool = True,
+    ) -> Stats:
+        """Counters of all topics, or of one topic or channel; an unknown one gives no topics."""
+        params = self._stats_params(topic, channel, include_clients, include_mem)
+        return Stats.parse(self._get_json("/stats", {"format": "json", **params}))
+
+    def stats_text(
+        self,
+        topic: str | None = None,
+        channel: str | None = None,
+        *,
+        include_clients: bool = True,
+        include_mem: bool = True,
+    ) -> str:
+        """The same as nsqd's page of text."""
+        params = self._stats_params(topic, channel, include_clients, include_mem)
+        return self._get_text("/stats", params)
+
+    @staticmethod
+    def _stats_params(
+        topic: str | None, channel: str | None, include_clients: bool, include_mem: bool
+    ) -> dict[str, str]:
+        params = {
+            "include_clients": "true" if include_clients else "false",
+            "include_mem": "true" if include_mem else "false",
+        }
+        if topic is not None:
+            params["topic"] = check_topic(topic)
+        if channel is not None:
+            params["channel"] = check_channel(channel)
+        return params
+
+    def pub(self, topic: str, body: bytes | str, *, defer: float | None = None) -> None:
+        """Publish one message; ``defer``: seconds that nsqd holds it back, whole milliseconds.
+
+        After a ConnectionLost nsqd may or may not have it.
+        """
+        params = _topic_params(topic)
+        data = check_body(body, self._max_msg_size)
+        if defer is not None:
+            # nsqd's ceiling is --max-req-timeout, an hour unless changed; it answers INVALID_DEFER.
+            params["defer"] = str(round(check_duration("defer", defer, finite=True) * 1000))
+        self._post("/pub", params, data)
+
+    def mpub(self, topic: str, bodies: Iterable[bytes | str]) -> None:
+        """Publish several messages in one request, all or none of them, always as binary.
+
+        In nsqd's text form a body with a newline would be split and an empty line vanish.
+        ConfigError when they are larger than ``max_body_size`` together.
+        """
+        params = {**_topic_params(topic), "binary": "true"}
+        if isinstance(bodies, (str, bytes, bytearray, memoryview)):
+            raise ConfigError("bodies is one body; give a list of them, or call pub()")
+        parts: list[bytes] = []
+        for number, body in enumerate(bodies):
+            data = check_body(body, self._max_msg_size, f"body {number}")
+            parts.append(len(data).to_bytes(4, "big") + data)
+        if not parts:
+            raise ConfigError("bodies is empty; mpub() needs at least one message")
+        payload = len(parts).to_bytes(4, "big") + b"".join(parts)
+        if len(payload) > self._max_body_size:
+            raise ConfigError(
+                f"{len(parts)} messages have {len(payload)} bytes together; max_body_size allows"
+                f" {self._max_body_size} (send fewer at a time)"
+            )
+        self._post("/mpub", params, payload)
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic; one that exists is left as it is."""
+        self._post("/topic/create", _topic_params(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its channels and messages; HTTPError 404 if there is none."""
+        self._post("/topic/delete", _topic_params(topic))
+
+    def empty_topic(self, topic: str) -> None:
+        """Throw away what waits in the topic itself; channels keep their messages."""
+        self._post("/topic/empty", _topic_params(topic))
+
+    def pause_topic(self, topic: str) -> None:
+        """Stop the flow from the topic into its channels."""
+        self._post("/topic/pause", _topic_params(topic))
+
+    def unpause_topic(self, topic: str) -> None:
+        """Undo ``pause_topic``."""
+        self._post("/topic/unpause", _topic_params(topic))
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        """Create a channel; HTTPError 404 TOPIC_NOT_FOUND if the topic does not exist."""
+        self._post("/channel/create", _channel_params(topic, channel))
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        """Delete a channel with its messages; its consumers are disconnected."""
+        self._post("/channel/delete", _channel_params(topic, channel))
+
+    def empty_channel(self, topic: str, channel: str) -> None:
+        """Throw away the messages of a channel, those in flight included."""
+        self._post("/channel/empty", _channel_params(topic, channel))
+
+    def pause_channel(self, topic: str, channel: str) -> None:
+        """Stop deliveries from a channel; it goes on collecting messages."""
+        self._post("/channel/pause", _channel_params(topic, channel))
+
+    def unpause_channel(self, topic: str, channel: str) -> None:
+        """Undo ``pause_channel``."""
+        self._post("/channel/unpause", _channel_params(topic, channel))
+
+    def get_config(self, option: str) -> Any:
+        """The value of an nsqd option: str, or parsed JSON; durations in nanoseconds, as sent.
+
+        ``option`` is the config name (``max_msg_size``). HTTPError 400 INVALID_OPTION if unknown.
+        """
+        kind, content, shown = self._request("GET", self._config_path(option))
+        return self._config_value(kind, content, shown)
+
+    def set_config(self, option: str, value: Any) -> Any:
+        """Change ``log_level`` (a str) or ``nsqlookupd_tcp_addresses`` (a list); no others exist.
+
+        Returns the new value as ``get_config`` does.
+        """
+        body = value if isinstance(value, str) else json.dumps(value)
+        kind, content, shown = self._request("PUT", self._config_path(option), body=body.encode())
+        return self._config_value(kind, content, shown)
+
+    @staticmethod
+    def _config_path(option: object) -> str:
+        if not isinstance(option, str) or _OPTION.fullmatch(option) is None:
+            raise ConfigError(f"option is {option!r}; it must be a config name like 'log_level'")
+        return f"/config/{option}"
+
+    @staticmethod
+    def _config_value(kind: str, content: bytes, shown: str) -> Any:
+        text = content.decode("utf-8", "replace")
+        if not kind.startswith("application/json"):
+            return text
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ProtocolError(f"{shown}: the answer is not JSON: {error}") from None
+
+    def pprof(self, profile: str = "goroutine") -> str:
+        """One of Go's profiles as text: goroutine, heap, block, threadcreate, cmdline or "" (list).
+
+        The binary ones (CPU profile, trace) are for ``go tool pprof``.
+        """
+        if profile not in _PROFILES:
+            raise ConfigError(f"profile is {profile!r}; allowed are {', '.join(_PROFILES[1:])}")
+        return self._get_text(f"/debug/pprof/{profile}", {"debug": "1"})
+
+    def set_block_rate(self, rate: int) -> None:
+        """Go's block profile rate in nanoseconds; 0 switches it off."""
+        params = {"rate": str(check_int("rate", rate, 0, unit=" ns"))}
+        self._despite_500("PUT", "/debug/setblockrate", params)
+
+    def free_memory(self) -> None:
+        """Make Go's garbage collector run and return memory to the system."""
+        self._despite_500("POST", "/debug/freememory", {})
+
+    def _despite_500(self, method: str, path: str, params: dict[str, str]) -> None:
+        """nsqd 1.3.0 does what these two ask and then answers 500 (nsq-reference 2.2)."""
+        try:
+            self._request(method, path, params)
+        except HTTPError as error:
+            if error.status != 500 or error.code != "INTERNAL_ERROR":
+                raise
+
+
+class LookupdHTTP(HTTPClient):
+    """nsqlookupd's HTTP API. Every method may be called from any thread.
+
+    Options and errors as of NsqdHTTP; the port is 4161 without one, the time-outs are those of a
+    poll: 1 s to connect, 2 s for an answer.
+    """
+
+    default_port = NSQLOOKUPD_HTTP_PORT
+
+    def __init__(
+        self, address: Any = "127.0.0.1:4161", *, timeout: float = 2.0, **options: Any
+    ) -> None:
+        super().__init__(address, timeout=timeout, **options)
+        # What was left out of answers and logged; a poll would log it again each time.
+        self._skipped: set[str] = set()
+
+    def _skip(self, text: str) -> None:
+        known = text in self._skipped or len(self._skipped) >= _MAX_SKIPPED
+        if not known:
+            self._skipped.add(text)
+        log.log(logging.DEBUG if known else logging.WARNING, "%s: %s", self.url, text)
+
+    def ping(self) -> str:
+        """``OK``."""
+        return self._get_text("/ping")
+
+    def info(self) -> LookupdInfo:
+        """The version."""
+        return LookupdInfo.parse(self._get_json("/info"))
+
+    def lookup(self, topic: str) -> LookupResult:
+        """The nsqds that have ``topic``, and its channels.
+
+        HTTPError 404 TOPIC_NOT_FOUND is the usual answer before the first publish.
+        """
+        return LookupResult.parse(self._get_json("/lookup", _topic_params(topic)), self._skip)
+
+    def topics(self) -> tuple[str, ...]:
+        """All topics, also those without an nsqd, in no order."""
+        return parse_names(self._get_json("/topics"), "topics", self._skip)
+
+    def channels(self, topic: str) -> tuple[str, ...]:
+        """The channels of a topic; none for an unknown topic."""
+        answer = self._get_json("/channels", _topic_params(topic))
+        return parse_names(answer, "channels", self._skip)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nsqds that are alive, with their topics."""
+        return parse_nodes(self._get_json("/nodes"), self._skip)
+
+    def debug(self) -> dict[str, tuple[Registration, ...]]:
+        """The whole registration database: ``category:key:subkey`` to registrations."""
+        return parse_registrations(self._get_json("/debug"))
+
+    def create_topic(self, topic: str) -> None:
+        """Register a topic without an nsqd."""
+        self._post("/topic/create", _topic_params(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic and its channels; nsqds that have it are not told."""
+        self._post("/topic/delete", _topic_params(topic))
+
+    def tombstone_topic(self, topic: str, node: str | Producer) -> None:
+        """Hide ``topic`` of one nsqd from lookups for a while (45 s unless configured).
+
+        ``node``: ``broadcast_address:http_port``, or a Producer or Node of an earlier answer.
+        """
+        name = node.http_address if isinstance(node, Producer) else node
+        if not isinstance(name, str) or ":" not in name or any(c.isspace() for c in name):
+            raise ConfigError(f"node is {node!r}; it must be 'broadcast_address:http_port'")
+        self._post("/topic/tombstone", {**_topic_params(topic), "node": name})
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        """Register a channel, and its topic; nsqds create it when they create the topic."""
+        self._post("/channel/create", _channel_params(topic, channel))
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        """Forget a channel; HTTPError 404 CHANNEL_NOT_FOUND if there is none."""
+        self._post("/channel/delete", _channel_params(topic, channel))

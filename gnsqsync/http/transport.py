@@ -1,0 +1,401 @@
+"""One HTTP request to nsqd or nsqlookupd: the URL, the session, the time-outs, the errors.
+
+Knows requests and both answer envelopes. Knows nothing of single endpoints (see http.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+import requests
+import urllib3.exceptions
+
+from gnsqsync._version import __version__
+from gnsqsync.addresses import Address, http_urls, parse_address
+from gnsqsync.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectionLost,
+    NSQError,
+    ProtocolError,
+)
+from gnsqsync.http.envelopes import http_error, payload
+from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
+from gnsqsync.http.unix_socket import UnixAdapter
+from gnsqsync.options import check_duration
+from gnsqsync.runtime import choose
+from gnsqsync.runtime.call import Call
+from gnsqsync.runtime.dial import LONGEST
+
+if TYPE_CHECKING:
+    from gnsqsync.runtime.base import Runtime
+
+__all__ = ["HTTPClient", "Line"]
+
+ACCEPT = "application/vnd.nsq; version=1.0"
+
+# Of one request; requests alone would follow thirty.
+_MOST_REDIRECTS = 5
+
+# An answer larger than this comes from something that is not nsqd or nsqlookupd.
+MAX_ANSWER = 64 * 1024 * 1024
+
+Self = TypeVar("Self", bound="HTTPClient")
+
+
+class _Answer(NamedTuple):
+    status: int
+    reason: str
+    content_type: str
+    content: bytes
+    url: str
+
+
+class Line(NamedTuple):
+    """A session, and the call that its connections belong to."""
+
+    session: requests.Session
+    call: Call
+
+
+class _Failure(NamedTuple):
+    error: NSQError
+    cause: BaseException | None
+
+
+class HTTPClient:
+    """What NsqdHTTP and LookupdHTTP share. Thread-safe; a session is used by one call at a time.
+
+    Nothing is connected before the first call. After a fork the child starts with no session.
+    """
+
+    default_port = 0
+    # Whether the server can listen on a unix socket.
+    has_unix_sockets = False
+
+    def __init__(
+        self,
+        address: str | tuple[str, int] | Address,
+        *,
+        timeout: float,
+        connect_timeout: float = 1.0,
+        authorization: str | None = None,
+        session: requests.Session | None = None,
+        trust_env: bool = False,
+        tls_ca_file: str | None = None,
+        tls_cert_file: str | None = None,
+        tls_key_file: str | None = None,
+        tls_verify: bool = True,
+        runtime: Runtime | str | None = None,
+    ) -> None:
+        self._socket_path = ""
+        if isinstance(address, Address):
+            address = str(address)
+        if isinstance(address, str) and address.startswith("unix:"):
+            self._socket_path = self._check_socket(address, session)
+            # Every request has a host; nobody looks it up.
+            address = "http://localhost"
+        self._url = _check_address(address, self.default_port)
+        self._timeout = min(check_duration("timeout", timeout, 0.001), LONGEST)
+        self._connect_timeout = min(
+            check_duration("connect_timeout", connect_timeout, 0.001), LONGEST
+        )
+        self._headers = {
+            "Accept": ACCEPT,
+            # Neither server compresses, and of others a small answer could become a huge one.
+            "Accept-Encoding": "identity",
+            "User-Agent": f"gnsqsync/{__version__}",
+        }
+        if authorization is not None:
+            self._headers["Authorization"] = _bearer(authorization, self._url)
+        if session is not None and not isinstance(session, requests.Session):
+            raise ConfigError(f"session is {type(session).__name__}; give a requests.Session")
+        self._session = session
+        self._trust_env = trust_env
+        self._verify = _check_tls(tls_ca_file, tls_cert_file, tls_key_file, tls_verify)
+        self._cert: Any = (tls_cert_file, tls_key_file) if tls_key_file else tls_cert_file
+        self._runtime = runtime
+        self._pid = os.getpid()
+        self._closed = False
+        # Sessions that no call uses now. list.pop and list.append are atomic, so no lock.
+        self._idle: list[Line] = []
+        # Calls under way. set.add and set.discard are atomic, too.
+        self._calls: set[Call] = set()
+        self._is_cut = False
+
+    @property
+    def url(self) -> str:
+        """The server's URL without user info and query."""
+        return self._join("", {})[1]
+
+    def close(self) -> None:
+        """Close the idle connections; calls under way finish. Later calls raise ClosedError."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().session.close()
+
+    def cut(self) -> None:
+        """End the calls under way: they raise ClosedError soon, and later ones at once.
+
+        From any task; takes no lock and never waits. ``close()`` is still to be called. Calls
+        over a ``session`` that was given end by their time-outs.
+        """
+        self._closed = self._is_cut = True
+        for call in list(self._calls):
+            call.cut()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    def _get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The parsed answer without its envelope. Raises as ``_request``."""
+        _, content, shown = self._request("GET", path, params)
+        return payload(content, shown)
+
+    def _get_text(
+        self, path: str, params: Mapping[str, str] | None = None, timeout: float | None = None
+    ) -> str:
+        return self._request("GET", path, params, timeout=timeout)[1].decode("utf-8", "replace")
+
+    def _post(self, path: str, params: Mapping[str, str], body: bytes | None = None) -> None:
+        self._request("POST", path, params, body)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout: float | None = None,
+    ) -> tuple[str, bytes, str]:
+        """Send one request; returns (content type, content, URL to show).
+
+        Raises ConnectionLost (no connection, no answer, a broken one), HTTPError (an answer that
+        is not 2xx), ProtocolError (an answer that cannot be one) and ClosedError.
+        """
+        if self._closed:
+            raise ClosedError(f"{self!r} was closed")
+        if isinstance(self._runtime, str):
+            # Chosen at the first call, not in the constructor: nothing may be made there.
+            self._runtime = choose(self._runtime)
+        run = _directly if self._runtime is None else self._runtime.call_blocking
+        answer: _Answer | _Failure = run(
+            self._exchange, method, path, params or {}, body, timeout or self._timeout
+        )
+        if self._is_cut:
+            # Whatever it came to: the end of a cut connection may look like that of an answer.
+            raise ClosedError(f"{self!r} was closed")
+        # Here and not where the response is: the error's traceback would keep its socket open.
+        if isinstance(answer, _Failure):
+            raise answer.error from answer.cause
+        if not 200 <= answer.status < 300:
+            raise http_error(answer.status, answer.reason, answer.content, answer.url)
+        return answer.content_type, answer.content, answer.url
+
+    def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, timeout: float
+    ) -> _Answer | _Failure:
+        url, shown = self._join(path, params)
+        outer = sys.exc_info()[1]
+        session, call = line = self._take_line()
+        deadline = time.monotonic() + timeout * SLOWEST_ANSWER
+        call.begin(deadline)
+        self._calls.add(call)
+        if self._is_cut:
+            call.cut()
+        try:
+            response = session.request(
+                method,
+                url,
+                data=body,
+                headers=self._headers,
+                timeout=(self._connect_timeout, timeout),
+                # A POST that is redirected would arrive as a GET.
+                allow_redirects=method == "GET",
+                stream=True,
+                hooks={"response": [*session.hooks["response"], watch_redirects(deadline, shown)]},
+            )
+            with response:
+                content = b"" if response.is_redirect else _read(response, deadline, shown)
+            return _Answer(
+                response.status_code,
+                response.reason,
+                response.headers.get("Content-Type", ""),
+                content,
+                shown,
+            )
+        except ProtocolError as error:
+            return _Failure(error.with_traceback(None), None)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            text = f"{method} {shown}: {self._reason(error, timeout, outer)}"
+            return _Failure(ConnectionLost(text), _first(error, outer))
+        except ValueError as error:
+            # Out of requests' and the standard library's readers of URLs and headers.
+            text = f"{method} {shown}: the answer makes no sense: {error!s:.80}"
+            return _Failure(ProtocolError(text), _first(error, outer))
+        finally:
+            self._calls.discard(call)
+            call.end()
+            self._give_back(line)
+
+    def _take_line(self) -> Line:
+        if self._session is not None:
+            return Line(self._session, Call())
+        if self._pid != os.getpid():
+            # The parent's connections: dropped, not closed, so that no TLS goodbye is sent.
+            self._pid = os.getpid()
+            self._idle = []
+        try:
+            return self._idle.pop()
+        except IndexError:
+            session, call = line = Line(requests.Session(), Call())
+        if self._socket_path:
+            session.mount("http://", UnixAdapter(self._socket_path, call))
+        else:
+            session.mount("http://", LimitedAdapter(call))
+            session.mount("https://", LimitedAdapter(call))
+        # There is no proxy on the way to a unix socket.
+        session.trust_env = self._trust_env and not self._socket_path
+        session.verify = self._verify
+        session.cert = self._cert
+        session.max_redirects = _MOST_REDIRECTS
+        return line
+
+    def _give_back(self, line: Line) -> None:
+        if line.session is self._session:
+            return
+        self._idle.append(line)
+        if self._closed:
+            self.close()
+
+    def _check_socket(self, address: str, session: object) -> str:
+        """The path in ``unix:///path``; ConfigError where there can be none."""
+        if not self.has_unix_sockets:
+            raise ConfigError(
+                f"HTTP address {address!r} is a unix socket; nsqlookupd has none, give host:port"
+            )
+        if session is not None:
+            raise ConfigError("session goes over TCP; give none together with a unix socket")
+        return parse_address(address).path
+
+    def _join(self, path: str, params: Mapping[str, str]) -> tuple[str, str]:
+        """The URL to ask, and the same to show: without user info and the address's query."""
+        url, shown = _join(self._url, path, params)
+        if self._socket_path:
+            shown = shown.replace(self._url, f"unix://{self._socket_path}", 1)
+        return url, shown
+
+    def _reason(self, error: Exception, timeout: float, outer: BaseException | None) -> str:
+        """Why, in words: requests' own texts show the whole URL, with any secret in it."""
+        if isinstance(error, requests.exceptions.ConnectTimeout):
+            return f"no connection within {self._connect_timeout:g} s"
+        first = _first(error, outer)
+        if isinstance(error, requests.exceptions.Timeout) or isinstance(
+            first, (TimeoutError, urllib3.exceptions.ReadTimeoutError)
+        ):
+            return f"no answer within {timeout:g} s"
+        if isinstance(first, OSError) and first.strerror:
+            return first.strerror
+        if isinstance(first, requests.RequestException):
+            return type(first).__name__
+        return f"{type(first).__name__}: {first}"
+
+
+def _directly(fn: Callable[..., _Answer | _Failure], *args: object) -> _Answer | _Failure:
+    return fn(*args)
+
+
+def _first(error: BaseException, outer: BaseException | None) -> BaseException:
+    """The error that others were raised from; ``outer`` is what the caller was handling.
+
+    They lose their tracebacks: urllib3's frames and errors refer to each other, and would keep a
+    pool of open sockets alive behind ``close()`` until the garbage collector comes.
+    """
+    while True:
+        error.__traceback__ = None
+        earlier = error.__cause__ or error.__context__
+        if earlier is None or earlier is outer:
+            return error
+        error = earlier
+
+
+def _read(response: requests.Response, deadline: float, shown: str) -> bytes:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise ProtocolError(
+            f"{shown}: the answer is compressed ({encoding:.40}), which was not asked for,"
+            " and is not decompressed"
+        )
+    # read1 returns what is there; urllib3 1.x has read only, which waits for a full piece.
+    read = getattr(response.raw, "read1", response.raw.read)
+    content = bytearray()
+    while True:
+        part = read(65536, decode_content=False)
+        if not part:
+            return bytes(content)
+        content += part
+        if len(content) > MAX_ANSWER:
+            raise ProtocolError(f"{shown}: the answer is larger than {MAX_ANSWER} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer does not end")
+
+
+def _check_address(address: object, default_port: int) -> str:
+    if isinstance(address, tuple) and len(address) == 2:
+        address = str(Address(*address))
+    if not isinstance(address, str):
+        raise ConfigError(f"HTTP address is {address!r}; it must be host:port or a URL")
+    return http_urls([address], default_port)[0]
+
+
+def _bearer(token: str, url: str) -> str:
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
+        raise ConfigError("authorization must be a token: a non-empty str of printable ASCII")
+    if urlsplit(url).username is not None:
+        raise ConfigError("authorization and user info in the URL are both given; give one")
+    return f"Bearer {token}"
+
+
+def _check_tls(
+    ca_file: str | None, cert_file: str | None, key_file: str | None, verify: bool
+) -> bool | str:
+    if key_file and not cert_file:
+        raise ConfigError("tls_key_file without tls_cert_file; give both")
+    for name, path in (
+        ("tls_ca_file", ca_file),
+        ("tls_cert_file", cert_file),
+        ("tls_key_file", key_file),
+    ):
+        if path is not None and not os.path.isfile(path):
+            raise ConfigError(f"{name} {path!r} is not a file")
+    if not isinstance(verify, bool):
+        raise ConfigError(f"tls_verify is {verify!r}; it must be True or False")
+    return ca_file if ca_file and verify else verify
+
+
+def _join(base: str, path: str, params: Mapping[str, str]) -> tuple[str, str]:
+    """``base`` with ``path`` and ``params`` added, and the same without user info and its query."""
+    parts = urlsplit(base)
+    whole_path = parts.path.rstrip("/") + path
+    added = urlencode(params, quote_via=quote)
+    query = "&".join(part for part in (parts.query, added) if part)
+    url = urlunsplit((parts.scheme, parts.netloc, whole_path, query, ""))
+    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], whole_path, added, ""))
+    return url, shown

@@ -1,0 +1,46 @@
+"""A client of nsqlookupd over a session of the user's, made for it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import requests
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.http.clients import LookupdHTTP
+from gnsqsync.http.limits import watch_session
+from gnsqsync.http.transport import Line
+from gnsqsync.runtime.call import Call
+
+__all__ = ["SessionLookupd", "with_new_session"]
+
+
+def with_new_session(
+    url: str, new_session: Callable[[], requests.Session], **options: Any
+) -> LookupdHTTP:
+    """A client with a session from ``new_session``; ConfigError when it returns anything else."""
+    session = new_session()
+    if not isinstance(session, requests.Session):
+        raise ConfigError(
+            f"lookupd_session returned a {type(session).__name__};"
+            " it must return a new requests.Session"
+        )
+    return SessionLookupd(url, session, **options)
+
+
+class SessionLookupd(LookupdHTTP):
+    """Closes its session, too, which was made for it alone."""
+
+    def __init__(self, url: str, session: requests.Session, **options: Any) -> None:
+        super().__init__(url, session=session, **options)
+        self._made = session
+        self._call = Call()
+        watch_session(session, self._call)
+
+    def _take_line(self) -> Line:
+        return Line(self._made, self._call)
+
+    def close(self) -> None:
+        super().close()
+        self._made.close()

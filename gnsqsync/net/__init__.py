@@ -1,1 +1,0 @@
-"""I/O: the stream and connection to one nsqd, and the HTTP clients."""

@@ -1,0 +1,133 @@
+"""Making a topic and its channel exist before the first message. Knows addresses and deadlines.
+
+A channel sees what is published after it was made (nsq-reference 1.20), so a consumer that comes
+later than the first message of a new nsqd may miss it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gnsqsync.addresses import Address
+from gnsqsync.connection.connection import Connection
+from gnsqsync.discovery.polling import lookupd_client
+from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
+from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP, Producer
+from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.runtime import Runtime
+
+__all__ = ["ChannelMaker"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+
+class ChannelMaker:
+    """Makes the topic and channel of a Reader at its nsqlookupds and nsqds, side by side."""
+
+    def __init__(self, setup: ReaderSetup, runtime: Runtime, timeout: float) -> None:
+        if setup.channel.endswith("#ephemeral"):
+            raise ConfigError(
+                f"channel {setup.channel!r} lives only as long as it has consumers;"
+                " it cannot be made before them"
+            )
+        self._setup = setup
+        self._runtime = runtime
+        self._timeout = timeout
+        self._deadline = runtime.now() + timeout
+
+    def run(self) -> None:
+        """Do it. Raises ConnectionLost with all that failed, when it did not work everywhere."""
+        setup = self._setup
+        producers: dict[Address, Producer] = {}
+        # Made here, so that a lookupd_session that is wrong is told as that.
+        lookupds = [self._lookupd(url) for url in setup.lookupds]
+        problems = self._each(lookupds, lambda lookupd: self._at_lookupd(lookupd, producers))
+        # nsqlookupds know the same; a new nsqd asks each of them for the channels of a topic.
+        if setup.lookupds and len(problems) < len(setup.lookupds):
+            for problem in problems:
+                log.warning("%s: one nsqlookupd was not told: %s", setup.name, problem)
+            problems = []
+        problems += self._each(setup.nsqds, self._subscribe)
+        others = [p for address, p in producers.items() if address not in setup.nsqds]
+        problems += self._each(others, self._at_nsqd)
+        if problems:
+            raise ConnectionLost(
+                f"{setup.name} could not be made everywhere: {'; '.join(map(str, problems))}"
+            )
+
+    def _each(self, places: Sequence[Any], make: Callable[[Any], None]) -> list[Exception]:
+        """Call ``make`` for all places at once; what went wrong."""
+        problems: list[Exception] = []
+
+        def at(place: Any) -> None:
+            try:
+                make(place)
+            except NSQError as error:
+                problems.append(error)
+            except Exception as error:  # noqa: BLE001 - a lookupd_session may raise anything
+                problems.append(ConnectionLost(repr(error)))
+
+        tasks = [self._runtime.spawn("nsq-ensure", at, place) for place in places]
+        late = [task for task in tasks if not task.join(self._left)]
+        if late:
+            problems.append(
+                ConnectionLost(f"{len(late)} of {len(tasks)} were not done in {self._timeout:g} s")
+            )
+        return problems
+
+    @property
+    def _left(self) -> float:
+        return max(0.001, self._deadline - self._runtime.now())
+
+    def _at_lookupd(self, lookupd: LookupdHTTP, producers: dict[Address, Producer]) -> None:
+        setup = self._setup
+        with lookupd:
+            lookupd.create_channel(setup.topic, setup.channel)
+            for producer in lookupd.lookup(setup.topic).producers:
+                producers[producer.tcp_address] = producer
+
+    def _lookupd(self, url: str) -> LookupdHTTP:
+        setup = self._setup
+        flow = setup.flow
+        return lookupd_client(
+            url, flow.lookupd_authorization, setup.options, self._runtime, flow.lookupd_session
+        )
+
+    def _at_nsqd(self, producer: Producer) -> None:
+        setup = self._setup
+        try:
+            address = setup.options.dial_address(
+                Address(producer.broadcast_address, producer.http_port)
+            )
+            with NsqdHTTP(address, timeout=self._left, runtime=self._runtime) as nsqd:
+                nsqd.create_topic(setup.topic)
+                nsqd.create_channel(setup.topic, setup.channel)
+        except (ConnectionLost, HTTPError) as error:
+            # A wall may stand before the HTTP port, or it may want TLS; the TCP port is needed
+            # anyhow.
+            log.debug("%s: %s; trying SUB", setup.name, error)
+            self._subscribe(producer.tcp_address)
+
+    def _subscribe(self, address: Address) -> None:
+        """SUB makes topic and channel; without RDY no message comes."""
+        setup = self._setup
+        connection = Connection(
+            address,
+            setup.options,
+            self._runtime,
+            _Nobody(),
+            topic=setup.topic,
+            channel=setup.channel,
+        )
+        connection.open(self._left)
+        connection.cut()
+        connection.read()
+
+
+class _Nobody:
+    """The owner of a connection whose end is not news."""
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        pass

@@ -1,0 +1,187 @@
+"""What happens to a message that had its attempts: hook, dead letter, FIN; or it waits in nsqd."""
+
+from __future__ import annotations
+
+import logging
+
+from gnsqsync.connection.connection import Connection
+from gnsqsync.message import Fate, Message
+from gnsqsync.options import handler_name
+from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.runtime import Runtime
+from gnsqsync.writer.writer import Writer
+
+__all__ = ["DeadLetters"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+# Bytes. What an nsqd has sent, it takes; how much that may be is its own option.
+_MOST_OF_ANY_NSQD = 2**31 - 1
+# How many kept messages are remembered, so that one more failure of them is no second ERROR.
+_MOST_TOLD = 10_000
+
+
+class DeadLetters:
+    """Settles messages whose last attempt failed. Called by who found that out, outside all locks.
+
+    A dead letter is published at the nsqd that the message came from, and the message is
+    finished only after its OK; whatever fails means REQ, so nothing is lost on the way. Where
+    nothing says what to do with it, it stays in nsqd.
+    ``_lock`` guards the table of Writers, the count and what was told.
+    """
+
+    def __init__(
+        self,
+        setup: ReaderSetup,
+        runtime: Runtime,
+    ) -> None:
+        self.count = 0
+        self._setup = setup
+        self._flow = setup.flow
+        # For log lines: what consumes, and the function.
+        self._name = setup.name
+        if setup.handler is not None:
+            self._name += f", handler {handler_name(setup.handler)}"
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._writers: dict[str, Writer] = {}
+        # Kept messages that an ERROR has told of, by nsqd and id, the oldest first.
+        self._told: dict[tuple[str, str], None] = {}
+
+    def settle(self, connection: Connection, message: Message, error: BaseException | None) -> Fate:
+        """Answer it, without a flush. ``error``: what its handler raised, if one did."""
+        if not connection.is_in_flight(message):
+            return Fate.GONE
+        if not self._flow.gives_up:
+            return self._keep(connection, message, error)
+        if not (self._hook_took(message, error) and self._dead_letter_is_out(message)):
+            return Fate.REQUEUED if connection.requeue_quietly(message, None) else Fate.GONE
+        if not connection.finish_quietly(message):
+            self._log(
+                logging.WARNING,
+                "message %s was given up too late: it is not ours any more and comes again",
+                message,
+                None,
+                message.id,
+            )
+            return Fate.GONE
+        with self._lock:
+            self.count += 1
+        self._log(
+            logging.ERROR,
+            "gave up on message %s after %d attempts; %s",
+            message,
+            error,
+            message.id,
+            message.attempts,
+            self._where_it_is(),
+        )
+        try:
+            self._setup.observer.gave_up(message, error)
+        except (Exception, SystemExit):
+            log.exception("the observer's gave_up failed")
+        return Fate.FINISHED
+
+    def _keep(self, connection: Connection, message: Message, error: BaseException | None) -> Fate:
+        """The longest REQ there is. An ERROR the first time, then a WARNING."""
+        seconds = self._flow.max_requeue_delay
+        if not connection.requeue_quietly(message, seconds):
+            return Fate.GONE
+        self._log(
+            logging.ERROR if self._is_new(message) else logging.WARNING,
+            "message %s has failed %d times (max_attempts=%d); it waits in nsqd and comes again in"
+            " %g s; set dead_letter_topic or on_giving_up",
+            message,
+            error,
+            message.id,
+            message.attempts,
+            self._flow.max_attempts,
+            seconds,
+        )
+        return Fate.KEPT
+
+    def _is_new(self, message: Message) -> bool:
+        which = message.nsqd_address, message.id
+        with self._lock:
+            is_new = which not in self._told
+            self._told[which] = None
+            if len(self._told) > _MOST_TOLD:
+                del self._told[next(iter(self._told))]
+        return is_new
+
+    def _hook_took(self, message: Message, error: BaseException | None) -> bool:
+        hook = self._flow.on_giving_up
+        if hook is None or hook == "discard":
+            return True
+        try:
+            hook(message, error)
+        except (Exception, SystemExit) as wrong:  # noqa: BLE001 - whatever it raises is a requeue
+            self._log(
+                logging.WARNING,
+                "on_giving_up failed on message %s; it is requeued",
+                message,
+                wrong,
+                message.id,
+            )
+            return False
+        return True
+
+    def _dead_letter_is_out(self, message: Message) -> bool:
+        topic = self._flow.dead_letter_topic
+        if topic is None:
+            return True
+        try:
+            self._writer(message.nsqd_address).publish(topic, message.body)
+        except Exception as wrong:  # noqa: BLE001 - whatever it is, the message is requeued
+            self._log(
+                logging.WARNING,
+                "dead letter of message %s failed, it is requeued: %s",
+                message,
+                None,
+                message.id,
+                wrong,
+            )
+            return False
+        return True
+
+    def _where_it_is(self) -> str:
+        flow = self._flow
+        if flow.dead_letter_topic is not None:
+            return f"its body is in the topic {flow.dead_letter_topic}"
+        return "it is discarded" if flow.on_giving_up == "discard" else "on_giving_up has it"
+
+    def _log(
+        self, level: int, text: str, message: Message, error: BaseException | None, *args: object
+    ) -> None:
+        log.log(
+            level,
+            f"%s: {text}",
+            self._name,
+            *args,
+            exc_info=error,
+            extra={
+                **self._setup.log_fields,
+                "message_id": message.id,
+                "attempts": message.attempts,
+                "nsqd": message.nsqd_address,
+            },
+        )
+
+    def _writer(self, address: str) -> Writer:
+        with self._lock:
+            writer = self._writers.get(address)
+            if writer is None:
+                writer = Writer(
+                    address,
+                    options=self._setup.options,
+                    runtime=self._runtime,
+                    max_msg_size=_MOST_OF_ANY_NSQD,
+                )
+                self._writers[address] = writer
+            return writer
+
+    def close(self) -> None:
+        with self._lock:
+            writers = list(self._writers.values())
+        for writer in writers:
+            writer.close()

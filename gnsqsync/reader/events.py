@@ -1,0 +1,212 @@
+"""What a Reader tells of its connections: log lines and the hooks of its Observer.
+
+Decides nothing but what is not worth a line of its own: what others of the process have told just
+before. Every method is called outside all locks, on the thread where it happened.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gnsqsync.connection.connection import Connection
+from gnsqsync.errors import NSQError, ServerError
+from gnsqsync.observer import Observer
+from gnsqsync.reader.silence import UNCONNECTED
+from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
+
+__all__ = ["Events"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+
+class Events:
+    """One place for the words, the levels and the ``extra=`` fields of a Reader's log lines."""
+
+    def __init__(self, topic: str, channel: str, observer: Observer, handler: str = "") -> None:
+        self._name = f"{topic}/{channel}"
+        self._fields = {"topic": topic, "channel": channel}
+        self._observer = observer
+        self._told_overdue = False
+        # Its name, where there is one.
+        self._handler = handler
+
+    def notify(self, hook: str, *args: object) -> None:
+        """Call a hook of the observer; what it raises is logged and changes nothing."""
+        try:
+            getattr(self._observer, hook)(*args)
+        except (Exception, SystemExit):
+            # SystemExit too: it would end this thread of ours only, or on greenlets the process.
+            log.exception("%s: the observer's %s failed", self._name, hook, extra=self._fields)
+
+    def dials(self, address: str) -> None:
+        """Before the first dial there: lines of others about this nsqd name this Reader, too."""
+        troubles().uses(address, self, self._name)
+
+    def leaves(self, address: str | None = None) -> None:
+        """It wants nothing of that nsqd any more; for None of any."""
+        troubles().leaves(self, address)
+
+    def connected(self, connection: Connection) -> None:
+        address = connection.nsqd_address
+        extra = self._fields_of(connection)
+        over = troubles().ended(address)
+        if over is not None:
+            log.warning(
+                "%s is back after %s; %s consumes from it again%s",
+                address,
+                duration(over.seconds),
+                self._name,
+                used_by(over, "consumers"),
+                extra=extra,
+            )
+        log.info("%s subscribed at %s", self._name, address, extra=extra)
+        self.notify("connected", address)
+
+    def crowd(self, limit: int) -> None:
+        """There are more nsqds than max_in_flight."""
+        log.warning(
+            "%s has more nsqds than max_in_flight, which is %d: they take turns, and messages"
+            " wait; raise it",
+            self._name,
+            limit,
+            extra=self._fields,
+        )
+
+    def dial_failed(
+        self, connection: Connection, error: NSQError, pause: float | None, *, discovered: bool
+    ) -> None:
+        """``pause``: seconds until the next try, None when there is none."""
+        hint = ""
+        if discovered:
+            hint = " (if the address is wrong, see nsqd's --broadcast-address, or address_map)"
+        address = connection.nsqd_address
+        if error.retriable and pause is None:
+            tell = troubles().happened(address, "unlisted")
+            next_try = "no nsqlookupd lists it, so it is not tried again"
+        else:
+            tell = troubles().began(address, kind_of(error, self._name))
+            next_try = f"it is tried again in {duration(pause or 0.0)}"
+            if not error.retriable:
+                next_try = "trying again will not help before that is changed"
+        if tell is not None:
+            log.log(
+                logging.WARNING if error.retriable else logging.ERROR,
+                "%s: %s%s; %s%s%s",
+                self._name,
+                error,
+                hint,
+                next_try,
+                used_by(tell, "consumers"),
+                more(tell),
+                extra=self._fields_of(connection),
+            )
+        if pause is None:
+            self.leaves(address)
+        self.notify("lost", address, error)
+
+    def lost(
+        self, connection: Connection, reason: Exception, pause: float | None, *, discovered: bool
+    ) -> None:
+        """``pause``: seconds until it is dialled or asked for, None where it is not wanted."""
+        address = connection.nsqd_address
+        extra = self._fields_of(connection)
+        if connection.closing:
+            log.debug("%s closed as asked", address, extra=extra)
+        else:
+            tell = troubles().began(address, AWAY)
+            if tell is not None:
+                next_step = "nsqlookupds are asked for it" if discovered else "it is dialled again"
+                log.warning(
+                    "%s: lost %s: %s%s%s%s",
+                    self._name,
+                    address,
+                    reason,
+                    "" if pause is None else f"; {next_step} in {duration(pause)}",
+                    used_by(tell, "consumers"),
+                    more(tell),
+                    extra=extra,
+                )
+        self.notify("lost", address, reason)
+
+    def silent(self, seconds: float, reason: str, asked_for: bool) -> None:
+        """RDY has been 0 at every nsqd for long. No news where an outage is told as the reason."""
+        level = logging.INFO if asked_for else logging.WARNING
+        if reason == UNCONNECTED and troubles().is_told(self):
+            level = logging.DEBUG
+        log.log(
+            level,
+            "%s has had RDY 0 everywhere for %.0f s: %s",
+            self._name,
+            seconds,
+            reason,
+            extra=self._fields,
+        )
+
+    def testing(self) -> None:
+        log.info(
+            "%s tests the waters with RDY 1: one message comes", self._name, extra=self._fields
+        )
+
+    def backoff(self, level: int, seconds: float) -> None:
+        """Level 0: it is over."""
+        if level or seconds:
+            log.info(
+                "%s backs off for %.1f s (level %d)%s; no message comes until then",
+                self._name,
+                seconds,
+                level,
+                f" after failures of handler {self._handler}" if self._handler else "",
+                extra=self._fields,
+            )
+        else:
+            log.info("%s is out of backoff", self._name, extra=self._fields)
+        self.notify("backoff", level, seconds)
+
+    def strategy(self, error: Exception | None) -> None:
+        """``error``: what the user's backoff_strategy raised for the first time, if it did."""
+        if error is not None:
+            log.error(
+                "backoff_strategy of %s failed, its pauses are those of 'exponential'; told once",
+                self._name,
+                exc_info=error,
+                extra=self._fields,
+            )
+
+    def answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
+        address = connection.nsqd_address
+        tell = troubles().happened(address, (type(error).__name__, self._name))
+        if tell is not None:
+            log.warning(
+                "%s: %s: %s; it comes again, or was delivered again%s",
+                self._name,
+                address,
+                error,
+                more(tell),
+                extra={**self._fields_of(connection), "message_id": message_id},
+            )
+        self.notify("answer_failed", address, message_id, error.code)
+
+    def overdue(self, connection: Connection, count: int) -> None:
+        """So many were taken from a Reader without a handler, and not answered in time."""
+        log.log(
+            logging.DEBUG if self._told_overdue else logging.WARNING,
+            "%s: %d messages from %s were taken and not answered within their timeout; nsqd"
+            " delivers them again. Answer each message that you take (told once)",
+            self._name,
+            count,
+            connection.nsqd_address,
+            extra=self._fields_of(connection),
+        )
+        self._told_overdue = True
+
+    def anew(self, connection: Connection, why: str) -> None:
+        """It is closed when nothing is in flight, and made anew."""
+        log.info(
+            "%s %s: connecting to it anew",
+            connection.nsqd_address,
+            why,
+            extra=self._fields_of(connection),
+        )
+
+    def _fields_of(self, connection: Connection) -> dict[str, str]:
+        return {**self._fields, "nsqd": connection.nsqd_address}

@@ -1,0 +1,333 @@
+"""Several Readers as one: a connection has one topic and channel only, a process may want more.
+
+Knows how they start, share a limit, fail and stop together; not which ones there are to be.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from gnsqsync.errors import ClosedError, ConfigError
+from gnsqsync.options import check_int
+from gnsqsync.policy.latency import Together
+from gnsqsync.policy.rdy import Load, RdyAllocator
+from gnsqsync.reader.reader import Reader
+from gnsqsync.runtime import Runtime, Task, choose
+from gnsqsync.runtime.timer import Timer
+from gnsqsync.stats import StopResult
+
+__all__ = ["Group", "Members", "ReaderGroup"]
+
+# How often a shared max_in_flight is divided anew, in seconds.
+_ROUND_SECONDS = 1.0
+# How long a limit that was taken from a reader may be in use there, until nsqd has heard of it.
+_TRANSIT_SECONDS = 0.5
+# How often a thread that waits for others wakes up, as a Reader's does, for signals.
+_WAKE_SECONDS = 1.0
+
+Self = TypeVar("Self", bound="Group")
+
+
+class Group(ABC):
+    """What ReaderGroup and TopicGroup share: one start, one stop, one error that ends all."""
+
+    def __init__(self, max_in_flight: int | None, runtime: str | Runtime | None) -> None:
+        if max_in_flight is not None:
+            check_int("max_in_flight", max_in_flight, 1)
+        self._max_in_flight = max_in_flight
+        self._runtime_choice = runtime
+        self._members: Members | None = None
+        # Threads of the group itself, which end when it stops.
+        self._own: Sequence[Task] = ()
+
+    @property
+    @abstractmethod
+    def readers(self) -> tuple[Reader, ...]: ...
+
+    @abstractmethod
+    def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
+        """Start what there is to start. Returns the threads to wait for before the Readers."""
+
+    def _forgets(self) -> bool:
+        """Whether a Reader that ends now, as somebody has stopped it alone, is a member no more."""
+        return False
+
+    def start(self, block: bool = True) -> list[StopResult] | None:
+        """Start all; with ``block`` until ``stop()``, then their results. See Reader.start."""
+        runtime = choose(self._runtime_choice)
+        members = Members(runtime, self._max_in_flight, self.stop, self._forgets)
+        # dict.setdefault is atomic, so of two threads that start, one wins.
+        if self.__dict__.setdefault("_started", members) is not members:
+            name = type(self).__name__
+            raise ClosedError(f"a {name} is started once; make a new one to consume again")
+        self._members = members
+        try:
+            self._own = self._begin(runtime, members)
+        except BaseException:
+            self.stop(0.0)
+            raise
+        finally:
+            members.begun.set()
+            members.close_if_over()
+        if not block:
+            return None
+        try:
+            return self.join()
+        except BaseException:
+            self.stop()
+            self.join()
+            raise
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Ask every reader to end; returns at once. See Reader.stop."""
+        for reader in self.readers:
+            reader.stop(timeout)
+
+    def join(self) -> list[StopResult]:
+        """Wait until all have stopped, and return their results in order.
+
+        When one stops by an error, the others are stopped, and the error is raised here.
+        """
+        members = self._members
+        if members is None:
+            raise ClosedError(f"the {type(self).__name__} is not started")
+        while not members.begun.wait(_WAKE_SECONDS):
+            pass
+        for task in self._own:
+            _wait_for(task)
+        return members.join()
+
+    def __enter__(self: Self) -> Self:
+        if self._members is None:
+            self.start(block=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self.join()
+
+
+class ReaderGroup(Group):
+    """Starts and stops ``readers`` together.
+
+    ``max_in_flight``: one limit for all of them, divided anew each second: idle readers keep one
+    message and lend the rest to busy ones. None leaves each with its own. ``runtime`` as for a
+    Reader. Raises ConfigError when there is no reader, or one is not a Reader.
+    """
+
+    def __init__(
+        self,
+        readers: Iterable[Reader],
+        *,
+        max_in_flight: int | None = None,
+        runtime: str | Runtime | None = None,
+    ) -> None:
+        super().__init__(max_in_flight, runtime)
+        self._given = tuple(readers)
+        if not self._given or not all(isinstance(reader, Reader) for reader in self._given):
+            raise ConfigError("a ReaderGroup needs one Reader or more")
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """As they were given."""
+        return self._given
+
+    def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
+        members.add(self._given)
+        return ()
+
+
+class Members:
+    """Readers that run: each is watched, and the first that ends by an error ends all.
+
+    ``on_error`` is called then, by a watcher, and ``forgets`` when one ends without an error.
+    ``_lock`` guards the tables; ``readers`` is replaced as a whole, so that ``Group.stop()`` may
+    read it in a signal handler.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        max_in_flight: int | None,
+        on_error: Callable[[], None],
+        forgets: Callable[[], bool],
+    ) -> None:
+        self.readers: tuple[Reader, ...] = ()
+        # Set when the start of the group is over; who joins has all of them then.
+        self.begun = runtime.event()
+        self._runtime = runtime
+        self._max_in_flight = max_in_flight
+        self._on_error = on_error
+        self._forgets = forgets
+        self._lock = runtime.lock()
+        self._share: _SharedLimit | None = None
+        self._together = Together()
+        self._watchers: list[Task] = []
+        # How many of them have not come to their end.
+        self._watched = 0
+        self._results: dict[Reader, StopResult] = {}
+        self._errors: list[BaseException] = []
+
+    def add(self, readers: Iterable[Reader]) -> None:
+        """Start them; if one cannot, those before it run, and its error is raised."""
+        new = tuple(readers)
+        for reader in new:
+            # Its part of the shared limit comes when all are there.
+            own = None if self._max_in_flight is None else 0
+            reader._prepare_for_group(self._together, own)
+            reader.start(block=False)
+            with self._lock:
+                self.readers = (*self.readers, reader)
+                self._watched += 1
+            try:
+                watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
+            except BaseException:
+                # Nobody waits for it.
+                self._forget(reader)
+                reader.stop(0.0)
+                with self._lock:
+                    self._watched -= 1
+                raise
+            with self._lock:
+                self._watchers = [task for task in self._watchers if task.alive]
+                self._watchers.append(watcher)
+        if self._max_in_flight is not None:
+            if self._share is None:
+                self._share = _SharedLimit(self._max_in_flight, self._runtime)
+            self._share.add(new)
+            for reader in new:
+                # One that has ended meanwhile was removed before it was there.
+                if reader not in self.readers or reader in self._results:
+                    self._share.remove(reader)
+
+    def drop(self, reader: Reader) -> None:
+        """Stop it. Does not wait."""
+        if self._share is not None:
+            self._share.remove(reader)
+        reader.stop()
+
+    def _forget(self, reader: Reader) -> None:
+        with self._lock:
+            self.readers = tuple(r for r in self.readers if r is not reader)
+
+    def fail(self, error: BaseException) -> None:
+        """End all; ``join()`` raises the first error that came."""
+        self._errors.append(error)
+        self._on_error()
+
+    def _watch(self, reader: Reader) -> None:
+        try:
+            self._wait_for_end(reader)
+        finally:
+            with self._lock:
+                self._watched -= 1
+            self.close_if_over()
+
+    def close_if_over(self) -> None:
+        """End what they share when all have ended and none can come; also where nobody joins."""
+        over = self.begun.is_set() and not self._watched and not self._forgets()
+        if over and self._share is not None:
+            self._share.close()
+
+    def _wait_for_end(self, reader: Reader) -> None:
+        """If it ends by an error, the others end too."""
+        try:
+            result = reader.join()
+        except BaseException as error:  # noqa: BLE001 - join() raises it
+            self.fail(error)
+            return
+        assert result is not None
+        if self._forgets():
+            self._forget(reader)
+        else:
+            with self._lock:
+                self._results[reader] = result
+        if self._share is not None:
+            self._share.remove(reader)
+
+    def join(self) -> list[StopResult]:
+        """When nobody adds one any more: wait for all; their results, or the first error."""
+        with self._lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            _wait_for(watcher)
+        if self._share is not None:
+            self._share.close()
+        if self._errors:
+            raise self._errors[0]
+        return [self._results[reader] for reader in self.readers]
+
+
+def _wait_for(task: Task) -> None:
+    while not task.join(_WAKE_SECONDS):
+        pass
+
+
+class _SharedLimit:
+    """Divides one max_in_flight over readers as a reader divides its own over nsqds.
+
+    All tables are the timer thread's own.
+    """
+
+    def __init__(self, limit: int, runtime: Runtime) -> None:
+        self._limit = limit
+        self._runtime = runtime
+        self._allocator: RdyAllocator[Reader] = RdyAllocator(
+            limit,
+            low_rdy_idle_timeout=10.0,
+            low_rdy_timeout=30.0,
+            transit=_TRANSIT_SECONDS,
+            rng=random.Random(),
+        )
+        self._received: dict[Reader, int] = {}
+        self._busy_at: dict[Reader, float] = {}
+        self._timer = Timer(runtime, "nsq-timer group")
+        self._timer.start()
+        self._timer.after(_ROUND_SECONDS, self._next_round)
+
+    def add(self, readers: tuple[Reader, ...]) -> None:
+        self._timer.after(0.0, lambda: self._join(readers))
+
+    def remove(self, reader: Reader) -> None:
+        self._timer.after(0.0, lambda: self._leave(reader))
+
+    def _join(self, readers: tuple[Reader, ...]) -> None:
+        now = self._runtime.now()
+        for reader in readers:
+            self._allocator.add(reader, self._limit, now)
+            self._received[reader] = 0
+            self._busy_at[reader] = now
+        self._round()
+
+    def _leave(self, reader: Reader) -> None:
+        self._allocator.remove(reader, self._runtime.now())
+        self._received.pop(reader, None)
+        self._busy_at.pop(reader, None)
+
+    def _next_round(self) -> None:
+        self._round()
+        self._timer.after(_ROUND_SECONDS, self._next_round)
+
+    def _round(self) -> None:
+        now = self._runtime.now()
+        loads = {}
+        for reader, received in self._received.items():
+            stats = reader.stats()
+            if stats.received != received:
+                self._received[reader] = stats.received
+                self._busy_at[reader] = now
+            loads[reader] = Load(stats.in_flight, self._busy_at[reader])
+        for reader, share in self._allocator.update(now, loads):
+            reader.set_max_in_flight(share)
+
+    def close(self) -> None:
+        self._timer.stop()

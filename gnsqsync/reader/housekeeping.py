@@ -1,0 +1,105 @@
+"""What is looked after every 100 ms while messages are in flight.
+
+Unsent answers, RDY, touches, what was taken and forgotten, and chunks that wait behind a slow
+message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gnsqsync.connection.connection import Connection
+from gnsqsync.reader.options import ReaderOptions
+from gnsqsync.runtime import Runtime
+from gnsqsync.runtime.timer import Timer
+
+__all__ = ["HOUSEKEEPING_SECONDS", "Housekeeping"]
+
+# No FIN waits longer than this behind a handler that suddenly runs long.
+HOUSEKEEPING_SECONDS = 0.1
+
+
+class Housekeeping:
+    """A job of the reader's timer; asleep while nothing is in flight.
+
+    ``_lock`` guards the change of ``_awake``, which is read without it for each chunk.
+    """
+
+    def __init__(
+        self,
+        connections: Callable[[], list[Connection]],
+        flow: ReaderOptions,
+        runtime: Runtime,
+        timer: Timer,
+        relieve: Callable[[], None],
+        on_overdue: Callable[[Connection, int], None] | None = None,
+    ) -> None:
+        """``on_overdue``: told of messages that were taken and not answered in time; None where
+        handlers have them, which count until they return."""
+        self._connections = connections
+        self._relieve = relieve
+        self._on_overdue = on_overdue
+        self._adaptive = flow.latency == "adaptive"
+        self._auto_touch = flow.auto_touch
+        self._now = runtime.now
+        self._timer = timer
+        self._lock = runtime.lock()
+        self._awake = False
+
+    def wake(self) -> None:
+        """Messages arrived. By reading threads, for each chunk."""
+        if not self._awake and self._wake_once():
+            self._timer.after(HOUSEKEEPING_SECONDS, self._run)
+
+    def _wake_once(self) -> bool:
+        with self._lock:
+            asleep, self._awake = not self._awake, True
+        return asleep
+
+    def _run(self) -> None:
+        now = self._now()
+        busy = False
+        for connection in self._connections():
+            busy = self._look_after(connection, now) or busy
+        if busy:
+            self._relieve()
+            self._timer.after(HOUSEKEEPING_SECONDS, self._run)
+            return
+        with self._lock:
+            self._awake = False
+        # Messages may have come between the look and the flag, and be finished again.
+        if any(self._needs_a_look(connection) for connection in self._connections()):
+            self.wake()
+
+    def _look_after(self, connection: Connection, now: float) -> bool:
+        """Whether there is something to look after in 100 ms again."""
+        level = connection.level
+        streaming = False
+        if self._adaptive and level is not None:
+            level.settle(now)
+            streaming = level.streaming
+        send_queue = connection.send_queue
+        # What does not leave now helps nobody, and there would be more of it each time.
+        if self._auto_touch and not send_queue.is_stuck:
+            self._touch(connection, now)
+        if self._on_overdue is not None:
+            count = connection.in_flight.time_out(now)
+            if count:
+                self._on_overdue(connection, count)
+        if send_queue.has_unsent:
+            send_queue.flush()
+        return streaming or bool(connection.in_flight) or send_queue.has_unsent
+
+    def _needs_a_look(self, connection: Connection) -> bool:
+        level = connection.level
+        # RDY stays high behind a stream until a sweep settles it.
+        streaming = self._adaptive and level is not None and level.streaming
+        return streaming or bool(connection.in_flight)
+
+    def _touch(self, connection: Connection, now: float) -> None:
+        """TOUCH what is past half of its timeout, while nsqd still grants more."""
+        timeout = connection.msg_timeout
+        for message in list(connection.in_flight.values()):
+            hard = message._received_at + connection.max_msg_timeout
+            if now - message._touched_at > timeout / 2 and message._touched_at + timeout < hard:
+                connection.touch(message)

@@ -1,0 +1,150 @@
+"""The options of a Reader about flow rather than the connection, and all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from gnsqsync.addresses import Address
+from gnsqsync.discovery.polling import check_new_session, check_polling
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import (
+    ConnectionOptions,
+    check_duration,
+    check_handler,
+    check_int,
+    check_takes,
+    check_topic,
+)
+
+if TYPE_CHECKING:
+    import requests
+
+    from gnsqsync.message import Message
+    from gnsqsync.observer import Observer
+    from gnsqsync.policy.latency import Together
+    from gnsqsync.runtime import Runtime
+
+__all__ = ["OnGivingUp", "ReaderOptions", "ReaderSetup"]
+
+OnGivingUp = Callable[["Message", "BaseException | None"], object] | Literal["discard"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """See ``Reader`` for what each one means. Raises ConfigError for a value out of range."""
+
+    max_in_flight: int | None = None
+    concurrency: int = 1
+    max_attempts: int = 5
+    max_deliveries: int = 0
+    requeue_delay: float = 90.0
+    max_requeue_delay: float = 900.0
+    max_backoff_duration: float = 128.0
+    backoff_multiplier: float = 1.0
+    backoff_strategy: str | Callable[[int], float] = "exponential"
+    backoff_on_fin_failed: bool = False
+    lookupd_poll_interval: float = 60.0
+    lookupd_poll_jitter: float = 0.3
+    lookupd_authorization: str | None = field(default=None, repr=False)
+    lookupd_session: Callable[[], requests.Session] | None = None
+    low_rdy_idle_timeout: float = 10.0
+    low_rdy_timeout: float = 30.0
+    rdy_redistribute_interval: float = 5.0
+    latency: str = "adaptive"
+    auto_touch: bool = False
+    on_giving_up: OnGivingUp | None = None
+    dead_letter_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        check_int("concurrency", self.concurrency, 1)
+        if self.max_in_flight is not None:
+            check_int("max_in_flight", self.max_in_flight, 0)
+        check_int("max_attempts", self.max_attempts, 0, 65535)
+        check_int("max_deliveries", self.max_deliveries, 0, 65535)
+        check_duration("requeue_delay", self.requeue_delay, 0, 3600)
+        check_duration("max_requeue_delay", self.max_requeue_delay, 0, 3600)
+        check_duration("max_backoff_duration", self.max_backoff_duration, 0, 3600)
+        check_duration("backoff_multiplier", self.backoff_multiplier, 0.001, 3600)
+        if not callable(self.backoff_strategy) and self.backoff_strategy not in (
+            "exponential",
+            "full_jitter",
+        ):
+            raise ConfigError(
+                f"backoff_strategy is {self.backoff_strategy!r}; it must be 'exponential',"
+                " 'full_jitter' or a callable from level to seconds"
+            )
+        check_polling(self.lookupd_poll_interval, self.lookupd_poll_jitter)
+        check_new_session(self.lookupd_session)
+        check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
+        check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
+        check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
+        if self.latency not in ("adaptive", "throughput"):
+            raise ConfigError(f"latency is {self.latency!r}; it must be 'adaptive' or 'throughput'")
+        for name in ("auto_touch", "backoff_on_fin_failed"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
+        if self.dead_letter_topic is not None:
+            check_topic(self.dead_letter_topic)
+        self._check_giving_up()
+
+    def _check_giving_up(self) -> None:
+        hook = self.on_giving_up
+        if hook == "discard":
+            if self.dead_letter_topic is not None:
+                raise ConfigError(
+                    f"dead_letter_topic is {self.dead_letter_topic!r} and on_giving_up is"
+                    " 'discard'; give one of them"
+                )
+        elif isinstance(hook, str):
+            raise ConfigError(
+                f"on_giving_up is {hook!r}; it must be 'discard' or a callable that takes a"
+                " message and the exception"
+            )
+        elif hook is not None:
+            check_handler("on_giving_up", hook)
+            check_takes("on_giving_up", hook, "the message", "the exception or None")
+        if self.max_deliveries and not self.gives_up:
+            raise ConfigError(
+                f"max_deliveries is {self.max_deliveries}; it needs dead_letter_topic or"
+                " on_giving_up, for the messages that came more often"
+            )
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether a message that is given up is finished; else it waits in nsqd."""
+        return self.on_giving_up is not None or self.dead_letter_topic is not None
+
+    @property
+    def initial_max_in_flight(self) -> int:
+        """What ``max_in_flight`` is at the start: the option, or one message a worker."""
+        return self.concurrency if self.max_in_flight is None else self.max_in_flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSetup:
+    """All that a Reader was made of, checked; its start needs nothing else."""
+
+    topic: str
+    channel: str
+    handler: Callable[[Message], object] | None
+    nsqds: tuple[Address, ...]
+    # Their URLs may have a user and a password.
+    lookupds: tuple[str, ...] = field(repr=False)
+    flow: ReaderOptions
+    options: ConnectionOptions
+    observer: Observer
+    runtime: str | Runtime | None
+    # Given by a group, whose Readers are judged together.
+    together: Together | None = None
+
+    @property
+    def name(self) -> str:
+        """For logs and the names of threads."""
+        return f"{self.topic}/{self.channel}"
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """For the ``extra`` of log lines."""
+        return {"topic": self.topic, "channel": self.channel}

@@ -1,0 +1,443 @@
+"""The Reader: what a user constructs to consume. Checks options and starts a RunningReader."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gnsqsync.addresses import Address, http_urls, parse_address, parse_addresses
+from gnsqsync.discovery.polling import lookupd_client
+from gnsqsync.errors import ClosedError, ConfigError
+from gnsqsync.message import Message
+from gnsqsync.observer import Observer, as_one
+from gnsqsync.options import (
+    ConnectionOptions,
+    check_channel,
+    check_duration,
+    check_handler,
+    check_int,
+    check_topic,
+    split_connection_options,
+)
+from gnsqsync.reader.channel_creation import ChannelMaker
+from gnsqsync.reader.options import OnGivingUp, ReaderOptions, ReaderSetup
+from gnsqsync.reader.running_reader import RunningReader
+from gnsqsync.runtime import Runtime, choose
+from gnsqsync.stats import ReaderStats, StopResult
+
+if TYPE_CHECKING:
+    import requests
+
+    from gnsqsync.policy.latency import Together
+
+__all__ = ["Reader"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+
+class Reader:
+    """Consumes a channel: calls ``handler`` with each message, on worker threads or greenlets.
+
+    ``handler(message)``, a plain function and no coroutine, returns: FIN. Raises
+    ``Requeue(delay, backoff)``: REQ. Any other exception: REQ after attempts times
+    ``requeue_delay``, and the reader backs off. After ``message.detach()`` the handler answers
+    later, from any thread. If it has a method ``worker_ended()``, each worker calls that at its
+    end, on its own thread or greenlet. Without a handler, take messages with ``batches()`` or by
+    iteration, and answer each.
+
+    ``nsqd_tcp_addresses``: nsqds to connect to, always. ``lookupd_http_addresses``: nsqlookupds
+    that say where the topic is. One of them is needed; a str or a list.
+    ``max_in_flight``: messages unanswered at a time over all nsqds; None is ``concurrency``.
+    ``concurrency``: workers. ``max_attempts``: a message whose handler fails on this delivery or a
+    later one is given up, 0 never; one that no handler failed on is not, however often it came.
+    ``max_deliveries``: one that was delivered more often is given up before the handler, 0 never.
+    ``requeue_delay``, ``max_requeue_delay``: seconds. ``max_backoff_duration``: seconds, 0 is
+    off; ``backoff_multiplier``: seconds; the pause of level n is that times 2 to the n;
+    ``backoff_strategy``: "exponential", "full_jitter" or a function from level to seconds, which
+    must only compute: it runs under the reader's lock. ``backoff_on_fin_failed``: a FIN that
+    nsqd refuses, since the message had timed out, counts as a failure.
+    ``lookupd_poll_interval``: seconds, each moved by ``lookupd_poll_jitter`` (0 to 1).
+    ``lookupd_authorization``: a bearer token for nsqlookupds behind a proxy that wants one.
+    ``lookupd_session``: a function that returns a new requests.Session, for proxies, retries or
+    another way to authenticate; called once for each nsqlookupd, the session is closed with it.
+    ``low_rdy_idle_timeout``, ``low_rdy_timeout``: with more nsqds than max_in_flight, how many
+    seconds one holds its turn idle, or at all. ``rdy_redistribute_interval``: seconds.
+    ``latency``: "adaptive" keeps RDY just above what is in flight while messages trickle, so
+    that nsqd sends each at once; "throughput" always gives the full share.
+    ``auto_touch``: TOUCH messages in flight until nsqd's max_msg_timeout.
+    ``on_giving_up(message, error)``: called before a message is given up, with what its handler
+    raised, or None; if it raises, REQ. "discard": such a message is finished.
+    ``dead_letter_topic``: where given up messages are published before they are finished. Without
+    both they are not finished: they come again every ``max_requeue_delay``.
+    ``observer``: an Observer, or a list of them. ``runtime``: None, "threads" or "gevent".
+    ``options``: ConnectionOptions, or give its fields as keywords.
+
+    The constructor starts nothing and raises ConfigError for any value that is not allowed.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        handler: Callable[[Message], object] | None = None,
+        *,
+        nsqd_tcp_addresses: object = (),
+        lookupd_http_addresses: object = (),
+        max_in_flight: int | None = None,
+        concurrency: int = 1,
+        max_attempts: int = 5,
+        max_deliveries: int = 0,
+        requeue_delay: float = 90.0,
+        max_requeue_delay: float = 900.0,
+        max_backoff_duration: float = 128.0,
+        backoff_multiplier: float = 1.0,
+        backoff_strategy: str | Callable[[int], float] = "exponential",
+        backoff_on_fin_failed: bool = False,
+        lookupd_poll_interval: float = 60.0,
+        lookupd_poll_jitter: float = 0.3,
+        lookupd_authorization: str | None = None,
+        lookupd_session: Callable[[], requests.Session] | None = None,
+        low_rdy_idle_timeout: float = 10.0,
+        low_rdy_timeout: float = 30.0,
+        rdy_redistribute_interval: float = 5.0,
+        latency: str = "adaptive",
+        auto_touch: bool = False,
+        on_giving_up: OnGivingUp | None = None,
+        dead_letter_topic: str | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
+        runtime: str | Runtime | None = None,
+        options: ConnectionOptions | None = None,
+        **connection_options: Any,
+    ) -> None:
+        self.topic = check_topic(topic)
+        self.channel = check_channel(channel)
+        if handler is not None:
+            check_handler("handler", handler)
+        nsqds = parse_addresses(nsqd_tcp_addresses)
+        lookupds = http_urls(lookupd_http_addresses)
+        if not nsqds and not lookupds:
+            raise ConfigError(
+                "a Reader needs nsqd_tcp_addresses or lookupd_http_addresses, at least one address"
+            )
+        flow = ReaderOptions(
+            max_in_flight=max_in_flight,
+            concurrency=concurrency,
+            max_attempts=max_attempts,
+            max_deliveries=max_deliveries,
+            requeue_delay=requeue_delay,
+            max_requeue_delay=max_requeue_delay,
+            max_backoff_duration=max_backoff_duration,
+            backoff_multiplier=backoff_multiplier,
+            backoff_strategy=backoff_strategy,
+            backoff_on_fin_failed=backoff_on_fin_failed,
+            lookupd_poll_interval=lookupd_poll_interval,
+            lookupd_poll_jitter=lookupd_poll_jitter,
+            lookupd_authorization=lookupd_authorization,
+            lookupd_session=lookupd_session,
+            low_rdy_idle_timeout=low_rdy_idle_timeout,
+            low_rdy_timeout=low_rdy_timeout,
+            rdy_redistribute_interval=rdy_redistribute_interval,
+            latency=latency,
+            auto_touch=auto_touch,
+            on_giving_up=on_giving_up,
+            dead_letter_topic=dead_letter_topic,
+        )
+        options = split_connection_options(options, connection_options, Reader)
+        if options.uses_tls:
+            options.ssl_context()
+        self._setup = ReaderSetup(
+            topic=topic,
+            channel=channel,
+            handler=handler,
+            nsqds=nsqds,
+            lookupds=lookupds,
+            flow=flow,
+            options=options,
+            observer=as_one(observer),
+            runtime=runtime,
+        )
+        # What is wanted now: keys of dicts, since setting and popping one is atomic.
+        self._nsqds = dict.fromkeys(nsqds)
+        self._lookupds = dict.fromkeys(lookupds)
+        for url in lookupds:
+            self._check_lookupd(url)
+        self._run: RunningReader | None = None
+        self._stop_asked: float | None = None
+
+    # -- lifecycle -----------------------------------------------------------------------------
+
+    def start(self, block: bool = True) -> StopResult | None:
+        """Connect and consume; with ``block`` until ``stop()`` is called elsewhere.
+
+        Returns the StopResult when it blocked. Raises ClosedError when it was started before,
+        and the NSQError of an nsqd when every one refuses us for good. Ctrl-C stops the reader
+        and is raised again.
+        """
+        if self._run is not None:
+            raise ClosedError("a Reader is started once; make a new one to consume again")
+        setup = self._current_setup()
+        run = RunningReader(setup)
+        # dict.setdefault is atomic, so of two threads that start, one wins.
+        first: object = self.__dict__.setdefault("_started", run)
+        if first is not run:
+            raise ClosedError("a Reader is started once; make a new one to consume again")
+        self._run = run
+        # One that came before that line has not reached the run.
+        if self._stop_asked is not None:
+            run.stop(self._stop_asked)
+        try:
+            run.start()
+            # What was added or removed before the line that published the run, and after the copy.
+            for address in self._nsqds.keys() ^ set(setup.nsqds):
+                self._want_nsqd(run, address)
+            for url in self._lookupds.keys() ^ set(setup.lookupds):
+                self._want_lookupd(run, url)
+            if not block:
+                run.supervise_aside()
+                return None
+        except BaseException as error:
+            run.end_failed_start(error)
+            raise
+        run.supervise_here()
+        return run.join(None)
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Ask the reader to end; returns at once. From a signal handler or a handler, too.
+
+        Handlers at work have ``timeout`` seconds to finish; what none has begun is requeued. A
+        second call can only shorten the time; ``stop(0)`` forces. Before ``start()`` it has that
+        one end as soon as it begins.
+        """
+        check_duration("timeout", timeout)
+        self._stop_asked = timeout
+        run = self._run
+        if run is not None:
+            run.stop(timeout)
+
+    def join(self, timeout: float | None = None) -> StopResult | None:
+        """Wait until the reader has stopped, and return what was left; None if it takes longer.
+
+        ``timeout``: seconds. Raises what made the reader stop by itself.
+        """
+        run = self._running()
+        return run.join(timeout)
+
+    def __enter__(self) -> Reader:
+        if self._run is None:
+            self.start(block=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        run = self._running()
+        if self._setup.handler is None:
+            # The thread that took messages is leaving: what it has not answered goes back.
+            run.give_back_taken()
+        self.stop()
+        self.join()
+
+    # -- which servers ---------------------------------------------------------------------------
+
+    def add_nsqd(self, address: object) -> None:
+        """Consume from this nsqd, too. From any thread, before or after ``start()``.
+
+        ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid, and on gevent
+        from another OS thread than that of ``start()``. Nothing happens when it is known already.
+        """
+        nsqd = parse_address(address)
+        self._nsqds[nsqd] = None
+        if self._run is not None:
+            self._want_nsqd(self._running(), nsqd)
+
+    def remove_nsqd(self, address: object) -> None:
+        """Consume from this nsqd no more; returns at once. From any thread, as ``add_nsqd``.
+
+        A connection gets CLS: handlers at work finish, what none has begun is requeued, then it
+        closes. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
+        """
+        nsqd = parse_address(address)
+        self._nsqds.pop(nsqd, None)
+        if self._run is not None:
+            self._want_nsqd(self._running(), nsqd)
+
+    def add_lookupd(self, url: object) -> None:
+        """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
+
+        ``url`` as one of ``lookupd_http_addresses``; ConfigError if it is not valid, and on gevent
+        from another OS thread than that of ``start()``.
+        """
+        (lookupd,) = http_urls([url])
+        self._check_lookupd(lookupd)
+        self._lookupds[lookupd] = None
+        if self._run is not None:
+            self._want_lookupd(self._running(), lookupd)
+
+    def remove_lookupd(self, url: object) -> None:
+        """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
+
+        Connections live on. One that ends later is dialled again only if another one lists it.
+        """
+        (lookupd,) = http_urls([url])
+        self._lookupds.pop(lookupd, None)
+        if self._run is not None:
+            self._want_lookupd(self._running(), lookupd)
+
+    def ensure_channel(self, timeout: float = 10.0) -> None:
+        """Make topic and channel exist, so that no message is published before. Blocks.
+
+        Before or after ``start()``, from any thread. Registers the channel at every nsqlookupd,
+        where nsqds that get the topic later find it; makes it at the nsqds that have the topic,
+        over HTTP or else by a short SUB; and by a short SUB at the ``nsqd_tcp_addresses``, whose
+        HTTP port is not known. ``timeout``: seconds for all of it.
+
+        Raises ConnectionLost that says what could not be reached, and ConfigError for an
+        #ephemeral channel. One nsqlookupd out of several is enough.
+        """
+        check_duration("timeout", timeout, 0.001)
+        ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
+
+    def _current_setup(self) -> ReaderSetup:
+        return replace(self._setup, nsqds=tuple(self._nsqds), lookupds=tuple(self._lookupds))
+
+    def _want_nsqd(self, run: RunningReader, address: Address) -> None:
+        if address in self._nsqds:
+            run.add_nsqd(address)
+        else:
+            run.remove_nsqd(address)
+
+    def _want_lookupd(self, run: RunningReader, url: str) -> None:
+        if url in self._lookupds:
+            run.add_lookupd(url)
+        else:
+            run.remove_lookupd(url)
+
+    def _check_lookupd(self, url: str) -> None:
+        # Whether user info, token and TLS files fit together shows when a client is made.
+        setup = self._setup
+        lookupd_client(url, setup.flow.lookupd_authorization, setup.options, None)
+
+    # -- flow ------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """RDY 0 everywhere at once; connections stay. What was delivered is still handled."""
+        self._running().subscription.pause()
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._running().subscription.resume()
+
+    def set_max_in_flight(self, count: int) -> None:
+        """Change max_in_flight; 0 or more. 0 stops deliveries, as ``pause()`` does."""
+        self._running().subscription.set_max_in_flight(check_int("max_in_flight", count, 0))
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nsqd may be waiting for answers: 85 % of some connection's RDY is in flight."""
+        return self._running().subscription.is_starved
+
+    @property
+    def is_in_backoff(self) -> bool:
+        """Whether failures have slowed the reader down."""
+        run = self._run
+        return run is not None and run.subscription.in_backoff
+
+    def stats(self) -> ReaderStats:
+        """Counters and connections at this moment. From any thread."""
+        return self._running().stats()
+
+    # -- the pull form ---------------------------------------------------------------------------
+
+    def batches(
+        self, max_messages: int, max_wait: float, max_idle: float | None = None
+    ) -> Iterator[list[Message]]:
+        """Lists of up to ``max_messages``, each collected for at most ``max_wait`` seconds.
+
+        With ``max_idle`` a list that has messages ends, too, when no more came for so many
+        seconds. With several nsqds each may send its share of max_in_flight: while one only has
+        messages, a list longer than that is not full before other nsqds had their time to send,
+        ``max_idle`` or else ``max_wait``. Lists of at most max_in_flight divided by the nsqds do
+        not wait. For a Reader without a handler; starts it if needed and ends after ``stop()``.
+        A list may be empty. Each message has to be answered; until then, or until 5 s after nsqd
+        has taken it back (``Message.deadline``), it counts as in flight, so
+        ``max_messages`` must not be above ``max_in_flight`` (ConfigError).
+        """
+        check_int("max_messages", max_messages, 1)
+        check_duration("max_wait", max_wait)
+        if max_idle is not None:
+            check_duration("max_idle", max_idle)
+        if self._setup.handler is not None:
+            raise ConfigError("this Reader has a handler; batches() is for one without")
+        limit: float = self._setup.flow.initial_max_in_flight
+        if self._run is not None:
+            # It may have been lowered for a while. With max_idle a list need not be full to end,
+            # and in a group the others may have it all now.
+            waits = max_idle is None and self._setup.together is None
+            limit = max(limit, self._run.subscription.max_in_flight) if waits else math.inf
+        if max_messages > limit:
+            raise ConfigError(
+                f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could never"
+                " be full"
+            )
+        if self._run is None:
+            self.start(block=False)
+        return self._pull(max_messages, max_wait, math.inf if max_idle is None else max_idle)
+
+    def _pull(self, max_messages: int, max_wait: float, max_idle: float) -> Iterator[list[Message]]:
+        run = self._running()
+        while True:
+            run.check_process()
+            # Answers to the list before leave now, not when the sweep comes round.
+            run.flush()
+            batch = run.workers.pull(max_messages, max_wait, max_idle)
+            if batch is None:
+                return
+            yield batch
+
+    def finish(self, messages: Iterable[Message]) -> int:
+        """FIN for all of them, in one write for each nsqd; returns for how many.
+
+        Cheaper than ``finish()`` of each. The rest were answered before, or timed out, or their
+        connection is gone: those come again. For any messages of this Reader; from any thread.
+        """
+        self._running()
+        return sum(
+            responder.finish_many(mine)
+            for responder, mine in groupby(messages, attrgetter("_responder"))
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages one by one, until ``stop()``; answer each. For a Reader without a handler."""
+        for batch in self.batches(1, 3600.0):
+            yield from batch
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _prepare_for_group(self, together: Together, max_in_flight: int | None) -> None:
+        """For a ReaderGroup, before ``start()``; max_in_flight None leaves its own."""
+        flow = self._setup.flow
+        if max_in_flight is not None:
+            flow = replace(flow, max_in_flight=max_in_flight)
+        self._setup = replace(self._setup, flow=flow, together=together)
+
+    def _running(self) -> RunningReader:
+        run = self._run
+        if run is None:
+            raise ClosedError("the Reader is not started")
+        run.check_process()
+        return run
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Reader cannot be pickled; make one where it runs")
+
+    def __repr__(self) -> str:
+        return f"<Reader {self.topic}/{self.channel}>"

@@ -1,0 +1,458 @@
+"""A started Reader: its parts, what they tell each other, and the one who stops them.
+
+Knows the order of a start and of a stop; checks no option and handles no byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+
+from gnsqsync.addresses import Address
+from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.message_turn import MessageTurn
+from gnsqsync.discovery.polling import Discovery, lookupd_client, nsqds_of
+from gnsqsync.errors import ClosedError
+from gnsqsync.message import Fate, Message
+from gnsqsync.observer import Observer
+from gnsqsync.options import handler_name
+from gnsqsync.policy.latency import Together
+from gnsqsync.reader.dead_letters import DeadLetters
+from gnsqsync.reader.events import Events
+from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.reader.subscription import Subscription
+from gnsqsync.reader.workers import Workers
+from gnsqsync.runtime import Task, choose
+from gnsqsync.runtime.at_exit import at_exit, not_at_exit
+from gnsqsync.runtime.timer import Timer
+from gnsqsync.stats import ReaderStats, StopResult
+
+__all__ = ["RunningReader"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+# What close() and the end of the interpreter grant threads that only have to notice.
+_JOIN_SECONDS = 5.0
+# How long an nsqd that holds none of our messages may take to answer CLS.
+_CLOSE_WAIT_SECONDS = 2.0
+# For threads that have nothing left to do but to see it.
+_NOTICE_SECONDS = 0.5
+# How often a thread that waits for a stop wakes up; see _next_word.
+_WAKE_SECONDS = 1.0
+# What a handler at work is granted at the end of the interpreter.
+_EXIT_SECONDS = 0.5
+# What a handler at work is granted after Ctrl-C.
+_INTERRUPT_SECONDS = 30.0
+
+
+_STOP, _SETTLED = "stop", "settled"
+
+
+class RunningReader:
+    """One started Reader: its threads, and the one who stops them.
+
+    ``_control`` is a queue because ``stop()`` may be called by a signal handler, which must not
+    take a lock that its own thread may hold.
+    """
+
+    def __init__(self, setup: ReaderSetup) -> None:
+        self.runtime = runtime = choose(setup.runtime)
+        self._setup = setup
+        self._pid = os.getpid()
+        self._control = runtime.timed_queue()
+        self._ended = runtime.event()
+        self._stopping = False
+        self._handlers_die = False
+        self._result: StopResult | None = None
+        self._error: BaseException | None = None
+        self._supervisor: Task | None = None
+        self._events = Events(
+            setup.topic,
+            setup.channel,
+            setup.observer,
+            "" if setup.handler is None else handler_name(setup.handler),
+        )
+        self._observes_batches = type(setup.observer).batch is not Observer.batch
+        rng = random.Random()
+        flow = setup.flow
+        self._timer = Timer(runtime, f"nsq-timer {setup.name}")
+        self._dead_letters = DeadLetters(setup, runtime)
+        self.workers = Workers(
+            runtime,
+            setup.handler,
+            concurrency=flow.concurrency,
+            max_attempts=flow.max_attempts,
+            max_deliveries=flow.max_deliveries,
+            outcomes=self,
+            report_all=self._observes_batches,
+            log_fields=setup.log_fields,
+        )
+        self.subscription = Subscription(
+            setup.topic,
+            setup.channel,
+            flow,
+            setup.options,
+            direct=setup.nsqds,
+            runtime=runtime,
+            timer=self._timer,
+            receiver=self,
+            reports=self._events,
+            on_hopeless=self._fail,
+            ask=lambda: self._discovery.hurry(0.0),
+            together=setup.together or Together(),
+            rng=rng,
+            pulls=setup.handler is None,
+        )
+        self._discovery = Discovery(
+            nsqds_of(setup.topic),
+            setup.lookupds,
+            self.subscription.on_discovered,
+            self._lookup_changed,
+            runtime,
+            interval=flow.lookupd_poll_interval,
+            jitter=flow.lookupd_poll_jitter,
+            rng=rng,
+            client=lambda url: lookupd_client(
+                url, flow.lookupd_authorization, setup.options, runtime, flow.lookupd_session
+            ),
+        )
+        self.subscription.discovers = bool(setup.lookupds)
+
+    def start(self) -> None:
+        flow = self._setup.flow
+        in_flight = flow.initial_max_in_flight
+        if in_flight == 1 or 0 < in_flight < flow.concurrency:
+            log.log(
+                logging.WARNING if in_flight < flow.concurrency else logging.INFO,
+                "%s: max_in_flight is %d for %d workers; raise it when messages are small and many",
+                self._setup.name,
+                in_flight,
+                flow.concurrency,
+                extra=self._setup.log_fields,
+            )
+        if flow.max_attempts and not flow.gives_up:
+            log.warning(
+                "%s: a message that has failed %d times (max_attempts) is not finished: it waits in"
+                " nsqd and comes again every %g s; set dead_letter_topic or on_giving_up",
+                self._setup.name,
+                flow.max_attempts,
+                flow.max_requeue_delay,
+                extra=self._setup.log_fields,
+            )
+        self.runtime.on_fork(self._after_fork)
+        at_exit(self.end_now)
+        self._timer.start()
+        self.workers.start()
+        self.subscription.start()
+        self._discovery.start()
+
+    def supervise_aside(self) -> None:
+        """A thread of our own waits for the stop."""
+        self._supervisor = self.runtime.spawn(f"nsq-reader {self._setup.name}", self._stand_by)
+
+    def _stand_by(self) -> None:
+        try:
+            self._supervise()
+        except BaseException as error:
+            # Whoever joins must not wait for ever.
+            self._error = self._error or error
+            self._ended.set()
+            raise
+
+    def supervise_here(self) -> None:
+        """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces."""
+        try:
+            self._supervise()
+        except BaseException:
+            self.stop(_INTERRUPT_SECONDS)
+            try:
+                self._supervise()
+            except BaseException:
+                self.stop(0.0)
+                self._supervise()
+                raise
+            raise
+
+    def end_failed_start(self, error: BaseException) -> None:
+        """End what has started, as there may be no thread for all; who joins gets the error."""
+        self._error = self._error or error
+        self.stop(0.0)
+        self._supervise()
+
+    def stop(self, timeout: float) -> None:
+        self._control.put((_STOP, timeout))
+
+    def _fail(self, error: BaseException) -> None:
+        """Every nsqd refuses us for good: end, and let start() or join() raise it."""
+        self._error = error
+        self.stop(0.0)
+
+    def join(self, timeout: float | None) -> StopResult | None:
+        deadline = self.runtime.now() + (math.inf if timeout is None else timeout)
+        while not self._ended.wait(min(deadline - self.runtime.now(), _WAKE_SECONDS)):
+            if self.runtime.now() >= deadline:
+                return None
+        if self._supervisor is not None:
+            self._supervisor.join(_JOIN_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def end_now(self) -> None:
+        """For the end of the interpreter, and of every handler that still runs with it."""
+        if self._pid == os.getpid() and not self._ended.is_set():
+            self._handlers_die = True
+            self.stop(_EXIT_SECONDS)
+            self._ended.wait(_JOIN_SECONDS)
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Wait for the stop, then drive it.
+
+        1. discovery and redials end;
+        2. RDY 0 and CLS on each connection;
+        3. what no handler has begun goes back: REQ 0, without backoff;
+        4. handlers finish while the reading threads keep the heartbeats alive;
+        5. when nothing is in flight and nsqd has answered CLS, or the time is over, the
+           connections close;
+        6. every thread is joined;
+        7. the result says what was left.
+        """
+        kind, timeout = self._next_word(math.inf)
+        while kind != _STOP:
+            kind, timeout = self._next_word(math.inf)
+        deadline = self.runtime.now() + timeout
+        self._stopping = True
+        self._discovery.stop()
+        self.subscription.stop_dialling()
+        for connection in self.subscription.connections():
+            connection.hands_over = False
+        self.subscription.start_closing()
+        self._give_back()
+        self.workers.stop()
+        deadline = self._wait_drained(deadline)
+        if self._handlers_die:
+            self._give_back_all()
+        # Also when the time is over: idle workers still have to notice.
+        running = self.workers.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
+        left = self.subscription.in_flight
+        self.subscription.close()
+        self.subscription.join()
+        self._discovery.join(_JOIN_SECONDS)
+        self._timer.stop(_JOIN_SECONDS)
+        self._dead_letters.close()
+        not_at_exit(self.end_now)
+        self._events.leaves()
+        self._result = StopResult(unanswered=left, workers_running=running)
+        if self._result.clean:
+            log.info("%s stopped", self._setup.name, extra=self._setup.log_fields)
+        else:
+            log.warning(
+                "%s stopped with %d messages unanswered and %d handlers at work",
+                self._setup.name,
+                left,
+                running,
+                extra=self._setup.log_fields,
+            )
+        self._ended.set()
+
+    def _give_back(self) -> None:
+        touched = set()
+        for connection, message in self.workers.drain():
+            if connection.requeue_quietly(message, 0):
+                touched.add(connection)
+        for connection in touched:
+            connection.send_queue.flush(1.0)
+
+    def _give_back_late(self) -> None:
+        """For what was queued during a stop, perhaps behind the word that ends the workers."""
+        self._give_back()
+        self.workers.stop()
+
+    def _give_back_all(self) -> None:
+        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
+        for connection in self.subscription.connections():
+            for message in list(connection.in_flight.values()):
+                connection.requeue_quietly(message, 0)
+
+    def give_back_taken(self) -> None:
+        """REQ 0 for what the pull form handed out and nobody answered or detached."""
+        # Or nsqd would deliver it here again at once.
+        self.subscription.pause()
+        for connection in self.subscription.connections():
+            for message in list(connection.in_flight.values()):
+                if not message.is_detached:
+                    connection.requeue_quietly(message, 0)
+
+    def _wait_drained(self, deadline: float) -> float:
+        """Until nothing is in flight and no worker is busy, or the deadline; which may shrink.
+
+        Also until nsqd has answered CLS: a message that it had sent before would otherwise
+        wait there for its timeout. But one that hangs holds up the stop only for a moment.
+        """
+        answer_by: float | None = None
+        while self.workers.working or not self.subscription.is_drained:
+            now = self.runtime.now()
+            left = deadline - now
+            if not self.workers.working and not self.subscription.in_flight:
+                answer_by = answer_by or now + _CLOSE_WAIT_SECONDS
+                left = min(left, answer_by - now)
+            if left <= 0:
+                break
+            try:
+                kind, timeout = self._next_word(left)
+            except TimeoutError:
+                break
+            if kind == _STOP:
+                deadline = min(deadline, self.runtime.now() + timeout)
+        return deadline
+
+    def _next_word(self, seconds: float) -> tuple[str, float]:
+        """What ``_control`` says next; TimeoutError after ``seconds``.
+
+        Awake each second: a signal that comes while the main thread is just going to sleep
+        would have its handler run by Python only at the next wake-up.
+        """
+        deadline = self.runtime.now() + seconds
+        while True:
+            left = deadline - self.runtime.now()
+            try:
+                word: tuple[str, float] = self._control.get(min(left, _WAKE_SECONDS))
+            except TimeoutError:
+                if left <= _WAKE_SECONDS:
+                    raise
+            else:
+                return word
+
+    def relieve(self) -> None:
+        self.workers.relieve()
+        if self._stopping:
+            self._give_back_late()
+
+    def on_settled(self) -> None:
+        """Something may have ended that a stop or a removal waits for."""
+        self.subscription.look_after_leaving()
+        if self._stopping:
+            self._control.put((_SETTLED, 0.0))
+
+    def on_orphaned(self, connection: Connection) -> None:
+        self.workers.drop(connection)
+
+    # -- which servers ---------------------------------------------------------------------------
+
+    def add_nsqd(self, address: Address) -> None:
+        self.subscription.add_nsqd(address)
+
+    def remove_nsqd(self, address: Address) -> None:
+        """CLS there; what no handler has begun goes back; it closes when the rest is answered."""
+        connection = self.subscription.remove_nsqd(address)
+        if connection is not None:
+            self._take_back(connection)
+
+    def _take_back(self, connection: Connection) -> None:
+        for message in self.workers.take_back(connection):
+            connection.requeue_quietly(message, 0)
+        connection.send_queue.flush(1.0)
+        if self._stopping:
+            self._give_back_late()
+        self.on_settled()
+
+    def add_lookupd(self, url: str) -> None:
+        self.subscription.discovers = True
+        self._discovery.add(url)
+
+    def remove_lookupd(self, url: str) -> None:
+        self._discovery.remove(url)
+        self.subscription.discovers = self._discovery.has_any
+
+    def _lookup_changed(self, url: str, error: Exception | None) -> None:
+        if error is None:
+            self._events.notify("lookup_recovered", url)
+        else:
+            self._events.notify("lookup_failed", url, error)
+
+    # -- what the parts tell ---------------------------------------------------------------------
+
+    @property
+    def in_backoff(self) -> bool:
+        return self.subscription.in_backoff
+
+    def may_read(self) -> bool:
+        return not self._stopping and self.workers.may_read
+
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: MessageTurn | None
+    ) -> None:
+        self.workers.put(connection, messages, turns)
+        if self._stopping:
+            # They crossed with our CLS, or the stop has looked into the queue before the put.
+            connection.hands_over = False
+            self._give_back_late()
+        elif not connection.hands_over:
+            # They crossed with the CLS of remove_nsqd().
+            self._take_back(connection)
+
+    def on_chunk(
+        self,
+        connection: Connection,
+        finished: int,
+        failed: int,
+        kept: int,
+        neutral: int,
+        seconds: float,
+    ) -> None:
+        # None: all were detached, and their answers will say it, or a loss has orphaned them.
+        if failed or ((finished or kept or neutral) and self.subscription.in_backoff):
+            self.subscription.note(finished, failed)
+        if self._observes_batches:
+            address = connection.nsqd_address
+            self._events.notify("batch", address, finished, failed + kept, seconds)
+
+    def on_chunk_sent(self) -> None:
+        self.subscription.replan()
+        self.on_settled()
+
+    def give_up(
+        self, connection: Connection, message: Message, error: BaseException | None
+    ) -> Fate:
+        return self._dead_letters.settle(connection, message, error)
+
+    def flush(self) -> None:
+        for connection in self.subscription.connections():
+            connection.send_queue.flush(1.0)
+        self.subscription.replan()
+
+    # -- processes and looking -------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ClosedError("this Reader was started before the fork; make one in the child")
+
+    def _after_fork(self) -> None:
+        # Greenlets are copied into the child, and end there; nothing shall take their place.
+        self._stopping = True
+        self.workers.abandon()
+        self.subscription.abandon()
+
+    def stats(self) -> ReaderStats:
+        subscription = self.subscription
+        totals = subscription.totals()
+        connections = subscription.connection_stats()
+        return ReaderStats(
+            topic=self._setup.topic,
+            channel=self._setup.channel,
+            connections=connections,
+            received=totals.received,
+            finished=totals.finished,
+            requeued=totals.requeued,
+            gave_up=self._dead_letters.count,
+            answers_failed=totals.answers_failed,
+            in_flight=sum(c.in_flight for c in connections),
+            max_in_flight=subscription.max_in_flight,
+            is_paused=subscription.paused,
+            is_in_backoff=subscription.in_backoff,
+            backoff_level=subscription.backoff_level,
+        )

@@ -1,0 +1,511 @@
+"""The connections of one Reader: who is dialled, who leaves, and when what is decided is sent.
+
+Holds the nodes, the RdyControl of RDY, and the lock around both; knows no handler and no byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import sys
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol
+
+from gnsqsync.addresses import Address
+from gnsqsync.connection.connection import PASSING_WAIT, Connection
+from gnsqsync.connection.joining import join_or_cut
+from gnsqsync.connection.message_turn import MessageTurn
+from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
+from gnsqsync.message import Fate, Message
+from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy.latency import Together
+from gnsqsync.policy.nodes import ReaderNodes
+from gnsqsync.reader.counters import Counters, stats_of
+from gnsqsync.reader.events import Events
+from gnsqsync.reader.housekeeping import Housekeeping
+from gnsqsync.reader.options import ReaderOptions
+from gnsqsync.reader.rdy_control import RdyControl
+from gnsqsync.reader.retiring import Retiring
+from gnsqsync.runtime import Runtime, Task
+from gnsqsync.runtime.timer import Timer
+from gnsqsync.stats import ConnectionStats
+
+__all__ = ["Subscription"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+
+class Receiver(Protocol):
+    """Where the messages go. Called by reading threads, which must not be kept waiting."""
+
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: MessageTurn | None
+    ) -> None: ...
+    def may_read(self) -> bool:
+        """Whether the messages go to one worker, which is quick and has nothing else to do."""
+
+    def give_up(
+        self, connection: Connection, message: Message, error: BaseException | None
+    ) -> Fate:
+        """Answer a message whose last attempt failed. By the thread that said so; may block."""
+
+    def on_settled(self) -> None:
+        """A message left the in-flight table otherwise than through a worker."""
+
+    def on_orphaned(self, connection: Connection) -> None:
+        """It is lost: nobody is to get what was received on it any more."""
+
+    def relieve(self) -> None:
+        """By the timer, every 100 ms while messages are in flight."""
+
+
+class Subscription:
+    """Every connection of a reader to its topic and channel.
+
+    ``_lock`` is the RDY allocator's lock. It guards the RdyControl, the nodes, the tables of dials
+    and tasks, and ``_tick_at``. Under it things are only decided: that gives the connections to
+    flush, in order, and the flush comes after.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        flow: ReaderOptions,
+        options: ConnectionOptions,
+        *,
+        direct: Iterable[Address],
+        runtime: Runtime,
+        timer: Timer,
+        receiver: Receiver,
+        reports: Events,
+        on_hopeless: Callable[[NSQError], None],
+        ask: Callable[[], None],
+        together: Together,
+        rng: random.Random,
+        pulls: bool,
+    ) -> None:
+        """``pulls``: the user takes the messages; no handler gets them."""
+        self._topic = topic
+        self._channel = channel
+        self._flow = flow
+        self._options = options
+        self._runtime = runtime
+        self._timer = timer
+        self._receiver = receiver
+        self._events = reports
+        self._on_hopeless = on_hopeless
+        # Has the nsqlookupds asked at once; on_discovered() tells what they say.
+        self._ask = ask
+        # Whether nsqlookupds are asked, so that more nsqds may come.
+        self.discovers = False
+        self._direct = set(direct)
+        self._lock = runtime.lock()
+        self._dialling: set[Connection] = set()
+        # Removed, or to be made anew.
+        self._retiring = Retiring(timer)
+        self._tasks: list[Task] = []
+        # Addresses whose nsqd refused us for a reason that a retry does not change.
+        self._refused: dict[Address, NSQError] = {}
+        self._stopping = False
+        self._tick_at = math.inf
+        self._housekeeping = Housekeeping(
+            self.connections,
+            flow,
+            runtime,
+            timer,
+            receiver.relieve,
+            self._on_overdue if pulls else None,
+        )
+        self._nodes = ReaderNodes(self._direct, rng=rng)
+        self._rdy = RdyControl(flow, together, rng)
+
+    # -- which nsqds -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Dial the direct nsqds, side by side, each on the thread that then reads from it."""
+        self._tick()
+
+    def on_discovered(self, source: Hashable, addresses: set[Address]) -> None:
+        """What one nsqlookupd lists now. By its poll thread."""
+        with self._lock:
+            self._nodes.discovered(source, addresses, self._runtime.now())
+        self._tick()
+
+    def add_nsqd(self, address: Address) -> None:
+        with self._lock:
+            self._direct.add(address)
+            self._nodes.add_direct(address)
+        self._tick()
+
+    def remove_nsqd(self, address: Address) -> Connection | None:
+        """No redial there; the connection that gets CLS and leaves when it is drained, if any."""
+        changed: list[Connection] = []
+        with self._lock:
+            self._direct.discard(address)
+            self._refused.pop(address, None)
+            self._nodes.remove(address)
+            dialling = [c for c in self._dialling if c.address == address]
+            connection = self._rdy.connections.get(address)
+            if connection is not None:
+                connection.hands_over = False
+                self._retiring.add([connection])
+                changed = self._rdy.leave(address, self._runtime.now())
+        self._events.leaves(str(address))
+        for dial in dialling:
+            dial.close()
+        if connection is not None:
+            connection.start_closing()
+        self._apply(changed)
+        return connection
+
+    def look_after_leaving(self) -> None:
+        """Have removed connections closed that are drained. From any thread; cheap."""
+        if not self._stopping:
+            self._retiring.look()
+
+    def _dial_due(self, now: float) -> list[Connection]:
+        """Connections to open now; holding ``_lock``."""
+        if self._stopping:
+            return []
+        due = []
+        for address in self._nodes.due(now):
+            if not self._nodes.dialling(address):
+                continue
+            connection = Connection(
+                address,
+                self._options,
+                self._runtime,
+                self,
+                topic=self._topic,
+                channel=self._channel,
+                consumer=self,
+                adaptive=self._flow.latency == "adaptive",
+            )
+            self._dialling.add(connection)
+            due.append(connection)
+        return due
+
+    def _serve(self, connection: Connection) -> None:
+        """Open one connection and read from it until its end. The body of ``nsq-read``."""
+        try:
+            connection.open()
+        except NSQError as error:
+            self._dial_failed(connection, error)
+            return
+        except BaseException as error:
+            # As out of an auth_secret() that asks a server, which may be well again soon.
+            self._dial_failed(connection, ConnectionLost(f"the dial was ended by {error!r}"))
+            raise
+        with self._lock:
+            self._dialling.discard(connection)
+            now = self._runtime.now()
+            address = connection.address
+            # False, too, when the address was removed meanwhile.
+            joined = not self._stopping and self._nodes.connected(address, now)
+            if joined:
+                self._refused.pop(address, None)
+                changed = self._rdy.join(connection, now)
+                limit = self._rdy.max_in_flight
+                crowd = self._rdy.is_new_crowd()
+        if not joined:
+            # Nothing was asked for on it, and a stop waits for this thread: no wait for nsqd's EOF.
+            connection.cut()
+            connection.read()
+            return
+        try:
+            for other in self.connections():
+                other.message_turn.recall()
+            self._apply(changed)
+            self._events.connected(connection)
+            if crowd:
+                self._events.crowd(limit)
+        except BaseException as error:
+            # Nobody would read from it.
+            connection.lose(ConnectionLost(f"its reading thread was ended by {error!r}"))
+            raise
+        connection.read()
+
+    def _dial_failed(self, connection: Connection, error: NSQError) -> None:
+        address = connection.address
+        hopeless: NSQError | None = None
+        with self._lock:
+            self._dialling.discard(connection)
+            if self._stopping:
+                return
+            direct = address in self._direct
+            again = self._nodes.failed(address, self._runtime.now())
+            # A ConfigError is of a file or function that has changed: what was given was checked.
+            if direct and not error.retriable and not isinstance(error, ConfigError):
+                self._refused[address] = error
+                if not self.discovers and self._refused.keys() >= self._direct:
+                    hopeless = error
+            else:
+                self._refused.pop(address, None)
+        if connection.closing:
+            log.debug("the dial of %s ended as asked", connection.nsqd_address)
+            self._arm()
+            return
+        pause = None if again is None else again - self._runtime.now()
+        try:
+            self._events.dial_failed(connection, error, pause, discovered=not direct)
+        finally:
+            # A hook may be ended by what is no Exception, as gevent.Timeout.
+            if hopeless is not None:
+                self._on_hopeless(hopeless)
+            self._tick()
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        self._receiver.on_orphaned(connection)
+        with self._lock:
+            now = self._runtime.now()
+            changed = self._rdy.lose(connection, now)
+            error = self._rdy.take_error()
+            pause = None
+            if changed is not None:
+                again = self._nodes.lost(connection.address, now)
+                pause = None if again is None or self._stopping else again - now
+            discovered = connection.address not in self._direct
+        if changed is None:
+            return
+        self._apply(changed)
+        self._events.strategy(error)
+        self._receiver.on_settled()
+        try:
+            self._events.lost(connection, reason, pause, discovered=discovered)
+        finally:
+            self._tick()
+
+    # -- RDY and backoff ---------------------------------------------------------------------
+
+    def _apply(self, changed: list[Connection]) -> None:
+        for connection in changed:
+            connection.send_queue.flush(PASSING_WAIT)
+        self._arm()
+
+    def _tick(self) -> None:
+        """All that is due by time: the end of a backoff pause, redials, an RDY round."""
+        with self._lock:
+            self._tick_at = math.inf
+            now = self._runtime.now()
+            resumed = self._rdy.tick(now)
+            useless = [] if self._stopping else self._rdy.leave_useless(now)
+            self._retiring.add(connection for connection, _ in useless)
+            changed = self._rdy.plan(now)
+            ask = not self._stopping and self._nodes.ask(now)
+            due = self._dial_due(now)
+            self._tasks = [task for task in self._tasks if task.alive]
+            silent = None if self._stopping else self._rdy.silent_for(now)
+        if silent is not None:
+            self._events.silent(*silent)
+        if resumed:
+            self._events.testing()
+        for connection, why in useless:
+            # Dialled again when it has ended, like any other.
+            self._events.anew(connection, why)
+            connection.start_closing()
+        if ask:
+            self._ask()
+        for connection in due:
+            self._events.dials(connection.nsqd_address)
+            self._spawn(connection)
+        self._apply(changed)
+
+    def _spawn(self, connection: Connection) -> None:
+        address = connection.nsqd_address
+        try:
+            task = self._runtime.spawn(f"nsq-read {address}", self._serve, connection)
+        except BaseException as error:
+            # Tried again as any dial: nothing else would bring this nsqd back.
+            self._dial_failed(connection, ConnectionLost(f"no thread for {address}: {error}"))
+            if not isinstance(error, RuntimeError):
+                raise
+            return
+        with self._lock:
+            self._tasks.append(task)
+
+    def _arm(self) -> None:
+        """See to it that ``_tick`` runs when time alone changes something."""
+        with self._lock:
+            if self._stopping:
+                return
+            now = self._runtime.now()
+            when = now + self._flow.rdy_redistribute_interval
+            for at in (self._nodes.next_at(), *self._rdy.next_times()):
+                if at is not None:
+                    when = min(when, at)
+            if when >= self._tick_at:
+                return
+            self._tick_at = when
+        self._timer.after(when - now, lambda: self._tick_if_current(when))
+
+    def _tick_if_current(self, when: float) -> None:
+        # One that an earlier tick overtook is not the current one any more and does nothing.
+        if when == self._tick_at:
+            self._tick()
+
+    def replan(self) -> None:
+        """After answers made room that a waiting nsqd may have."""
+        if self._rdy.waiting:
+            with self._lock:
+                changed = self._rdy.plan(self._runtime.now())
+            self._apply(changed)
+
+    def note(self, finished: int, failed: int) -> None:
+        """Verdicts of handlers, for the backoff: so many FIN, so many REQ with backoff.
+
+        Called before the answers are flushed, so that RDY 0 stands in front of the REQs.
+        """
+        with self._lock:
+            verdict = self._rdy.note(finished, failed, self._runtime.now())
+        if verdict is None:
+            return
+        self._apply(verdict.changed)
+        self._events.strategy(verdict.error)
+        self._events.backoff(verdict.level, verdict.seconds)
+
+    def set_max_in_flight(self, count: int) -> None:
+        with self._lock:
+            changed = self._rdy.set_max_in_flight(count, self._runtime.now())
+        self._apply(changed)
+
+    def pause(self) -> None:
+        with self._lock:
+            changed = self._rdy.pause(self._runtime.now())
+        self._apply(changed)
+
+    def resume(self) -> None:
+        with self._lock:
+            changed = self._rdy.resume(self._runtime.now())
+        self._apply(changed)
+
+    # -- what the connections tell -------------------------------------------------------------
+
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: MessageTurn | None = None
+    ) -> None:
+        self._receiver.on_messages(connection, messages, turns)
+        self._housekeeping.wake()
+
+    def may_read(self, connection: Connection) -> bool:
+        # With a second connection, whose messages would wait while the worker reads the first.
+        alone = len(self._rdy.connections) == 1 and not self._dialling
+        return alone and self._receiver.may_read()
+
+    def on_read(self, connection: Connection) -> None:
+        self._housekeeping.wake()
+
+    def on_answered(self, connection: Connection, success: bool | None) -> None:
+        if success is False or self.in_backoff:
+            self.note(int(success is True), int(success is False))
+        self.replan()
+        self._receiver.on_settled()
+
+    def on_failure(self, connection: Connection, message: Message) -> Fate | None:
+        if not 0 < self._flow.max_attempts <= message.attempts:
+            return None
+        return self._receiver.give_up(connection, message, sys.exc_info()[1])
+
+    def on_finished(self, count: int) -> None:
+        if self.in_backoff:
+            self.note(count, 0)
+        self.replan()
+        self._receiver.on_settled()
+
+    def on_quiet(self, connection: Connection) -> None:
+        self._receiver.on_settled()
+
+    def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
+        self._events.answer_failed(connection, message_id, error)
+        if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
+            self.note(0, 1)
+        self.replan()
+        self._receiver.on_settled()
+
+    def _on_overdue(self, connection: Connection, count: int) -> None:
+        self._events.overdue(connection, count)
+        self.replan()
+        self._receiver.on_settled()
+
+    def requeue_delay_for(self, message: Message) -> float:
+        return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    def stop_dialling(self) -> None:
+        """No redial and no new connection from now on; a dial under way is cut short."""
+        with self._lock:
+            self._stopping = True
+            dialling = list(self._dialling)
+        for connection in dialling:
+            connection.close()
+
+    def start_closing(self) -> None:
+        """CLS to every nsqd."""
+        for connection in self.connections():
+            connection.start_closing()
+
+    def close(self) -> None:
+        for connection in self.connections():
+            connection.close()
+
+    def join(self) -> None:
+        """Wait for the reading threads of closed connections."""
+        with self._lock:
+            tasks = list(self._tasks)
+        join_or_cut(tasks, self.connections, self._runtime)
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
+        self._stopping = True
+        for connection in [*self._rdy.connections.values(), *self._dialling]:
+            connection.abandon()
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return list(self._rdy.connections.values())
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(connection.in_flight) for connection in self.connections())
+
+    @property
+    def is_drained(self) -> bool:
+        """After ``start_closing``: nothing is in flight, and nsqd sends nothing more."""
+        return all(c.quiet and not c.in_flight for c in self.connections())
+
+    @property
+    def in_backoff(self) -> bool:
+        return self._rdy.in_backoff
+
+    @property
+    def paused(self) -> bool:
+        return self._rdy.paused
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._rdy.max_in_flight
+
+    @property
+    def backoff_level(self) -> int:
+        return self._rdy.backoff_level
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether some connection has 85 % of its RDY in flight."""
+        return any(
+            connection.in_flight and len(connection.in_flight) >= 0.85 * connection.level.share
+            for connection in self.connections()
+            if connection.level is not None and not connection.closing
+        )
+
+    def totals(self) -> Counters:
+        with self._lock:
+            return self._rdy.totals()
+
+    def connection_stats(self) -> tuple[ConnectionStats, ...]:
+        now = self._runtime.now()
+        return tuple(stats_of(connection, now) for connection in self.connections())

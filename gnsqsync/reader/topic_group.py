@@ -1,0 +1,227 @@
+"""Readers of all topics whose names match: they come and go with what nsqlookupds list.
+
+Knows names of topics and the Readers made for them; what a Reader is like is the user's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from gnsqsync.addresses import http_urls
+from gnsqsync.discovery.lookups import Lookups
+from gnsqsync.discovery.polling import ALL_TOPICS
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import ConnectionOptions, check_duration
+from gnsqsync.reader.group import Group, Members
+from gnsqsync.reader.reader import Reader
+from gnsqsync.runtime import Queue, Runtime, Task
+from gnsqsync.runtime.at_exit import at_exit, not_at_exit
+
+if TYPE_CHECKING:
+    import requests
+
+__all__ = ["TopicGroup"]
+
+log = logging.getLogger("gnsqsync.reader")
+
+# For a question under way at a stop, which ends by its own timeout.
+_JOIN_SECONDS = 5.0
+# What handlers at work are granted at the end of the interpreter.
+_EXIT_SECONDS = 0.5
+
+
+class TopicGroup(Group):
+    """A Reader for each topic whose name matches ``pattern``, as nsqlookupds list them.
+
+    ``pattern``: a regular expression, found anywhere in the name; ``^`` and ``$`` for all of it.
+    ``make_reader(topic)`` returns a new Reader of that topic; it is called on a thread of the
+    group when the topic appears. When no nsqlookupd lists it any more, the Reader stays as long
+    as it has a connection, and is stopped and forgotten then. One that was stopped elsewhere is
+    forgotten, too. The topic gets a new one when it comes back.
+
+    ``lookupd_http_addresses``, ``lookupd_poll_interval``, ``lookupd_poll_jitter``,
+    ``lookupd_authorization`` and ``lookupd_session`` as of Reader, for the list of topics: the
+    Readers have their own. The same for ``options``, of which the ``tls_`` files matter here.
+    ``max_in_flight`` and ``runtime`` as of ReaderGroup.
+
+    Raises ConfigError. An error of ``make_reader``, like one that ends a Reader for good, stops
+    all and is raised by ``join()``.
+    """
+
+    def __init__(
+        self,
+        pattern: str | re.Pattern[str],
+        make_reader: Callable[[str], Reader],
+        *,
+        lookupd_http_addresses: object,
+        max_in_flight: int | None = None,
+        lookupd_poll_interval: float = 60.0,
+        lookupd_poll_jitter: float = 0.3,
+        lookupd_authorization: str | None = None,
+        lookupd_session: Callable[[], requests.Session] | None = None,
+        runtime: str | Runtime | None = None,
+        options: ConnectionOptions | None = None,
+    ) -> None:
+        super().__init__(max_in_flight, runtime)
+        self._pattern = _compiled(pattern)
+        if not callable(make_reader):
+            raise ConfigError(
+                f"make_reader is {make_reader!r}; it must be a function from a topic to a Reader"
+            )
+        self._make_reader = make_reader
+        self._lookups = Lookups(
+            urls=http_urls(lookupd_http_addresses),
+            poll_interval=lookupd_poll_interval,
+            poll_jitter=lookupd_poll_jitter,
+            authorization=lookupd_authorization,
+            new_session=lookupd_session,
+            options=ConnectionOptions() if options is None else options,
+        )
+        if not self._lookups.urls:
+            raise ConfigError("a TopicGroup needs lookupd_http_addresses, at least one address")
+        self._following: _Following | None = None
+        self._stop_asked: float | None = None
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """Those that run now, in the order in which their topics appeared."""
+        members = self._members
+        return () if members is None else members.readers
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Ask every reader to end, and start none any more; returns at once. See Reader.stop."""
+        check_duration("timeout", timeout)
+        self._stop_asked = timeout
+        following = self._following
+        if following is not None:
+            following.stop(timeout)
+        super().stop(timeout)
+
+    def _forgets(self) -> bool:
+        return self._stop_asked is None
+
+    def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
+        self._following = following = _Following(
+            self._pattern, self._make_reader, self._lookups, runtime, members
+        )
+        # One that came before that line has not reached the thread.
+        if self._stop_asked is not None:
+            following.stop(self._stop_asked)
+        return (following.start(),)
+
+
+class _Following:
+    """The thread that makes Readers of what poll threads find, and drops those that are gone.
+
+    Poll threads only fill ``_news``, so the tables are that thread's own. ``_granted``: what a
+    stop leaves to a Reader that was started while it came; None before.
+    """
+
+    def __init__(
+        self,
+        pattern: re.Pattern[str],
+        make_reader: Callable[[str], Reader],
+        lookups: Lookups,
+        runtime: Runtime,
+        members: Members,
+    ) -> None:
+        self._pattern = pattern
+        self._make_reader = make_reader
+        self._members = members
+        self._runtime = runtime
+        self._granted: float | None = None
+        self._news: Queue = runtime.queue()
+        self._listed: dict[Hashable, set[str]] = {}
+        self._readers: dict[str, Reader] = {}
+        self._task: Task | None = None
+        self._discovery = lookups.discovery(
+            ALL_TOPICS,
+            lambda source, topics: self._news.put((source, topics)),
+            lambda url, error: None,
+            runtime,
+        )
+
+    def start(self) -> Task:
+        at_exit(self.end_now)
+        try:
+            self._discovery.start()
+            self._task = self._runtime.spawn("nsq-topics", self._run)
+        except BaseException:
+            self._end()
+            raise
+        return self._task
+
+    def stop(self, timeout: float) -> None:
+        """From any thread, and from a signal handler: takes no lock."""
+        self._granted = timeout
+        self._news.put(None)
+
+    def end_now(self) -> None:
+        """For the end of the interpreter: it starts no Reader that nobody would stop."""
+        self.stop(_EXIT_SECONDS)
+        if self._task is not None:
+            self._task.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while (news := self._news.get()) is not None:
+                source, topics = news
+                self._listed[source] = {t for t in topics if self._pattern.search(t)}
+                self._catch_up()
+        except BaseException as error:  # noqa: BLE001 - join() raises it
+            self._members.fail(error)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        not_at_exit(self.end_now)
+        self._discovery.stop()
+        self._discovery.join(_JOIN_SECONDS)
+
+    def _catch_up(self) -> None:
+        # An nsqlookupd that cannot be asked changes nothing: its last answer stands.
+        listed = set().union(*self._listed.values())
+        for topic, reader in list(self._readers.items()):
+            # One that was stopped elsewhere has none either.
+            if topic not in listed and not reader.stats().connections:
+                log.info("topic %s is listed no more", topic, extra={"topic": topic})
+                del self._readers[topic]
+                self._members.drop(reader)
+        for topic in sorted(listed - self._readers.keys()):
+            if self._is_stopping:
+                return
+            self._readers[topic] = reader = self._made(topic)
+            log.info("topic %s is listed and matches", topic, extra={"topic": topic})
+            self._members.add([reader])
+            self._stop_if_late(reader)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._granted is not None
+
+    def _stop_if_late(self, reader: Reader) -> None:
+        # A stop that came while it was started may not have seen it.
+        if self._granted is not None:
+            reader.stop(self._granted)
+
+    def _made(self, topic: str) -> Reader:
+        reader = self._make_reader(topic)
+        if not isinstance(reader, Reader) or reader.topic != topic:
+            raise ConfigError(
+                f"make_reader({topic!r}) returned {reader!r}; it must be a Reader of that topic"
+            )
+        return reader
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
+    try:
+        found = re.compile(pattern)  # type: ignore[call-overload]
+    except (re.error, TypeError) as error:
+        raise ConfigError(f"pattern {pattern!r} is not a regular expression: {error}") from None
+    if not isinstance(found.pattern, str):
+        raise ConfigError(f"pattern {pattern!r} matches bytes; topics are str")
+    compiled: re.Pattern[str] = found
+    return compiled

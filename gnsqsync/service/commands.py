@@ -1,0 +1,247 @@
+"""What the commands of the integrations do: consume, publish, and show what nsqd has.
+
+Knows no framework and no command line: options come as values, lines go to a function or file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TextIO
+
+from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
+from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
+from gnsqsync.reader import Reader
+from gnsqsync.service.reload import reloaded_place, run_reloading
+from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
+from gnsqsync.stats import ReaderStats
+from gnsqsync.writer import Writer
+
+__all__ = [
+    "bodies_of",
+    "failure_of",
+    "publish_all",
+    "run_consumers",
+    "table",
+    "topics_of",
+]
+
+# Messages of an MPUB.
+_BATCH = 200
+
+Row = dict[str, Any]
+
+
+def run_consumers(
+    named: Sequence[tuple[str, Reader]],
+    *,
+    say: Callable[[str], object],
+    complain: Callable[[str], object],
+    processes: int = 1,
+    reload: bool = False,
+    stop_timeout: float = 30.0,
+    before_fork: Callable[[], object] | None = None,
+    at_end: Callable[[], object] | None = None,
+    around: Callable[[int], AbstractContextManager[object]] | None = None,
+    report: Callable[[list[ReaderStats], Ending], object] | None = None,
+) -> int:
+    """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
+
+    ``named``: the Readers with their names, not started, so that each process starts its copies.
+    ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
+    Readers ended. ``around``: called in each process with its number, and entered while the
+    Readers run; a ConfigError of it ends the command. ``report``: called in each process with what
+    became of its Readers. ``reload``: all of that in a child, anew when a Python file changes.
+    """
+
+    def run(place: Place) -> int:
+        try:
+            with around(place.number) if around is not None else nullcontext():
+                return _run(named, place, say, complain, stop_timeout, report)
+        except ConfigError as error:
+            complain(str(error))
+            return 1
+        finally:
+            if at_end is not None:
+                at_end()
+
+    place = reloaded_place()
+    if reload and place is None:
+        return run_reloading(say, stop_timeout=stop_timeout)
+    return supervise(
+        run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
+    )
+
+
+def _run(
+    named: Sequence[tuple[str, Reader]],
+    place: Place,
+    say: Callable[[str], object],
+    complain: Callable[[str], object],
+    stop_timeout: float,
+    report: Callable[[list[ReaderStats], Ending], object] | None,
+) -> int:
+    def say_started() -> None:
+        for name, reader in named:
+            stats = reader.stats()
+            say(f"{name} consumes {stats.topic}/{stats.channel}")
+
+    try:
+        ending = run_readers(
+            [reader for _, reader in named],
+            stop_timeout=stop_timeout,
+            place=place,
+            on_start=say_started,
+        )
+    except NSQError as error:
+        complain(f"ended by itself: {error}")
+        return 1
+    for name, reader in named:
+        stats = reader.stats()
+        say(
+            f"{name}: {stats.finished} finished, {stats.requeued} requeued,"
+            f" {stats.gave_up} given up"
+        )
+    say(str(ending))
+    if report is not None:
+        report([reader.stats() for _, reader in named], ending)
+    return ending.exit_code
+
+
+def _lines_of(file: TextIO | None) -> list[bytes]:
+    """The lines of standard input without their ends, and without the empty ones.
+
+    ConfigError for None: it was closed before the program began.
+    """
+    if file is None:
+        raise ConfigError("standard input is closed: give the messages as arguments")
+    lines = (line.rstrip(b"\r\n") for line in file.buffer)
+    return [line for line in lines if line]
+
+
+def bodies_of(typed: Iterable[str], file: TextIO | None) -> list[bytes | str]:
+    """The arguments as the bytes that were typed, UTF-8 or not; or else the lines of ``file``."""
+    return [*map(os.fsencode, typed)] or [*_lines_of(file)]
+
+
+def failure_of(error: Exception, accepted: int, topic: str) -> str:
+    """Why ``publish_all`` ended, with how many messages nsqd has accepted before.
+
+    Also where the fault is ours: who runs it again is not to publish those twice.
+    """
+    if accepted or isinstance(error, PublishError):
+        return f"{accepted} published to {topic}, then: {error}"
+    return str(error)
+
+
+def publish_all(
+    writer: Writer,
+    topic: str,
+    bodies: Sequence[bytes | str],
+    *,
+    defer: float | None = None,
+    timeout: float | None = None,
+) -> Iterator[int]:
+    """Publish; yields how many more nsqd has accepted, also before PublishError and ClosedError."""
+    if defer is not None:
+        for body in bodies:
+            writer.publish(topic, body, defer=defer, timeout=timeout)
+            yield 1
+        return
+    for start in range(0, len(bodies), _BATCH):
+        batch = bodies[start : start + _BATCH]
+        try:
+            writer.publish_many(topic, batch, timeout=timeout)
+        except (PublishError, ClosedError) as error:
+            yield error.acknowledged
+            raise
+        yield len(batch)
+
+
+# -- what nsqd has -------------------------------------------------------------------------------
+
+
+def topics_of(
+    topic: str | None,
+    *,
+    nsqd_http: Sequence[str] = (),
+    lookupd_http: Sequence[str] = (),
+    nsqd_tcp: Sequence[str] = (),
+) -> tuple[dict[str, Row], list[str]]:
+    """Depths and clients by topic, summed over nsqds, and what failed while asking.
+
+    Asked are the nsqds of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
+    those of ``nsqd_tcp``.
+    """
+    failures: list[str] = []
+    topics: dict[str, Row] = {}
+    for address in _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures):
+        try:
+            with NsqdHTTP(address) as nsqd:
+                stats = nsqd.stats(topic)
+        except NSQError as error:
+            failures.append(f"{address}: {error}")
+        else:
+            _add(topics, stats.topics)
+    return topics, failures
+
+
+def table(topics: dict[str, Row]) -> Iterator[str]:
+    """``topics_of()`` as lines for people."""
+    rows: list[tuple[str, ...]] = [
+        ("topic/channel", "depth", "in flight", "deferred", "messages", "clients")
+    ]
+    for topic, row in sorted(topics.items()):
+        rows.append((topic, str(row["depth"]), "", "", str(row["messages"]), ""))
+        for channel, numbers in sorted(row["channels"].items()):
+            rows.append((f"{topic}/{channel}", *map(str, numbers.values())))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
+
+
+def _addresses(
+    nsqd_http: Sequence[str],
+    lookupd_http: Sequence[str],
+    nsqd_tcp: Sequence[str],
+    failures: list[str],
+) -> list[str]:
+    if nsqd_http:
+        return list(nsqd_http)
+    found: dict[str, None] = {}
+    for url in lookupd_http:
+        try:
+            with LookupdHTTP(url) as lookupd:
+                found.update(dict.fromkeys(node.http_address for node in lookupd.nodes()))
+        except NSQError as error:
+            failures.append(f"{url}: {error}")
+    if lookupd_http:
+        return list(found)
+    return [_next_port(address) for address in nsqd_tcp]
+
+
+def _next_port(address: str) -> str:
+    """nsqd's HTTP port is the one after its TCP port, where nobody has changed them."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        return address  # 4150 and 4151, by default
+    return f"{host}:{int(port) + 1}"
+
+
+def _add(topics: dict[str, Row], found: Iterable[Any]) -> None:
+    for topic in found:
+        row = topics.setdefault(topic.topic_name, {"depth": 0, "messages": 0, "channels": {}})
+        row["depth"] += topic.depth
+        row["messages"] += topic.message_count
+        for channel in topic.channels:
+            numbers = row["channels"].setdefault(
+                channel.channel_name,
+                dict.fromkeys(("depth", "in_flight", "deferred", "messages", "clients"), 0),
+            )
+            numbers["depth"] += channel.depth
+            numbers["in_flight"] += channel.in_flight_count
+            numbers["deferred"] += channel.deferred_count
+            numbers["messages"] += channel.message_count
+            numbers["clients"] += channel.client_count

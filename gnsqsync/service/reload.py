@@ -1,0 +1,197 @@
+"""Running a program anew whenever its Python files change, for development.
+
+Knows files, a child process and signals; for commands only, as ``supervisor``. The child is the
+same command line once more, in a new interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Any
+
+from gnsqsync.runtime import Event, choose
+from gnsqsync.service.supervisor import ESCALATION, Place, tell_terminal
+
+__all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
+
+# Tells the child what it is; the value is the process id of the one that restarts it.
+_VARIABLE = "GNSQSYNC_RELOADED_BY"
+_LOOK_SECONDS = 0.5
+# What a child is granted beyond its handlers' time until it is killed.
+_GRACE_SECONDS = 10.0
+
+
+def reloaded_place() -> Place | None:
+    """The Place of a process that ``run_reloading`` has started, None in any other."""
+    parent = os.environ.get(_VARIABLE, "")
+    # A program that a handler starts inherits the variable, but has another parent.
+    if parent != str(os.getppid()):
+        return None
+    return Place.below(int(parent))
+
+
+class Files:
+    """The Python files of the program that has been imported here, and whether they changed.
+
+    Watched are the packages of all loaded modules, with what they have not loaded yet, except for
+    the standard library and what is installed.
+    """
+
+    def __init__(self) -> None:
+        keys = ("stdlib", "platstdlib", "purelib", "platlib")
+        self._installed = {Path(sysconfig.get_path(key)).resolve() for key in keys}
+        self._seen = self._look()
+
+    def changed(self) -> list[Path]:
+        """The files that came, went or were written since this was asked last, sorted."""
+        before, self._seen = self._seen, self._look()
+        return sorted(
+            path
+            for path in before.keys() | self._seen.keys()
+            if before.get(path) != self._seen.get(path)
+        )
+
+    def _look(self) -> dict[Path, int]:
+        times = {}
+        for path in {*self._files()}:
+            try:
+                times[path] = path.stat().st_mtime_ns
+            except OSError:
+                continue  # it went between the listing and now
+        return times
+
+    def _files(self) -> Iterator[Path]:
+        for name, module in list(sys.modules.items()):
+            if "." in name:
+                continue
+            file = getattr(module, "__file__", None)
+            if file is None:
+                # A package without an __init__.py has folders only; a built-in module nothing.
+                for folder in map(Path, getattr(module, "__path__", ())):
+                    if not self._is_installed(folder.resolve()):
+                        yield from folder.resolve().rglob("*.py")
+                continue
+            if not isinstance(file, str) or not file.endswith(".py"):
+                continue
+            path = Path(file).resolve()
+            if self._is_installed(path):
+                continue
+            if path.name == "__init__.py":
+                yield from path.parent.rglob("*.py")
+            else:
+                yield path
+
+    def _is_installed(self, path: Path) -> bool:
+        return not self._installed.isdisjoint(path.parents)
+
+
+def forget_compiled(path: Path) -> None:
+    """Have Python compile that file anew.
+
+    By itself it takes the compiled file for valid when size and whole second of the change agree,
+    as they do when one letter is mended soon after a start.
+    """
+    with suppress(OSError):  # who may not remove it has not written it just now either
+        os.unlink(cache_from_source(path))
+
+
+def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
+    """Run this process's command line in a child, anew after each change; the exit code.
+
+    A change sends SIGTERM, so handlers finish and the rest goes back to nsqd. A child that ended
+    by itself is started again by the next change. SIGTERM and SIGINT end both: the first as a
+    change does, the second forces, the third kills. ``stop_timeout``: seconds for handlers.
+    """
+    return _Reloader(say, stop_timeout).run()
+
+
+def _ignore_interrupts() -> None:
+    # A terminal sends them to the child, too; it gets SIGTERM from us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Reloader:
+    def __init__(self, say: Callable[[str], object], stop_timeout: float) -> None:
+        self._say = say
+        self._stop_timeout = stop_timeout
+        self._runtime = choose(None)
+        self._asked_now: Event = self._runtime.event()
+        self._asked = 0
+        self._files = Files()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        before: dict[int, Any] = {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, self._ask)
+        code = 0
+        try:
+            while not self._asked:
+                self._start()
+                self._wait_for_change()
+                code = self._stop()
+        finally:
+            if self._child is not None:
+                self._child.kill()
+                self._child.wait()
+            for held, handler in before.items():
+                if handler is not None:
+                    signal.signal(held, handler)
+        return code
+
+    def _ask(self, number: int, frame: object) -> None:
+        self._asked += 1
+        if self._asked < 3:
+            tell_terminal(self._asked)
+        self._asked_now.set()
+
+    def _start(self) -> None:
+        environment = {**os.environ, _VARIABLE: str(os.getpid())}
+        self._child = subprocess.Popen(
+            [sys.executable, *sys.orig_argv[1:]], env=environment, preexec_fn=_ignore_interrupts
+        )
+
+    def _wait_for_change(self) -> None:
+        ended = False
+        while not self._asked_now.wait(_LOOK_SECONDS):
+            changed = self._files.changed()
+            if changed:
+                for path in changed:
+                    forget_compiled(path)
+                self._say(f"{changed[0]} changed; starting again")
+                return
+            assert self._child is not None
+            code = self._child.poll()
+            if code is not None and not ended:
+                ended = True
+                self._say(f"ended with exit code {code}; waiting for a file to change")
+
+    def _stop(self) -> int:
+        """SIGTERM; what forces and what kills for a second and a third signal that comes here.
+
+        The child's exit code, 0 to 255.
+        """
+        assert self._child is not None
+        deadline = self._runtime.now() + self._stop_timeout + _GRACE_SECONDS
+        sent = 0
+        while self._child.poll() is None:
+            if sent < max(1, self._asked):
+                self._child.send_signal(ESCALATION[min(sent, 2)])
+                sent += 1
+            if self._runtime.now() >= deadline:
+                self._child.kill()
+            self._asked_now.clear()
+            self._asked_now.wait(0.05)
+        code = self._child.wait()
+        self._child = None
+        if code == -signal.SIGTERM:
+            return 0  # it had not come to its own handler, so it had begun nothing
+        return code if code >= 0 else 1

@@ -1,0 +1,144 @@
+"""Options as the settings of an application hold them: which goes to whom, what was meant.
+
+Knows the signatures of Reader, Writer and ConnectionOptions; knows no framework.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.observer import Observer
+from gnsqsync.options import ConnectionOptions
+from gnsqsync.reader import Reader
+from gnsqsync.writer import Writer
+
+__all__ = [
+    "ClientSettings",
+    "as_if_complete",
+    "did_you_mean",
+    "known_options",
+    "load_observer",
+    "make_observer",
+    "options_for_reader",
+    "options_for_writer",
+]
+
+# Arguments that settings name in another way, or a handler gives.
+_NO_OPTIONS = {
+    "nsqd_tcp_addresses",
+    "lookupd_http_addresses",
+    "topic",
+    "channel",
+    "handler",
+    "options",
+}
+
+
+def _keywords(*owners: type[Any]) -> set[str]:
+    names: set[str] = set()
+    for owner in owners:
+        for parameter in inspect.signature(owner).parameters.values():
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                names.add(parameter.name)
+    return names - _NO_OPTIONS
+
+
+def known_options() -> set[str]:
+    """Names of all options of Reader, Writer and their connections."""
+    return _keywords(Reader, Writer, ConnectionOptions)
+
+
+def options_for_reader(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``options`` that a Reader takes."""
+    names = _keywords(Reader, ConnectionOptions)
+    return {name: value for name, value in options.items() if name in names}
+
+
+def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
+    """For a check of a Reader's options of which the settings, or a handler, have another part.
+
+    Where messages go that are given up may be said there, so that it cannot be missed here.
+    """
+    said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
+    return {**options} if said else {**options, "on_giving_up": "discard"}
+
+
+def options_for_writer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``options`` that a Writer takes."""
+    names = _keywords(Writer, ConnectionOptions)
+    return {name: value for name, value in options.items() if name in names}
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Addresses and options as an application's settings have them; a framework adds its own."""
+
+    # In place of ``nsqd`` where there are no addresses at all.
+    NSQD_BY_DEFAULT: ClassVar[str | tuple[str, ...]] = ()
+
+    nsqd: tuple[str, ...]
+    # Not shown: these may hold secrets, and a framework prints what a failed frame held.
+    lookupd: tuple[str, ...] = field(repr=False)
+    nsqd_http: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
+    observer: object
+
+    def writer_keywords(self) -> dict[str, Any]:
+        """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
+        keywords = options_for_writer(self.options)
+        if self.nsqd or not self.lookupd:
+            return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
+        return {**keywords, "lookupd_http_addresses": self.lookupd}
+
+    def reader_keywords(self) -> dict[str, Any]:
+        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds."""
+        keywords = options_for_reader(self.options)
+        if self.lookupd:
+            return {**keywords, "lookupd_http_addresses": self.lookupd}
+        return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like it, if one does."""
+    close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
+    return close[0] if close else None
+
+
+ObserverFactory = Callable[[str, str], Observer]
+
+
+def load_observer(value: object, where: str) -> ObserverFactory:
+    """What makes the Observer of each Reader: a callable, or its path as "package.module.name".
+
+    ``where`` names the setting in the ConfigError of a value that is neither. Imports the module.
+    """
+    if isinstance(value, str):
+        module, _, name = value.replace(":", ".").rpartition(".")
+        try:
+            value = getattr(importlib.import_module(module or name), name)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise ConfigError(f"{where} is {value!r}: {error}") from error
+    if not callable(value):
+        raise ConfigError(
+            f"{where} is {value!r}; it must be a function, or the path of one, that takes a topic"
+            " and a channel and returns an Observer"
+        )
+    return cast("ObserverFactory", value)
+
+
+def make_observer(value: object, where: str, topic: str, channel: str) -> Observer | None:
+    """The Observer for one Reader, by the value of a setting; None for None."""
+    if value is None:
+        return None
+    observer: object = load_observer(value, where)(topic, channel)
+    if not isinstance(observer, Observer):
+        raise ConfigError(
+            f"{where} returned {observer!r} for {topic}/{channel}; it must be a gnsqsync.Observer"
+        )
+    return observer

@@ -1,0 +1,427 @@
+"""Running Readers as a program: signals, exit codes, several processes.
+
+For commands only: everything that touches signals does so inside of a call or a ``with``, and puts
+back what it found. Knows nothing of command lines, frameworks or handlers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.policy.backoff import ReconnectDelays
+from gnsqsync.reader import Reader
+from gnsqsync.reader.group import ReaderGroup
+from gnsqsync.runtime import choose
+from gnsqsync.stats import StopResult
+
+__all__ = [
+    "ESCALATION",
+    "Ending",
+    "Place",
+    "StopFlag",
+    "StopSignals",
+    "run_readers",
+    "supervise",
+    "tell_terminal",
+]
+
+log = logging.getLogger("gnsqsync.supervisor")
+
+# What a supervised process is sent: it stops, is forced, and is killed.
+ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
+# How often somebody who waits for a signal wakes up: Python runs the handler of one that comes
+# just before the main thread goes to sleep only at the next wake-up.
+_WAKE_SECONDS = 1.0
+# What a process is granted beyond its handlers' time until it is killed.
+_GRACE_SECONDS = 10.0
+# A process that lived so long was not ended by what happened at its start.
+_SETTLED_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process stands: alone, or below one that supervises it.
+
+    ``number``: 0, 1, ... among its siblings. ``parent``: the process id of its supervisor, whose
+    death stops it, or None. ``signals``: those that stop it. ``force``: the one by which its
+    supervisor forces it; None where a second one of ``signals`` does.
+
+    A supervised process ignores SIGINT, which a terminal sends to all of them, and waits for its
+    supervisor's SIGTERM. Others may come: a service manager sends one to each process.
+    """
+
+    number: int = 0
+    parent: int | None = None
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+    force: signal.Signals | None = None
+
+    @classmethod
+    def below(cls, parent: int, number: int = 0) -> Place:
+        """That of a process which ``parent`` supervises."""
+        return cls(number, parent, (signal.SIGTERM,), signal.SIGQUIT)
+
+    @property
+    def handled(self) -> tuple[signal.Signals, ...]:
+        """All signals that have a meaning here; what forces, if any, is handled before the rest."""
+        return self.signals if self.force is None else (self.force, *self.signals)
+
+    @property
+    def is_orphan(self) -> bool:
+        return self.parent is not None and os.getppid() != self.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How Readers ended: their results, and whether they were asked to (a signal, an orphan)."""
+
+    results: list[StopResult]
+    asked: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0: asked to stop, and every message was answered. Else 1."""
+        return 0 if self.asked and all(result.clean for result in self.results) else 1
+
+    def __str__(self) -> str:
+        unanswered = sum(result.unanswered for result in self.results)
+        running = sum(result.workers_running for result in self.results)
+        if unanswered or running:
+            return f"stopped with {unanswered} messages unanswered and {running} handlers at work"
+        return "stopped" if self.asked else "stopped without being asked"
+
+
+class StopFlag:
+    """What a loop looks at between its rounds; ``set`` may be the ``stop`` of StopSignals."""
+
+    def __init__(self) -> None:
+        runtime = choose(None)
+        self._event = runtime.event()
+        self._now = runtime.now
+
+    def set(self, timeout: float = 0.0) -> None:
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was set before ``seconds`` were over."""
+        deadline = self._now() + seconds
+        while (left := deadline - self._now()) > 0:
+            if self._event.wait(min(left, _WAKE_SECONDS)):
+                return True
+        return self._event.is_set()
+
+
+def tell_terminal(count: int) -> None:
+    """What a further signal does, behind so many. For signal handlers, too."""
+    if os.isatty(2):
+        again = "once more forces" if count == 1 else "once more ends at once"
+        os.write(2, f"\nstopping; {again}\n".encode())
+
+
+class StopSignals:
+    """While it is entered: the first signal is ``stop(timeout)``, the second one ``stop(0)``.
+
+    A third one ends the process at once, with exit code 128 and its number. In a ``place`` with a
+    signal that forces, that one is ``stop(0)``, and repeating another says nothing new. ``stop``
+    runs in the signal handler, so it must only set something. Outside of the main thread, where
+    Python allows no signal handlers, it does nothing. The handlers before are put back at the end.
+    """
+
+    def __init__(
+        self, stop: Callable[[float], object], timeout: float, place: Place | None = None
+    ) -> None:
+        self.count = 0
+        self._stop = stop
+        self._timeout = timeout
+        self._place = place or Place()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        for number in self._place.handled:
+            try:
+                self._before[number] = signal.signal(number, self._handle)
+            except ValueError:
+                break  # not the main thread
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            # None: it was not set from Python, and cannot be.
+            if handler is not None:
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self._place.force is not None:
+            # The supervisor has told the terminal.
+            if number == self._place.force:
+                self._stop(0.0)
+            elif self.count == 1:
+                self._stop(self._timeout)
+            return
+        if self.count > 2:
+            os._exit(128 + number)
+        tell_terminal(self.count)
+        self._stop(self._timeout if self.count == 1 else 0.0)
+
+
+def run_readers(
+    readers: Sequence[Reader],
+    *,
+    stop_timeout: float,
+    place: Place | None = None,
+    on_start: Callable[[], object] | None = None,
+) -> Ending:
+    """Start Readers, wait for a signal, stop them; how they ended.
+
+    ``stop_timeout``: seconds for handlers at work after the first signal. ``on_start``: called
+    when all have started. Raises what made a Reader end by itself; the others are stopped then.
+    """
+    place = place or Place()
+    group = ReaderGroup(readers)
+    orphaned = False
+    with StopSignals(group.stop, stop_timeout, place) as signals:
+        try:
+            group.start(block=False)
+            if on_start is not None:
+                on_start()
+            for reader in readers:
+                while not _ended(reader):
+                    if not orphaned and place.is_orphan:
+                        orphaned = True
+                        log.error("process %s is gone; stopping", place.parent)
+                        group.stop(stop_timeout)
+        except BaseException:
+            group.stop(0.0)
+            raise
+        results = group.join()
+    return Ending(results, asked=bool(signals.count) or orphaned)
+
+
+def _ended(reader: Reader) -> bool:
+    """Whether it ended within a second."""
+    try:
+        return reader.join(_WAKE_SECONDS) is not None
+    except NSQError:
+        return True  # the group has stopped the others, and raises it
+
+
+def supervise(
+    run: Callable[[Place], int],
+    processes: int = 1,
+    *,
+    stop_timeout: float,
+    place: Place | None = None,
+    before_fork: Callable[[], object] | None = None,
+) -> int:
+    """Call ``run`` with its Place, here or in so many child processes; the exit code.
+
+    With one process that is all. With more, children are forked, so nothing may have been started
+    here; ``before_fork`` is called before each fork to let go of what must not be shared. A child
+    that a signal killed is replaced after a pause; one that ended otherwise ends all the others.
+    The first SIGTERM or SIGINT is passed on as SIGTERM, the second as SIGQUIT, which forces, the
+    third kills. Children still there 10 seconds after ``stop_timeout`` are killed. An error of
+    ``before_fork`` is raised when they have ended.
+
+    The code is 0 when it was asked to stop and every child ended with 0, else 1.
+    """
+    place = place or Place()
+    if processes == 1:
+        return run(place)
+    return _Supervisor(run, processes, stop_timeout, place, before_fork).run()
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+@dataclass(slots=True)
+class _Child:
+    """One of the processes, over its replacements."""
+
+    number: int
+    delays: ReconnectDelays = field(
+        default_factory=lambda: ReconnectDelays(initial=1.0, maximum=30.0, rng=random.Random())
+    )
+    pid: int | None = None
+    # When it was started, or is due to be.
+    at: float = 0.0
+
+
+class _Supervisor:
+    """The parent of several processes. Its handlers only put the number into a queue."""
+
+    def __init__(
+        self,
+        run: Callable[[Place], int],
+        processes: int,
+        stop_timeout: float,
+        place: Place,
+        before_fork: Callable[[], object] | None,
+    ) -> None:
+        self._run = run
+        self._stop_timeout = stop_timeout
+        self._place = place
+        self._before_fork = before_fork
+        runtime = choose(None)
+        self._now = runtime.now
+        self._words = runtime.timed_queue()
+        self._children = [_Child(number) for number in range(processes)]
+        self._asked = 0
+        self._failed = False
+        self._kill_at: float | None = None
+
+    def run(self) -> int:
+        before: dict[int, Any] = {}
+        try:
+            for number in (*self._place.handled, signal.SIGCHLD):
+                before[number] = signal.signal(number, self._note)
+        except ValueError:
+            raise ConfigError("several processes need the main thread") from None
+        try:
+            self._watch()
+        except BaseException as error:
+            if self._kill_at is None:
+                log.error("stopping, as the supervisor failed: %r", error)
+                self._end_all(signal.SIGTERM)
+            self._watch()
+            raise
+        finally:
+            for child in self._children:
+                if child.pid is not None:
+                    os.kill(child.pid, signal.SIGKILL)
+                    os.waitpid(child.pid, 0)
+            for held, handler in before.items():
+                if handler is not None:
+                    signal.signal(held, handler)
+        return 0 if self._asked and not self._failed else 1
+
+    def _watch(self) -> None:
+        """Until all were asked to end and have."""
+        while self._kill_at is None or any(child.pid for child in self._children):
+            self._start_due()
+            self._listen()
+            self._reap()
+            self._look_at_the_clock()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._words.put(number)
+
+    def _start_due(self) -> None:
+        for child in self._children:
+            if self._kill_at is None and child.pid is None and child.at <= self._now():
+                self._fork(child)
+
+    def _fork(self, child: _Child) -> None:
+        if self._before_fork is not None:
+            self._before_fork()
+        _flush()
+        child.at = self._now()
+        parent = os.getpid()
+        # A signal for the child must not meet our handlers, which it inherits.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._place.handled, signal.SIGTERM})
+        try:
+            child.pid = os.fork()
+        except OSError as error:
+            # No process left for a while: the others go on, and this one is tried again.
+            pause = child.delays.next()
+            child.at = self._now() + pause
+            log.error("no process can be started (%s); trying again in %.1f s", error, pause)
+        if child.pid != 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            return
+        code = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            code = self._run(Place.below(parent, child.number))
+            _flush()
+        except BaseException:  # noqa: BLE001 - nobody above the fork may go on in the child
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _listen(self) -> None:
+        """Wait for a signal, or until there is something else to do."""
+        due = [child.at - self._now() for child in self._children if child.pid is None]
+        seconds = _WAKE_SECONDS if self._kill_at is not None else min([_WAKE_SECONDS, *due])
+        try:
+            number = self._words.get(max(0.0, seconds))
+        except TimeoutError:
+            if self._place.is_orphan and not self._asked:
+                self._ask(signal.SIGTERM)
+        else:
+            if number == self._place.force:
+                self._ask(signal.SIGQUIT)
+            elif number != signal.SIGCHLD and not (self._asked and self._place.force):
+                self._ask(ESCALATION[min(self._asked, 2)])
+
+    def _ask(self, number: signal.Signals) -> None:
+        self._asked += 1
+        if self._place.force is None and number != signal.SIGKILL:
+            tell_terminal(self._asked)
+        self._end_all(number)
+
+    def _end_all(self, number: signal.Signals) -> None:
+        if self._kill_at is None:
+            self._kill_at = self._now() + self._stop_timeout + _GRACE_SECONDS
+        for child in self._children:
+            if child.pid is not None:
+                os.kill(child.pid, number)
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if child.pid is None:
+                continue
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if not pid:
+                continue
+            child.pid = None
+            self._ended(child, pid, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: _Child, pid: int, code: int) -> None:
+        if self._kill_at is not None:
+            # SIGTERM itself ends one that had not come to its own handler: it had begun nothing.
+            if code not in (0, -signal.SIGTERM):
+                self._failed = True
+            return
+        if code >= 0:
+            log.error("process %d ended by itself with exit code %d; stopping", pid, code)
+            self._failed = True
+            self._end_all(signal.SIGTERM)
+            return
+        if self._now() - child.at > _SETTLED_SECONDS:
+            child.delays.reset()
+        pause = child.delays.next()
+        child.at = self._now() + pause
+        log.error(
+            "process %d was killed by %s; another one takes its place in %.1f s",
+            pid,
+            signal.Signals(-code).name,
+            pause,
+        )
+
+    def _look_at_the_clock(self) -> None:
+        if self._kill_at is not None and self._now() >= self._kill_at:
+            self._end_all(signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""A Writer that keeps what is published instead of sending it, for the tests of applications.
+
+Knows what a Writer checks; knows no nsqd. The Django and Flask integrations hand it out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from gnsqsync.errors import ClosedError, ConfigError
+from gnsqsync.stats import WriterStats
+from gnsqsync.writer.writer import Writer
+
+__all__ = ["CapturedMessage", "MemoryWriter"]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedMessage:
+    """What was published: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
+
+    A test may hand it to a handler in place of a message; ``attempts`` is there for that.
+    """
+
+    topic: str
+    body: bytes
+    defer: float | None = None
+    attempts: int = 1
+
+    def json(self) -> Any:
+        """The body parsed as JSON. Raises ValueError when it is not."""
+        return json.loads(self.body)
+
+
+class MemoryWriter(Writer):
+    """Takes the options of a Writer, checks as it does, and connects to nothing.
+
+    ``messages``: a list of CapturedMessage, in the order of the publishes; any thread may append.
+    """
+
+    def __init__(self, nsqd_tcp_addresses: object = "127.0.0.1:4150", **options: Any) -> None:
+        super().__init__(nsqd_tcp_addresses, **options)
+        self.messages: list[CapturedMessage] = []
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        defer: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """As of a Writer: raises ConfigError and ClosedError, and never a PublishError."""
+        self._timeout(timeout)
+        self._keep(topic, [body], defer)
+
+    def publish_many(
+        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+    ) -> None:
+        self._timeout(timeout)
+        if isinstance(bodies, (bytes, str)):
+            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
+        several = list(bodies)
+        if not several:
+            raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
+        self._keep(topic, several, None)
+
+    def publish_async(
+        self, topic: str, body: bytes | str, *, defer: float | None = None
+    ) -> Future[None]:
+        self._keep(topic, [body], defer)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _keep(self, topic: str, bodies: list[bytes | str], defer: float | None) -> None:
+        for body in bodies:
+            # Names, sizes and times are checked where they are encoded.
+            self._encode(topic, body, defer)
+        self._check_open()
+        self.messages.extend(
+            CapturedMessage(topic, body.encode() if isinstance(body, str) else bytes(body), defer)
+            for body in bodies
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the Writer is closed; make a new one to publish again")
+
+    def connect(self, timeout: float | None = None) -> None:
+        self._check_open()
+
+    def ping(self, timeout: float | None = None) -> None:
+        self._check_open()
+
+    @property
+    def is_connected(self) -> bool:
+        return not self._closed
+
+    def stats(self) -> WriterStats:
+        self._check_open()
+        return WriterStats(
+            connections=(),
+            published=len(self.messages),
+            refused=0,
+            not_sent=0,
+            outcome_unknown=0,
+        )
+
+    def __repr__(self) -> str:
+        return f"<MemoryWriter with {len(self.messages)} messages>"

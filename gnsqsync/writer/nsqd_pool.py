@@ -1,0 +1,439 @@
+"""The nsqds of one Writer in one process: which one takes a publish, benches, outages.
+
+Holds the policy objects and the lock around them; knows no publish and no outcome.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from gnsqsync.addresses import Address
+from gnsqsync.connection.connection import PASSING_WAIT, Connection
+from gnsqsync.connection.joining import join_or_cut
+from gnsqsync.discovery.lookups import Finder, Lookups
+from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
+from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy.bench import WriterNodes
+from gnsqsync.policy.outage import Outage, is_final
+from gnsqsync.runtime import Latch, Runtime
+from gnsqsync.wire import commands
+from gnsqsync.writer import events
+from gnsqsync.writer.dials import Dial, Dials
+
+__all__ = ["NsqdPool"]
+
+# A dial that failed is not repeated within so many seconds, by whichever publish.
+_DIAL_PAUSE = 0.25
+# How long, in seconds, a publish in an outage looks for its end: who publishes in a loop then lets
+# the one run that dials, on greenlets and where threads run during requests only.
+_LAST_LOOK = 0.005
+
+
+def _outage_text(choice: _Choice) -> str:
+    if choice.failures and all(map(is_final, choice.failures)):
+        return "no nsqd accepts this client"
+    return f"no nsqd can be reached for {choice.outage:.1f} s"
+
+
+@dataclass
+class _Choice:
+    """What to do next for a publish, decided under the lock: one of the first three, or wait."""
+
+    # Released when there is, perhaps, more to choose from than there was.
+    news: Latch
+    # Until when that is waited for: then it is an outage, or a dial overdue.
+    until: float
+    connection: Connection | None = None
+    dial: Dial | None = None
+    # In an outage: how long it has lasted, in seconds.
+    outage: float | None = None
+    # How many nsqds are still to be tried in this round; a dial gets its share of the time.
+    untried: int = 1
+    dials_aside: list[Dial] = field(default_factory=list)
+    # Why those that failed did so: in this round, whoever dialled, or of all that an outage has.
+    failures: list[NSQError] = field(default_factory=list)
+
+
+class NsqdPool:
+    """One connection to each nsqd of a Writer.
+
+    ``_lock`` guards the tables of connections, dials and tasks, the nodes and the outage. ``ready``
+    is read without it: an immutable tuple, replaced as a whole, of the connections to use when
+    nothing needs a decision; a publish that gets one that is just lost learns it there.
+
+    A publish dials by itself what has not failed just now. When none is left, each nsqd is dialled
+    aside, again and again, until one of them can take publishes.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        policy: str,
+        options: ConnectionOptions,
+        runtime: Runtime,
+        lookups: Lookups,
+        outage: Outage,
+    ) -> None:
+        self.pid = os.getpid()
+        self.runtime = runtime
+        self._failover = policy == "failover"
+        self._now = runtime.now
+        self._lock = runtime.lock()
+        self._finder = Finder(lookups, runtime, self._on_found)
+        self._closed = False
+        self._outage = outage
+        self._dials = Dials(options, runtime, self._lock, self, outage)
+        self._nodes = WriterNodes(addresses, policy)
+        self._live: dict[Address, Connection] = {}
+        self.ready: tuple[Connection, ...] = ()
+        # Live, but without an OK so far: one that only accepts connections stays on the bench.
+        self._unproven: set[Connection] = set()
+        # Live, but a publish there ended without an answer in time.
+        self._suspects: set[Connection] = set()
+        # Suspects in whose place there is another one, until their answers have come.
+        self._replaced: set[Connection] = set()
+        # Whether there are any of these: then an OK is news, and to be told to prove().
+        self.in_doubt = False
+        self._turn = itertools.count()
+        self._past_published = 0
+
+    # -- which nsqd ------------------------------------------------------------------------------
+
+    def pick(self, deadline: float, timeout: float, causes: list[BaseException]) -> Connection:
+        """A connection for a publish, dialled if need be; ClosedError, or NotSent without one."""
+        ready = self.ready
+        if ready:
+            return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
+        since = self._now() - _DIAL_PAUSE
+        looked = False
+        while True:
+            choice = self._choose(since)
+            for dial in choice.dials_aside:
+                self._dials.aside(dial)
+            if choice.connection is not None:
+                return choice.connection
+            left = deadline - self._now()
+            if choice.outage is not None:
+                self._finder.hurry()
+                if looked:
+                    causes.extend(choice.failures)
+                    self._raise_not_sent(_outage_text(choice), causes)
+                looked = True
+                choice.news.wait(_LAST_LOOK)
+            elif choice.dial is not None:
+                connection = choice.dial.connection
+                error, _ = self._dials.open(connection, max(0.001, left / choice.untried))
+                if error is None:
+                    self._dials.read_aside(connection)
+                    return connection
+                causes.append(error)
+            else:
+                # Each was tried, and is dialled aside.
+                self._finder.wait(choice.news, min(deadline, choice.until))
+            if self._now() >= deadline:
+                for connection in list(self._live.values()):
+                    return connection
+                # Dials of others may have failed just now.
+                causes.extend(error for error in self._failed_since(since) if error not in causes)
+                self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
+
+    def _choose(self, since: float) -> _Choice:
+        """The next step of a publish for which ``ready`` has no connection.
+
+        A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
+        that meet at a dead nsqd are one dial.
+        """
+        self._dials.end_overdue()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer is closed")
+            now = self._now()
+            addresses = self._nodes.candidates(now, self._live.keys())
+            if not addresses:
+                self._outage.begun(None, now)
+            choice = _Choice(self._dials.news, self._outage.due(addresses))
+            if choice.until <= now:
+                choice.outage = now - self._outage.since(addresses)
+                choice.failures = self._outage.errors(addresses)
+                choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
+                return choice
+            for address in addresses:
+                live = self._live.get(address)
+                if live is not None:
+                    choice.connection = live
+                    break
+                failure = self._dials.failure(address, since)
+                under_way = self._dials.get(address)
+                if failure is not None:
+                    choice.failures.append(failure)
+                if under_way is not None:
+                    choice.until = min(choice.until, under_way.due)
+                elif failure is None and choice.dial is None:
+                    choice.dial = self._dials.begin(address)
+            if choice.connection is not None and choice.dial is not None:
+                # Somebody else takes this publish; the one that is missing is dialled aside.
+                choice.dials_aside.append(choice.dial)
+                choice.dial = None
+            elif choice.connection is None and choice.dial is None:
+                choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
+        choice.untried = max(1, len(self._nodes.listed) - len(choice.failures))
+        return choice
+
+    def _failed_since(self, since: float) -> list[NSQError]:
+        """What came of the last dials of the listed nsqds, by whomever."""
+        with self._lock:
+            known = [self._dials.failure(address, since) for address in self._nodes.listed]
+        return [error for error in known if error is not None]
+
+    @property
+    def outage_seconds(self) -> float:
+        """For how long no nsqd could take a publish; 0 when there is no outage."""
+        with self._lock:
+            addresses = {*self._nodes.listed, *self._live}
+            now = self._now()
+            is_outage = self._outage.due(addresses) <= now
+            return now - self._outage.since(addresses) if is_outage else 0.0
+
+    def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
+        unique = list(dict.fromkeys(str(cause) for cause in causes))
+        lookups = self._finder.failures
+        shown = unique[-max(1, len(self._nodes.listed)) :] + [str(error) for error in lookups]
+        if self._finder.asks and not self._nodes.listed and not lookups:
+            shown.append("no nsqlookupd lists one")
+        if shown:
+            text += ": " + "; ".join(shown)
+        causes.extend(lookups)
+        raise NotSent(text, causes) from (causes[-1] if causes else None)
+
+    # -- what came of it -------------------------------------------------------------------------
+
+    def prove(self, connection: Connection) -> None:
+        """nsqd said OK there: off the bench."""
+        with self._lock:
+            news = None
+            if connection in self._unproven | self._suspects | self._replaced:
+                self._unproven.discard(connection)
+                self._suspects.discard(connection)
+                self._nodes.ok(connection.address, self._now())
+                self._outage.works(connection.address)
+                self._refresh()
+                news = self._dials.renew_news()
+            answered = [c for c in self._replaced if not c.send_queue.pending]
+        if news is not None:
+            news.release()
+        for old in answered:
+            old.cut()
+
+    def suspect(self, connection: Connection, since: float, why: str) -> None:
+        """It was too slow: on the bench, so that the next publishes go to others, if there are.
+
+        ``since``: when the publish began that was not answered in time. ``why``: says that.
+        """
+        dials = []
+        with self._lock:
+            if self._live.get(connection.address) is connection and not self._closed:
+                now = self._now()
+                self._suspects.add(connection)
+                self._nodes.failed(connection.address, now)
+                error = ConnectionLost(why)
+                self._outage.failed(connection.address, since, now, error, silent=True)
+                self._refresh()
+                if self._outage.due(self._nodes.listed) <= now:
+                    dials = self._dials.begin_missing(self._nodes.listed)
+        for dial in dials:
+            self._dials.aside(dial)
+
+    def leave(self, connection: Connection) -> bool:
+        """It cannot store a message now: on the bench. Whether there is another one live."""
+        with self._lock:
+            # Not one that came behind it: an OK there would not be told, and it stay benched.
+            if self._live.get(connection.address, connection) is connection:
+                self._nodes.failed(connection.address, self._now())
+            return any(address != connection.address for address in self._live)
+
+    def pass_over(self, connection: Connection) -> None:
+        """A publish failed there. If it is about to be lost, no other one goes there.
+
+        ``on_lost`` comes only when callbacks of futures have returned.
+        """
+        with self._lock:
+            if connection.closed or connection.send_queue.has_ended:
+                self._forget(connection)
+
+    @property
+    def is_single(self) -> bool:
+        return len(self._nodes.listed) == 1
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def on_connected(self, connection: Connection) -> bool:
+        """A dial succeeded; holding ``_lock``."""
+        if self._closed:
+            return False
+        before = self._live.get(connection.address)
+        if before is not None:
+            # It answers no publish, so there was an outage. What it has may be answered yet.
+            self._suspects.discard(before)
+            self._replaced.add(before)
+        self._unproven.add(connection)
+        self._live[connection.address] = connection
+        self._refresh()
+        return True
+
+    def on_dial_failed(self, address: Address) -> None:
+        """Holding ``_lock``."""
+        self._nodes.failed(address, self._now())
+
+    def is_sought(self, address: Address) -> bool:
+        """Whether it is to be dialled again, as none can take a publish; holding ``_lock``."""
+        if self._closed or address not in self._nodes.listed:
+            return False
+        return self._suspects.issuperset(self._live.values())
+
+    def _refresh(self) -> None:
+        """Make ``ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
+        self.in_doubt = bool(self._unproven or self._suspects or self._replaced)
+        listed = self._nodes.listed
+        if self._closed or self._suspects:
+            self.ready = ()
+            return
+        wanted = [self._live.get(address) for address in (listed[:1] if self._failover else listed)]
+        live = tuple(connection for connection in wanted if connection is not None)
+        self.ready = live if len(live) == len(wanted) else ()
+
+    # -- looking for nsqds -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ask the nsqlookupds, if there are any."""
+        self._finder.start()
+
+    def _on_found(self, source: Hashable, addresses: set[Address]) -> None:
+        """What one nsqlookupd lists now. By its poll thread."""
+        with self._lock:
+            if self._closed:
+                return
+            known = [*self._live, *self._dials.addresses]
+            if not self._nodes.discovered(source, addresses, known):
+                return
+            self._outage.forget_others({*self._nodes.listed, *self._live})
+            if self._nodes.listed:
+                self._outage.works(None)
+            self._refresh()
+            news = self._dials.renew_news()
+        news.release()
+
+    def connect(self, timeout: float) -> None:
+        """Dial every nsqd side by side and wait; NotSent when none can be reached."""
+        deadline = self._now() + timeout
+        if self.outage_seconds:
+            self.pick(deadline, timeout, [])
+            return
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the Writer is closed")
+            news = None if self._nodes.listed else self._dials.news
+        if news is not None:
+            self._finder.wait(news, deadline)
+        self._dials.end_overdue()
+        with self._lock:
+            missing = [a for a in self._nodes.listed if a not in self._live]
+            new = [self._dials.begin(a) for a in missing if self._dials.get(a) is None]
+            dials = [dial for a in missing if (dial := self._dials.get(a)) is not None]
+        for dial in new:
+            self._dials.aside(dial)
+        for dial in dials:
+            dial.over.wait(max(0.0, min(deadline, dial.due) - self._now()))
+        if not self.is_connected:
+            self.pick(deadline, timeout, [])
+
+    def ping(self, timeout: float) -> None:
+        """Connect if need be, and give a NOP to each connection."""
+        if not self.is_connected or self.outage_seconds:
+            self.connect(timeout)
+        for connection in self.connections():
+            connection.send_queue.commands.append(commands.NOP)
+            connection.send_queue.flush(timeout)
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._live)
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return [*self._live.values(), *self._replaced]
+
+    # -- what the connections tell -----------------------------------------------------------------
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        with self._lock:
+            self._forget(connection)
+        events.lost(connection, reason)
+
+    def _forget(self, connection: Connection) -> None:
+        """No publish goes there any more; once, holding ``_lock``."""
+        if self._live.get(connection.address) is connection:
+            del self._live[connection.address]
+            self._unproven.discard(connection)
+            self._suspects.discard(connection)
+            self._past_published += connection.published
+            self._nodes.failed(connection.address, self._now())
+            self._refresh()
+        elif connection in self._replaced:
+            self._replaced.discard(connection)
+            self._past_published += connection.published
+            self._refresh()
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def stop_taking(self) -> None:
+        """From now on ``pick()`` raises ClosedError, also where it waits."""
+        with self._lock:
+            self._closed = True
+            self.ready = ()
+        self._dials.stop()
+        self._finder.stop()
+
+    def close(self, timeout: float) -> None:
+        """After ``stop_taking()``: publishes under way have ``timeout`` seconds, then all ends."""
+        deadline = self._now() + timeout
+        self._dials.close()
+        for connection in self.connections():
+            connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)
+            connection.close()
+        join_or_cut(self._dials.tasks(), self.connections, self.runtime)
+        self._finder.join()
+
+    def let_go(self) -> None:
+        """The Writer was forgotten without a close. By the garbage collector: takes no lock.
+
+        Nobody waits for an answer then. A forked child must not end its parent's connections.
+        """
+        if self.pid != os.getpid():
+            return
+        self._closed = True
+        self.ready = ()
+        self._finder.let_go()
+        for connection in [*self._live.values(), *self._replaced]:
+            connection.cut()
+        self._dials.let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors and nothing else. No lock is to be trusted.
+
+        A greenlet that was publishing is copied into the child, and finds this closed.
+        """
+        self._closed = True
+        self.ready = ()
+        for connection in [*self._live.values(), *self._replaced]:
+            connection.abandon()
+        self._dials.abandon()
+
+    @property
+    def published(self) -> int:
+        """Messages that nsqds have confirmed, over connections that are gone, too."""
+        with self._lock:
+            connections = [*self._live.values(), *self._replaced]
+            return self._past_published + sum(c.published for c in connections)

@@ -1,0 +1,310 @@
+"""The publishes of one Writer in one process: sent, waited for, told what became of them.
+
+Knows outcomes and deadlines; which nsqd takes a publish is the NsqdPool' to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from gnsqsync.addresses import Address
+from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.send_queue import PublishSlot
+from gnsqsync.discovery.lookups import Lookups
+from gnsqsync.errors import (
+    ClosedError,
+    MpubFailed,
+    NotSent,
+    OutcomeUnknown,
+    PublishError,
+    Refused,
+)
+from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy.outage import Outage
+from gnsqsync.runtime import Runtime
+from gnsqsync.stats import WriterConnectionStats, WriterStats
+from gnsqsync.writer.async_window import BACKLOG_BYTES, BACKLOG_PUBLISHES, AsyncWindow
+from gnsqsync.writer.nsqd_pool import NsqdPool
+
+__all__ = ["Publisher"]
+
+# With so many publishes that gave up waiting and have no answer yet, a connection is closed.
+_ABANDONED_MAX = 100
+# How often, in seconds, who waits for an answer looks whether its bytes are still unsent.
+_LOOK_SECONDS = 0.1
+
+
+def _no_answer(connection: Connection, timeout: float) -> str:
+    return f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
+
+
+def _oldest(connection: Connection) -> PublishSlot | None:
+    """The publish that is to be answered next."""
+    try:
+        return connection.send_queue.pending[0]
+    except IndexError:
+        return None
+
+
+class Publisher:
+    """Publishes through NsqdPool; any number of threads share them. ``_lock`` guards the counts."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        policy: str,
+        options: ConnectionOptions,
+        runtime: Runtime,
+        *,
+        lookups: Lookups,
+        outage: Outage,
+        retry_unknown: bool = False,
+    ) -> None:
+        self.runtime = runtime
+        self._pool = NsqdPool(addresses, policy, options, runtime, lookups, outage)
+        self.pid = self._pool.pid
+        self._retry_unknown = retry_unknown
+        self._window = AsyncWindow(runtime)
+        self._now = runtime.now
+        self._lock = runtime.lock()
+        self._refused = self._not_sent = self._unknown = 0
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(self, data: bytes, messages: int, timeout: float) -> None:
+        """Send one PUB, DPUB or MPUB and wait for its OK, all within ``timeout`` seconds.
+
+        Raises NotSent, Refused or OutcomeUnknown; see Writer.publish.
+        """
+        pool = self._pool
+        started = self._now()
+        deadline = started + timeout
+        causes: list[BaseException] = []
+        try:
+            while True:
+                ready = pool.ready
+                if len(ready) == 1:
+                    connection = ready[0]
+                else:
+                    connection = pool.pick(deadline, timeout, causes)
+                    if not ready and self._now() >= deadline:
+                        # Nobody would wait for the answer.
+                        text = f"no time of {timeout:g} s was left for {connection.nsqd_address}"
+                        raise NotSent(text, causes)
+                slot = PublishSlot(data, None, None, messages)
+                connection.publish_turn.publish(slot, started, deadline)
+                if not slot.done:
+                    self._wait_longer(connection, slot, started, deadline, timeout)
+                error = slot.error
+                if error is None:
+                    if pool.in_doubt:
+                        pool.prove(connection)
+                    return
+                # At the deadline it would leave, and nobody would wait for the answer.
+                started = self._now()
+                if started >= deadline or not self._may_try_again(connection, error):
+                    raise error
+                pool.pass_over(connection)
+                causes.append(error)
+        except (PublishError, ClosedError) as error:
+            raise self._verdict(error, causes)  # noqa: B904 - mostly it is the same error
+
+    def _wait_longer(
+        self,
+        connection: Connection,
+        slot: PublishSlot,
+        started: float,
+        deadline: float,
+        timeout: float,
+    ) -> None:
+        """Until there is an outcome; raises when the time is over before."""
+        while (left := deadline - self._now()) > 0:
+            if connection.send_queue.has_unsent:
+                # Who was writing had less time than we have and left it where it was.
+                connection.send_queue.flush(left)
+                if connection.send_queue.is_deserted():
+                    connection.cut()
+            left = deadline - self._now()
+            if connection.publish_turn.wait_aside(slot, min(left, _LOOK_SECONDS)):
+                return
+        self._give_up(connection, slot, started, timeout)
+
+    def _verdict(
+        self, error: PublishError | ClosedError, causes: list[BaseException]
+    ) -> PublishError | ClosedError:
+        """What to raise, counted: once an outcome was unknown, no later attempt makes it known."""
+        unknown = next((c for c in causes if isinstance(c, OutcomeUnknown)), None)
+        if unknown is not None and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(f"{unknown}; sending it again failed: {error}")
+        if isinstance(error, PublishError):
+            self._count(error)
+        return error
+
+    def publish_async(
+        self, data: bytes, messages: int, timeout: float, keep: object = None
+    ) -> Future[None]:
+        """Send it and return; ``timeout`` seconds are for finding a connection only.
+
+        ``keep`` is referred to until there is an outcome.
+        """
+        future: Future[None] = Future()
+        started = self._now()
+        deadline = started + timeout
+        connection: Connection
+
+        def ended(slot: PublishSlot, keep: object = keep) -> None:
+            self._window.leave(len(slot.data))
+            if slot.error is not None:
+                self._count(slot.error)
+            self._prove(connection, slot)
+
+        slot = PublishSlot(data, None, future, messages=messages, on_end=ended)
+        try:
+            if not self._window.enter(len(data), started):
+                self._wait_for_room(len(data), started, timeout)
+            while True:
+                try:
+                    connection = self._pool.pick(deadline, timeout, [])
+                except BaseException:
+                    self._window.leave(len(data))
+                    raise
+                if connection.publish_turn.submit(slot, max(0.0, deadline - self._now())):
+                    return future
+                self._pool.pass_over(connection)
+        except PublishError as error:
+            self._count(error)
+            raise
+
+    def _wait_for_room(self, size: int, started: float, timeout: float) -> None:
+        """Until there is room for a publish of ``size`` bytes; NotSent when there is none in time.
+
+        A connection that answers nothing meanwhile is suspect.
+        """
+        if self._pool.outage_seconds:
+            self._pool.pick(started + timeout, timeout, [])
+        oldest = [(c, _oldest(c)) for c in self._pool.connections()]
+        if self._window.enter(size, started + timeout):
+            return
+        for connection, slot in oldest:
+            if slot is not None and slot is _oldest(connection):
+                self._pool.suspect(connection, started, _no_answer(connection, timeout))
+        raise NotSent(
+            f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
+            f" and no room was made within {timeout:g} s"
+        )
+
+    def _give_up(
+        self, connection: Connection, slot: PublishSlot, started: float, timeout: float
+    ) -> None:
+        """The time is over. Raises, unless the outcome came at the last moment."""
+        connection.publish_turn.recall()
+        if slot.done:
+            return
+        self._pool.suspect(connection, started, _no_answer(connection, timeout))
+        if connection.send_queue.take_back(slot):
+            if connection.send_queue.is_deserted():
+                connection.cut()
+            error: PublishError = NotSent(
+                f"{connection.nsqd_address} took no bytes within {timeout:g} s"
+            )
+        elif slot.wait(0):
+            return
+        else:
+            # The slot stays in the queue of answers, or the next answer would be taken for it.
+            slot.abandoned = True
+            # If it comes, it is told as that of a future is: then nsqd works again.
+            slot.on_end = lambda late: self._prove(connection, late)
+            slot.future = Future()
+            unanswered = list(connection.send_queue.pending)
+            if sum(waiting.abandoned for waiting in unanswered) > _ABANDONED_MAX:
+                connection.cut()
+            error = OutcomeUnknown(_no_answer(connection, timeout))
+        raise error
+
+    def _prove(self, connection: Connection, slot: PublishSlot) -> None:
+        """The outcome of a publish that nobody waits for."""
+        if slot.error is None and self._pool.in_doubt:
+            self._pool.prove(connection)
+
+    def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
+        """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
+        if isinstance(error, OutcomeUnknown):
+            return self._retry_unknown
+        return isinstance(error, NotSent) or self._may_go_elsewhere(connection, error)
+
+    def _may_go_elsewhere(self, connection: Connection, error: PublishError) -> bool:
+        """Whether another nsqd may take what this one could not store."""
+        if not isinstance(error, Refused) or not error.error.retriable:
+            return False
+        # Part of an MPUB may be stored; another nsqd would store that part twice.
+        if isinstance(error.error, MpubFailed) or self._pool.is_single:
+            return False
+        return self._pool.leave(connection)
+
+    def _count(self, error: PublishError) -> None:
+        with self._lock:
+            if isinstance(error, NotSent):
+                self._not_sent += 1
+            elif isinstance(error, Refused):
+                self._refused += 1
+            else:
+                self._unknown += 1
+
+    # -- the rest is the pool's --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ask the nsqlookupds, if there are any."""
+        self._pool.start()
+
+    def connect(self, timeout: float) -> None:
+        """Dial every nsqd side by side and wait; NotSent when none can be reached."""
+        self._pool.connect(timeout)
+
+    def ping(self, timeout: float) -> None:
+        """Connect if need be, and give a NOP to each connection."""
+        self._pool.ping(timeout)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._pool.is_connected
+
+    def connections(self) -> list[Connection]:
+        return self._pool.connections()
+
+    def close(self, timeout: float) -> None:
+        """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
+        self._pool.stop_taking()
+        # Who waits for room goes on and finds the Writer closed.
+        self._window.close()
+        self._pool.close(timeout)
+
+    def let_go(self) -> None:
+        """The Writer was forgotten without a close. By the garbage collector: takes no lock."""
+        self._pool.let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptors and nothing else. Takes no lock."""
+        self._pool.abandon()
+
+    def stats(self) -> WriterStats:
+        now = self._now()
+        live = self.connections()
+        published = self._pool.published
+        with self._lock:
+            refused, not_sent, unknown = self._refused, self._not_sent, self._unknown
+        return WriterStats(
+            connections=tuple(
+                WriterConnectionStats(
+                    address=c.nsqd_address,
+                    unanswered=len(c.send_queue.pending),
+                    connected_seconds=now - c.connected_at,
+                )
+                for c in live
+            ),
+            published=published,
+            refused=refused,
+            not_sent=not_sent,
+            outcome_unknown=unknown,
+            outage_seconds=self._pool.outage_seconds,
+        )

@@ -1,0 +1,363 @@
+"""The Writer: what a user constructs to publish. Checks and encodes; the Publisher sends."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gnsqsync.addresses import http_urls, parse_addresses
+from gnsqsync.discovery.lookups import Lookups
+from gnsqsync.errors import ClosedError, ConfigError, PublishError
+from gnsqsync.options import (
+    ConnectionOptions,
+    check_body,
+    check_duration,
+    check_int,
+    check_topic,
+    split_connection_options,
+)
+from gnsqsync.policy.outage import REFUSED, Outage
+from gnsqsync.runtime import Runtime, choose
+from gnsqsync.runtime.at_exit import at_exit, not_at_exit
+from gnsqsync.stats import WriterStats
+from gnsqsync.wire import commands
+from gnsqsync.writer.publisher import Publisher
+
+if TYPE_CHECKING:
+    import requests
+
+__all__ = ["Writer"]
+
+# Seconds for publishes under way at the end of the interpreter.
+_EXIT_SECONDS = 2.0
+# Of a process that has not published yet.
+_NO_STATS = WriterStats(connections=(), published=0, refused=0, not_sent=0, outcome_unknown=0)
+
+
+class Writer:
+    """Publishes to one or several nsqds. One per process is enough: any thread may use it; on
+    gevent any greenlet of the OS thread that published first.
+
+    ``nsqd_tcp_addresses``: a str or a list; None is 127.0.0.1:4150 where no nsqlookupds are given.
+    ``lookupd_http_addresses``: nsqlookupds that say where nsqds are, from the first publish on;
+    with ``lookupd_poll_interval``, ``lookupd_poll_jitter``, ``lookupd_authorization`` and
+    ``lookupd_session`` as of Reader.
+    ``policy``: "round_robin" over the live ones, or "failover": the first live one of the list
+    (what is found follows what is given, sorted), and back to the first when it is.
+    ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
+    ``retry_unknown``: publish again, elsewhere or on a new connection, when a connection ends
+    before nsqd has answered, as long as the deadline allows. nsqd may then have it twice.
+    ``outage``: "fail": while no nsqd can be reached, publishes raise NotSent at once. That is so
+    after a second of nothing but refusals, or one ``publish_timeout`` of silence, and at once for
+    what does not help to try again (a wrong port, a refused secret); each nsqd is then dialled
+    aside until one is back. "wait": publishes wait for that until their timeout.
+    ``max_msg_size``, ``max_body_size``: bytes, nsqd's --max-msg-size and --max-body-size; larger
+    messages are refused here, since nsqd would close the connection on everybody else.
+    ``max_defer``: seconds, nsqd's --max-req-timeout. ``runtime``: None, "threads" or "gevent".
+    ``options``: ConnectionOptions, or give its fields as keywords.
+
+    The constructor connects nothing and raises ConfigError for a value that is not allowed; the
+    first publish connects. After a fork the child connects anew by itself. A Writer that is
+    forgotten without ``close()`` lets go of its connections when nobody waits for an answer.
+    """
+
+    def __init__(
+        self,
+        nsqd_tcp_addresses: object = None,
+        *,
+        lookupd_http_addresses: object = (),
+        lookupd_poll_interval: float = 60.0,
+        lookupd_poll_jitter: float = 0.3,
+        lookupd_authorization: str | None = None,
+        lookupd_session: Callable[[], requests.Session] | None = None,
+        policy: str = "round_robin",
+        publish_timeout: float = 5.0,
+        retry_unknown: bool = False,
+        outage: str = "fail",
+        max_msg_size: int = 1048576,
+        max_body_size: int = 5242880,
+        max_defer: float = 3600.0,
+        runtime: str | Runtime | None = None,
+        options: ConnectionOptions | None = None,
+        **connection_options: Any,
+    ) -> None:
+        urls = http_urls(lookupd_http_addresses)
+        if nsqd_tcp_addresses is None:
+            nsqd_tcp_addresses = () if urls else ("127.0.0.1:4150",)
+        self._addresses = parse_addresses(nsqd_tcp_addresses)
+        if not self._addresses and not urls:
+            raise ConfigError(
+                "a Writer needs nsqd_tcp_addresses or lookupd_http_addresses, at least one address"
+            )
+        if policy not in ("round_robin", "failover"):
+            raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
+        self._policy = policy
+        self._publish_timeout = check_duration("publish_timeout", publish_timeout, 0.001)
+        if not isinstance(retry_unknown, bool):
+            raise ConfigError(f"retry_unknown is {retry_unknown!r}; it must be True or False")
+        self._retry_unknown = retry_unknown
+        if outage not in ("fail", "wait"):
+            raise ConfigError(f"outage is {outage!r}; it must be 'fail' or 'wait'")
+        self._outage = outage
+        self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
+        self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
+        self._max_defer = check_duration("max_defer", max_defer)
+        self._options = split_connection_options(options, connection_options, Writer)
+        if self._options.uses_tls:
+            self._options.ssl_context()
+        self._lookups = Lookups(
+            urls=urls,
+            poll_interval=lookupd_poll_interval,
+            poll_jitter=lookupd_poll_jitter,
+            authorization=lookupd_authorization,
+            new_session=lookupd_session,
+            options=self._options,
+        )
+        self._runtime_choice = runtime
+        self._closed = False
+        # By process id: a child finds nothing here and makes its own.
+        self._by_process: dict[int, Publisher] = {}
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        defer: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish one message; returns when nsqd has said OK.
+
+        ``body``: bytes, or str sent as UTF-8; not empty. ``defer``: seconds until it is
+        delivered. ``timeout``: seconds, instead of ``publish_timeout``.
+
+        Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
+        tried while there is time), in an outage at once; Refused when nsqd said no;
+        OutcomeUnknown when it left and no answer came, and ``retry_unknown`` did not help.
+        ClosedError after ``close()``.
+        """
+        data = self._encode(topic, body, defer)
+        seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
+        self._publisher().publish(data, 1, seconds)
+
+    def publish_many(
+        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+    ) -> None:
+        """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
+
+        Each MPUB is all or nothing, except one that nsqd refuses with E_MPUB_FAILED (a full disk),
+        of which it may have a part; several of them together are not. ``timeout`` is for all of
+        them. Raises as ``publish()``; ``error.acknowledged`` then says how many of the messages,
+        from the first on, nsqd has confirmed.
+        """
+        if type(topic) is not str:
+            check_topic(topic)
+        commands.pub_head(topic)
+        if isinstance(bodies, (bytes, str)):
+            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
+        checked = self._check_bodies(list(bodies))
+        chunks = self._chunks(checked)
+        publisher = self._publisher()
+        deadline = publisher.runtime.now() + self._timeout(timeout)
+        acknowledged = 0
+        for chunk in chunks:
+            left = max(0.001, deadline - publisher.runtime.now())
+            try:
+                publisher.publish(commands.mpub(topic, chunk), len(chunk), left)
+            except (PublishError, ClosedError) as error:
+                error.acknowledged = acknowledged
+                raise
+            acknowledged += len(chunk)
+
+    def publish_async(
+        self, topic: str, body: bytes | str, *, defer: float | None = None
+    ) -> Future[None]:
+        """Publish without waiting for nsqd; the Future ends with None or a PublishError.
+
+        Blocks, up to ``publish_timeout``, as long as there is no connection, and while 16 MiB
+        or 10,000 of these publishes wait for their outcome; raises as ``publish()`` until the
+        message is on its way. From then on it is not sent again, ``retry_unknown`` or not.
+        Callbacks of the Future run on the reading thread: they must be short, and not publish.
+        """
+        data = self._encode(topic, body, defer)
+        return self._publisher().publish_async(data, 1, self._publish_timeout, self)
+
+    def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
+        if type(topic) is not str:
+            check_topic(topic)
+        # The text of an error is made only for a body that is not plainly right.
+        if type(body) is bytes and 0 < len(body) <= self._max_msg_size:
+            data = body
+        else:
+            data = check_body(body, self._max_msg_size)
+        if defer is None:
+            return commands.pub(topic, data)
+        check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)", finite=True)
+        return commands.dpub(topic, round(defer * 1000), data)
+
+    def _check_bodies(self, bodies: list[Any]) -> list[bytes]:
+        if not bodies:
+            raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
+        limit = self._max_msg_size
+        # Plainly right is what a few calls in C say of all together.
+        if set(map(type, bodies)) == {bytes}:
+            sizes = list(map(len, bodies))
+            if min(sizes) and max(sizes) <= limit:
+                return bodies
+        return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
+
+    def _chunks(self, bodies: list[bytes]) -> list[list[bytes]]:
+        """Split by nsqd's limits: the bytes of an MPUB body, and its count (nsq-reference 1.18)."""
+        # A body has a byte or more, so what fits in bytes fits in number, too.
+        if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= self._max_body_size:
+            return [bodies]
+        count_max = (self._max_body_size - 4) // 5
+        chunks: list[list[bytes]] = []
+        chunk: list[bytes] = []
+        size = 4
+        for index, body in enumerate(bodies):
+            if len(body) + 8 > self._max_body_size:
+                raise ConfigError(
+                    f"bodies[{index}] has {len(body)} bytes; in an MPUB max_body_size allows"
+                    f" {self._max_body_size - 8}"
+                )
+            if chunk and (size + 4 + len(body) > self._max_body_size or len(chunk) == count_max):
+                chunks.append(chunk)
+                chunk, size = [], 4
+            chunk.append(body)
+            size += 4 + len(body)
+        chunks.append(chunk)
+        return chunks
+
+    def _timeout(self, timeout: float | None) -> float:
+        return self._publish_timeout if timeout is None else check_duration("timeout", timeout)
+
+    # -- lifecycle -------------------------------------------------------------------------------
+
+    def connect(self, timeout: float | None = None) -> None:
+        """Connect to every nsqd now, side by side. NotSent when none is reached in time."""
+        self._publisher().connect(self._timeout(timeout))
+
+    def ping(self, timeout: float | None = None) -> None:
+        """Connect if need be and send a NOP; raises NotSent when no nsqd can be reached.
+
+        nsqd does not answer a NOP: a peer that vanished without a word is noticed after two
+        heartbeat intervals, here as anywhere.
+        """
+        self._publisher().ping(self._timeout(timeout))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether at least one connection is up at this moment."""
+        publisher = self._by_process.get(os.getpid())
+        return publisher is not None and publisher.is_connected
+
+    def stats(self) -> WriterStats:
+        """Counters and connections of this process at this moment. ClosedError after ``close()``.
+
+        Any thread may ask: it begins nothing, so that greenlets stay where they publish first.
+        """
+        publisher = self._by_process.get(os.getpid())
+        self._check_open()
+        return publisher.stats() if publisher is not None else _NO_STATS
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for publishes under way, close every connection, end every thread. Repeatable.
+
+        ``timeout``: seconds for those publishes, ``publish_timeout`` if None; what is unanswered
+        then fails with OutcomeUnknown where it was called.
+        """
+        seconds = self._timeout(timeout)
+        self._closed = True
+        publisher = self._by_process.get(os.getpid())
+        if publisher is not None:
+            publisher.close(seconds)
+            not_at_exit(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        self.close(_EXIT_SECONDS)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _publisher(self) -> Publisher:
+        publisher = self._by_process.get(os.getpid())
+        if publisher is None:
+            publisher = self._begin()
+        self._check_open()
+        return publisher
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the Writer is closed; make a new one to publish again")
+
+    def _begin(self) -> Publisher:
+        """The first use in this process. Two threads may race; dict.setdefault lets one win."""
+        self._check_open()
+        runtime = choose(self._runtime_choice)
+        mine = Publisher(
+            self._addresses,
+            self._policy,
+            self._options,
+            runtime,
+            lookups=self._lookups,
+            outage=self._new_outage(),
+            retry_unknown=self._retry_unknown,
+        )
+        publisher = self._by_process.setdefault(mine.pid, mine)
+        if publisher is mine:
+            # uWSGI forks without running Python's hooks, so look for the parent's here as well.
+            for pid in [pid for pid in self._by_process if pid != mine.pid]:
+                self._by_process.pop(pid).abandon()
+            runtime.on_fork(self._after_fork)
+            at_exit(self._close_at_exit)
+            weakref.finalize(self, mine.let_go).atexit = False
+            self._start(mine)
+        return publisher
+
+    def _new_outage(self) -> Outage:
+        if self._outage == "wait":
+            return Outage(math.inf, math.inf)
+        return Outage(REFUSED, self._publish_timeout)
+
+    def _start(self, mine: Publisher) -> None:
+        try:
+            mine.start()
+        except BaseException:
+            # The next publish begins anew.
+            self._by_process.pop(mine.pid, None)
+            mine.let_go()
+            raise
+        if self._closed:
+            # By another thread, and perhaps before there was anything to close.
+            mine.close(0.0)
+
+    def _after_fork(self) -> None:
+        for pid in [pid for pid in self._by_process if pid != os.getpid()]:
+            self._by_process.pop(pid).abandon()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        # Configuration only: connections belong to this process.
+        state["_by_process"] = {}
+        return state
+
+    def __repr__(self) -> str:
+        where = [str(address) for address in self._addresses]
+        where += [f"what {url} lists" for url in self._lookups.shown]
+        return f"<Writer to {', '.join(where)}>"

@@ -1,0 +1,651 @@
+"""Chunks from reading threads to workers: how large they are, and what becomes of each message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnsqsync import Message, Requeue
+from gnsqsync.connection.in_flight import InFlight
+from gnsqsync.message import ANSWERED, Fate
+from gnsqsync.reader.workers import Workers
+from gnsqsync.runtime import choose
+from tests.support.worlds import World
+
+
+class FakeConnection:
+    """What the workers see of a connection; it is its own send_queue."""
+
+    nsqd_address = "fake:4150"
+
+    def __init__(self) -> None:
+        self.in_flight = InFlight()
+        self.hands_over = True
+        self.fins: list[bytes] = []
+        self.requeued: list[tuple[bytes, float | None]] = []
+        self.flushes = 0
+        self.count = 0
+
+    @property
+    def send_queue(self) -> Any:
+        return self
+
+    def flush(self, wait: float = 0.0) -> None:
+        self.flushes += 1
+
+    def take(self, message: Message) -> bool:
+        if not self.in_flight.take(message):
+            return False
+        message._status |= ANSWERED
+        return True
+
+    def requeue_quietly(self, message: Message, delay: float | None) -> bool:
+        if not self.take(message):
+            return False
+        self.requeued.append((message.body, delay))
+        return True
+
+    def requeue_delay_for(self, message: Message) -> float:
+        return 90.0 * message.attempts
+
+    def messages(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
+        made = []
+        for body in bodies:
+            self.count += 1
+            made.append(Message(b"%016d" % self.count, body, attempts, 0, self))  # type: ignore[arg-type]
+        self.in_flight.update((message._id, message) for message in made)
+        return made
+
+
+class Bench:
+    """Workers that work; it is its own Outcomes."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.connection = FakeConnection()
+        self.in_backoff = False
+        self.chunks: list[tuple[int, int, int]] = []
+        self.kept = 0
+        self.sent = 0
+        self.settled = 0
+        self.given_up: list[tuple[bytes, BaseException | None]] = []
+        self.fate_of: Callable[[Message], Fate] = lambda message: Fate.FINISHED
+        self.workers: Any = None
+
+    def make(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
+        options = {"concurrency": 1, "max_attempts": 5, "report_all": True, **options}
+        self.workers = Workers(choose(self.world.runtime), handler, outcomes=self, **options)
+
+    def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
+        self.make(handler, **options)
+        self.workers.start()
+
+    def put(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
+        messages = self.connection.messages(*bodies, attempts=attempts)
+        self.workers.put(self.connection, messages)
+        return messages
+
+    def idle(self) -> None:
+        """Wait until everything is answered."""
+        self.world.eventually(lambda: not self.connection.in_flight)
+
+    def on_chunk(
+        self, connection: Any, finished: int, failed: int, kept: int, neutral: int, seconds: float
+    ) -> None:
+        self.chunks.append((finished, failed, neutral))
+        self.kept += kept
+
+    def give_up(self, connection: Any, message: Message, error: BaseException | None) -> Fate:
+        self.given_up.append((message.body, error))
+        fate = self.fate_of(message)
+        if fate is Fate.FINISHED:
+            assert connection.take(message)
+            connection.fins.append(message._id)
+        else:
+            assert connection.requeue_quietly(message, 900 if fate is Fate.KEPT else None)
+        return fate
+
+    def on_chunk_sent(self) -> None:
+        self.sent += 1
+
+    def on_settled(self) -> None:
+        self.settled += 1
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[Bench]:
+    bench = Bench(world)
+    yield bench
+    bench.workers.stop()
+    assert bench.workers.join(bench.workers._runtime.now() + 10) == 0
+    assert bench.workers.working == 0
+
+
+def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
+    bench: Bench, world: World
+) -> None:
+    pause = 0.0
+
+    def handler(message: Message) -> None:
+        if pause:
+            world.sleep(pause)
+
+    bench.start(handler)
+    bench.put(*[b"x"] * 8)
+    bench.idle()
+    world.eventually(lambda: len(bench.chunks) == 8)
+    # It starts with one message a chunk; what comes next, comes by the pace measured.
+    assert bench.chunks == [(1, 0, 0)] * 8
+    for _ in range(40):
+        bench.put(*[b"x"] * 64)
+        bench.idle()
+    assert max(finished for finished, _, _ in bench.chunks) > 16
+    assert all(finished <= 64 for finished, _, _ in bench.chunks)
+    pause = 0.005
+    bench.put(*[b"x"] * 64)
+    bench.idle()
+    before = len(bench.chunks)
+    bench.put(*[b"x"] * 4)
+    bench.idle()
+    world.eventually(lambda: len(bench.chunks) >= before + 4)
+    assert bench.chunks[-4:] == [(1, 0, 0)] * 4
+
+
+def test_what_was_kept_for_the_next_chunk_is_sent_when_another_worker_has_that_one(
+    bench: Bench, world: World
+) -> None:
+    bench.make(lambda message: None, concurrency=2)
+    # As each worker sees it before another one takes the last chunk.
+    bench.workers._queue.empty = lambda: False
+    bench.workers.start()
+    bench.put(b"x")
+    world.eventually(lambda: bench.connection.flushes == 1 and bench.sent == 1)
+
+
+def test_slow_messages_are_shared_one_by_one(bench: Bench, world: World) -> None:
+    at_work: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        at_work.append(message.body)
+        world.eventually(lambda: len(at_work) == 4)
+
+    bench.start(handler, concurrency=4)
+    bench.put(b"a", b"b", b"c", b"d")
+    bench.idle()
+    assert sorted(at_work) == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_waits_behind_a_slow_message_is_done_by_idle_workers(
+    bench: Bench, world: World
+) -> None:
+    done: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        if message.body == b"slow":
+            world.eventually(lambda: len(done) == 8)
+        done.append(message.body)
+
+    bench.start(handler, concurrency=4)
+    # One chunk, as for a handler that has been fast so far.
+    bench.workers._pace = 1e-6
+    bench.put(b"fast", b"slow", *[b"%d" % number for number in range(7)])
+    world.eventually(lambda: done == [b"fast"])
+    assert bench.workers._pace == 1e-6
+    world.sleep(0.01)
+    bench.workers.relieve()
+    bench.idle()
+    assert (done[0], done[-1]) == (b"fast", b"slow")
+    assert sorted(done[1:-1]) == [b"%d" % number for number in range(7)]
+    world.eventually(lambda: sum(finished for finished, _, _ in bench.chunks) == 9)
+    # Cut anew, since the message that takes so long has changed the pace.
+    assert sorted(bench.chunks) == [(1, 0, 0)] * 7 + [(2, 0, 0)]
+
+
+def test_a_chunk_whose_worker_was_not_scheduled_is_done_by_another_one(
+    bench: Bench, world: World
+) -> None:
+    bench.make(lambda message: None, concurrency=2)
+    held, go_on = [], bench.workers._runtime.latch()
+    handle = bench.workers._handle
+
+    def late(connection: Any, left: Iterator[Message], started: float) -> bool:
+        held.append(left)
+        if len(held) == 1:
+            go_on.wait(15.0)
+        return bool(handle(connection, left, started))
+
+    bench.workers._handle = late
+    bench.workers._pace = 1e-6
+    bench.workers.start()
+    bench.put(b"a", b"b")
+    world.eventually(lambda: held)
+    world.sleep(0.01)
+    bench.workers.relieve()
+    bench.idle()
+    assert bench.workers._pace <= 1e-3
+    go_on.release()
+    bench.put(b"c")
+    bench.idle()
+    world.eventually(lambda: not bench.workers._at_work)
+    assert sum(finished for finished, _, _ in bench.chunks) == 3
+
+
+def test_nothing_is_taken_from_a_worker_while_others_have_work(bench: Bench, world: World) -> None:
+    done: list[bytes] = []
+    going = False
+
+    def handler(message: Message) -> None:
+        world.eventually(lambda: going)
+        done.append(message.body)
+
+    bench.start(handler, concurrency=2)
+    bench.workers._pace = 1e-6
+    bench.put(b"a", b"b")
+    bench.put(b"c", b"d")
+    bench.put(b"e", b"f")
+    world.eventually(lambda: len(bench.workers._at_work) == 2)
+    world.sleep(0.01)
+    bench.workers.relieve()
+    going = True
+    bench.idle()
+    world.eventually(lambda: len(bench.chunks) == 3)
+    assert bench.chunks == [(2, 0, 0)] * 3
+
+
+def test_each_end_of_a_handler(bench: Bench) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"later":
+            raise Requeue(delay=7)
+        if message.body == b"busy":
+            raise Requeue(backoff=False)
+        if message.body == b"bad":
+            raise ValueError
+        if message.body == b"exit":
+            raise SystemExit
+        if message.body == b"kept":
+            message.detach()
+
+    bench.start(handler)
+    bodies = [b"good", b"later", b"busy", b"bad", b"exit"]
+    messages = bench.put(b"kept", *bodies)
+    bench.world.eventually(lambda: len(bench.chunks) == 6)
+    assert bench.connection.requeued == [
+        (b"later", 7),
+        (b"busy", None),
+        (b"bad", None),
+        (b"exit", None),
+    ]
+    assert len(bench.connection.fins) == 1
+    assert list(bench.connection.in_flight.values()) == [messages[0]]
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 3, 1]
+    assert bench.workers.working == 1
+    bench.connection.in_flight.clear()
+
+
+def test_what_a_lost_connection_left_is_not_handled(bench: Bench, world: World) -> None:
+    handled: list[bytes] = []
+    release: list[bool] = []
+
+    def handler(message: Message) -> None:
+        handled.append(message.body)
+        if message.body == b"first":
+            world.eventually(lambda: release)
+
+    bench.start(handler)
+    first, *_ = bench.put(b"first", b"second", b"third")
+    world.eventually(lambda: handled)
+    bench.connection.hands_over = False
+    bench.connection.in_flight.clear()
+    release.append(True)
+    other, bench.connection = bench.connection, FakeConnection()
+    bench.put(b"another")
+    bench.idle()
+    assert handled == [b"first", b"another"]
+    # Nothing is answered on it, not even what the handler has done.
+    assert (other.fins, other.requeued) == ([], [])
+    assert not first.is_answered
+
+
+class Killed(BaseException):
+    """As GreenletExit and gevent.Timeout, which are no Exceptions."""
+
+
+def fast(bench: Bench) -> None:
+    """Make the worker so fast that the next messages come in one chunk."""
+    bench.workers._pace = 1e-6
+
+
+@pytest.mark.parametrize("ends_in", ["handler", "give up"])
+def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
+    bench: Bench, world: World, ends_in: str
+) -> None:
+    def kill(message: Message) -> Fate:
+        if message.body == b"kill":
+            raise Killed
+        return Fate.FINISHED
+
+    bench.fate_of = kill
+    bench.start(kill, concurrency=2, max_deliveries=5)
+    fast(bench)
+    bench.put(b"good", b"kill", b"rest", b"of it", attempts=6 if ends_in == "give up" else 1)
+    bench.idle()
+    assert len(bench.connection.fins) == 1
+    assert bench.connection.requeued == [(b"kill", None), (b"rest", 0), (b"of it", 0)]
+    assert bench.connection.flushes >= 1
+    world.eventually(lambda: bench.settled == 1)
+    assert bench.workers.working == 2
+    # Each kill takes one; as many as there were are left to work.
+    for _ in range(3):
+        bench.put(b"kill")
+        bench.idle()
+    bench.put(b"good")
+    bench.idle()
+    assert len(bench.connection.fins) == 2
+    world.eventually(lambda: bench.settled == 4)
+    assert bench.workers.working == 2
+
+
+def test_what_a_log_filter_raises_ends_a_worker_and_loses_no_message(
+    bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> None:
+        raise KeyError("tenant")
+
+    def handler(message: Message) -> None:
+        if message.body == b"bad":
+            raise ValueError
+
+    bench.make(handler)
+    monkeypatch.setattr(bench.workers, "_log_failure", broken)
+    bench.workers.start()
+    fast(bench)
+    bench.put(b"good", b"bad", b"rest")
+    bench.idle()
+    assert bench.connection.requeued == [(b"bad", None), (b"rest", 0)]
+    bench.put(b"good")
+    bench.idle()
+    assert len(bench.connection.fins) == 2
+
+
+class Later(Requeue):
+    """One with a constructor of its own."""
+
+    def __init__(self, why: str) -> None:
+        Exception.__init__(self, why)
+
+
+def test_a_requeue_whose_subclass_calls_no_constructor(bench: Bench) -> None:
+    def handler(message: Message) -> None:
+        raise Later("the database is away")
+
+    bench.start(handler)
+    bench.put(b"x")
+    bench.idle()
+    assert bench.connection.requeued == [(b"x", None)]
+    assert bench.chunks == [(0, 1, 0)]
+
+
+def test_workers_that_ended_are_forgotten(bench: Bench, world: World) -> None:
+    def kill(message: Message) -> None:
+        raise Killed
+
+    bench.start(kill)
+    for count in range(1, 6):
+        bench.put(b"x")
+        world.eventually(lambda: bench.settled == count)  # noqa: B023
+    # The one that works, and of those before it the last, which may not have ended quite.
+    assert len(bench.workers._tasks) <= 2
+
+
+def test_in_the_child_of_a_fork_no_worker_takes_the_place_of_another(
+    bench: Bench, world: World
+) -> None:
+    """gevent ends greenlets that the fork has copied, and they were not killed by a handler."""
+    told: list[None] = []
+
+    class Handler:
+        def __call__(self, message: Message) -> None:
+            bench.workers.abandon()
+            raise Killed
+
+        def worker_ended(self) -> None:
+            told.append(None)
+
+    bench.start(Handler())
+    bench.put(b"x")
+    world.eventually(lambda: bench.workers.working == 0)
+    # Its connections to databases are the parent's.
+    assert told == []
+
+
+def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_ended(
+    bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"kill":
+            raise Killed
+        begun.release()
+        assert go_on.wait(10)
+
+    bench.start(handler)
+    begun, go_on = bench.workers._runtime.latch(), bench.workers._runtime.latch()
+    spawn = bench.workers._spawn
+
+    def spawn_and_wait(number: int) -> None:
+        spawn(number)
+        assert begun.wait(10)
+
+    monkeypatch.setattr(bench.workers, "_spawn", spawn_and_wait)
+    bench.put(b"kill")
+    bench.put(b"good")
+    world.eventually(lambda: bench.settled == 1)
+    go_on.release()
+    bench.idle()
+    bench.put(b"another")
+    bench.idle()
+    assert (len(bench.connection.fins), bench.settled) == (2, 1)
+
+
+def test_each_worker_tells_the_handler_of_its_end_on_its_own_thread(
+    bench: Bench, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Killed(BaseException):
+        """Ends the worker's thread or greenlet."""
+
+    class Handler:
+        def __init__(self) -> None:
+            self.worked: set[int] = set()
+            self.ended: list[int] = []
+
+        def __call__(self, message: Message) -> None:
+            self.worked.add(bench.workers._runtime.current())
+            if message.body == b"die":
+                raise Killed
+
+        def worker_ended(self) -> None:
+            self.ended.append(bench.workers._runtime.current())
+            # Still counted, so that a stop waits for it.
+            assert bench.workers.working
+            raise ValueError("is logged")
+
+    handler = Handler()
+    bench.start(handler, concurrency=2)
+    bench.put(b"die")
+    world.eventually(lambda: handler.ended)
+    assert set(handler.ended) == handler.worked
+    for _ in range(20):
+        bench.put(b"x")
+    bench.idle()
+    bench.workers.stop()
+    world.eventually(lambda: not bench.workers.working)
+    assert len(handler.ended) == 3
+    assert set(handler.ended) >= handler.worked
+    assert caplog.text.count("ValueError: is logged") == 3
+
+
+class TimeOver(BaseException):
+    """As gevent.Timeout: no Exception."""
+
+
+@pytest.mark.parametrize("error", [SystemExit, TimeOver])
+def test_a_stop_waits_for_no_worker_whose_last_call_ended_it(
+    bench: Bench, world: World, error: type[BaseException]
+) -> None:
+    class Handler:
+        def __call__(self, message: Message) -> None:
+            pass
+
+        def worker_ended(self) -> None:
+            raise error
+
+    bench.start(Handler())
+    bench.workers.stop()
+    world.eventually(lambda: not bench.workers.working)
+    assert bench.settled == 1
+
+
+FAILURES = [ValueError("oops"), SystemExit(1), Requeue(7)]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_the_limit_of_attempts(bench: Bench, error: BaseException) -> None:
+    """Looked at behind a failure, and with it in hand."""
+
+    def handler(message: Message) -> None:
+        raise error
+
+    fates = {b"done": Fate.FINISHED, b"hook failed": Fate.REQUEUED, b"kept": Fate.KEPT}
+    bench.fate_of = lambda message: fates[message.body]
+    bench.start(handler, max_attempts=3)
+    bench.put(b"not yet", attempts=2)
+    bench.put(b"done", b"hook failed", attempts=3)
+    bench.put(b"kept", attempts=65535)
+    bench.idle()
+    assert bench.given_up == [(b"done", error), (b"hook failed", error), (b"kept", error)]
+    delay = 7 if isinstance(error, Requeue) else None
+    assert bench.connection.requeued == [
+        (b"not yet", delay),
+        (b"hook failed", None),
+        (b"kept", 900),
+    ]
+    assert len(bench.connection.fins) == 1
+    bench.world.eventually(lambda: len(bench.chunks) == 4)
+    # What is kept is no news for the backoff; what is given up failed as any other.
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [0, 3, 0]
+    assert bench.kept == 1
+    assert bench.workers.working == 1
+
+
+def test_what_no_handler_failed_on_is_not_given_up(bench: Bench) -> None:
+    def handler(message: Message) -> None:
+        if message.body == b"not now":
+            raise Requeue(backoff=False)
+        if message.body == b"answered":
+            bench.connection.requeue_quietly(message, 1)
+
+    bench.start(handler, max_attempts=3)
+    bench.put(b"good", b"not now", b"answered", attempts=60)
+    bench.idle()
+    assert bench.given_up == []
+    assert len(bench.connection.fins) == 1
+    assert bench.connection.requeued == [(b"not now", None), (b"answered", 1)]
+
+
+def test_the_limit_of_deliveries_is_looked_at_before_the_handler(bench: Bench) -> None:
+    handled: list[bytes] = []
+    fates = {b"done": Fate.FINISHED, b"hook failed": Fate.REQUEUED}
+    bench.fate_of = lambda message: fates[message.body]
+    bench.start(lambda message: handled.append(message.body), max_deliveries=3)
+    bench.put(b"last chance", attempts=3)
+    bench.put(b"done", b"hook failed", attempts=4)
+    bench.idle()
+    assert handled == [b"last chance"]
+    assert bench.given_up == [(b"done", None), (b"hook failed", None)]
+    assert bench.connection.requeued == [(b"hook failed", None)]
+    assert len(bench.connection.fins) == 2
+    bench.world.eventually(lambda: len(bench.chunks) == 3)
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 0, 2]
+
+
+def test_without_a_limit_nothing_is_given_up(bench: Bench) -> None:
+    handled: list[int] = []
+
+    def handler(message: Message) -> None:
+        handled.append(message.attempts)
+        raise ValueError
+
+    bench.start(handler, max_attempts=0)
+    bench.put(b"x", attempts=65535)
+    bench.idle()
+    assert handled == [65535]
+    assert bench.given_up == []
+
+
+def test_a_message_that_was_orphaned_while_handled_is_not_finished(
+    bench: Bench, world: World
+) -> None:
+    bench.start(lambda message: bench.connection.in_flight.clear())
+    bench.put(b"x")
+    world.eventually(lambda: bench.chunks)
+    assert bench.connection.fins == []
+    assert bench.chunks == [(0, 0, 0)]
+
+
+def test_pull_takes_as_many_as_asked_for_and_keeps_the_rest(bench: Bench, world: World) -> None:
+    bench.start(None)
+    fast(bench)
+    pull = bench.workers.pull
+    assert pull(2, 0) == []
+    bench.put(b"a", b"b", b"c")
+    assert [m.body for m in pull(2, 0)] == [b"a", b"b"]
+    bench.put(b"d")
+    assert [m.body for m in pull(5, 0)] == [b"c", b"d"]
+    task = world.spawn(pull, 1, 10)
+    world.sleep(0.02)
+    assert not task.done
+    bench.put(b"e")
+    task.join()
+    assert [m.body for m in task.result] == [b"e"]
+    bench.put(b"lost")
+    bench.connection.hands_over = False
+    assert pull(1, 0) == []
+    # Not lost but stopping: then it goes back.
+    assert bench.connection.requeued == [(b"lost", 0)]
+    bench.connection.hands_over = True
+    bench.put(b"f", b"g", b"h")
+    assert [m.body for m in pull(1, 0)] == [b"f"]
+    drained = [message.body for _, message in bench.workers.drain()]
+    assert drained == [b"g", b"h"]
+    task = world.spawn(pull, 1, 10)
+    world.sleep(0.02)
+    bench.workers.stop()
+    task.join()
+    assert task.result is None
+
+
+def test_what_a_pull_had_taken_when_it_was_ended_goes_back(bench: Bench) -> None:
+    """As by a gevent.Timeout, or by Ctrl-C: nobody else knows of these messages."""
+
+    def give_up(message: Message) -> Fate:
+        raise Killed
+
+    bench.fate_of = give_up
+    bench.make(None, max_deliveries=5)
+    bench.put(b"one", b"two")
+    bench.put(b"poison", attempts=6)
+    bench.put(b"three")
+    with pytest.raises(Killed):
+        bench.workers.pull(10, 1.0)
+    assert bench.connection.requeued == [(b"one", 0), (b"two", 0), (b"poison", 0)]
+    assert [message.body for message in bench.workers.pull(10, 0.0)] == [b"three"]
+
+
+def test_a_stop_ends_every_thread_that_pulls(bench: Bench, world: World) -> None:
+    bench.make(None)
+    pulling = [world.spawn(bench.workers.pull, 1, 60.0) for _ in range(3)]
+    world.sleep(0.05)
+    bench.workers.stop()
+    for task in pulling:
+        task.join()

@@ -1,0 +1,278 @@
+"""What the programs that consume share: signals, exit codes, watched files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.service.reload import Files, forget_compiled, reloaded_place
+from gnsqsync.service.supervisor import Ending, Place, StopSignals, supervise
+from gnsqsync.stats import StopResult
+from tests.support.interpreter import run_script
+
+
+def test_the_first_signal_asks_and_the_second_forces() -> None:
+    stops: list[float] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals(stops.append, 20.0):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert stops == [20.0, 0.0]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_third_signal_ends_the_process() -> None:
+    out = run_script("""
+        import os, signal
+        from gnsqsync.service.supervisor import StopSignals
+        pid = os.fork()
+        if not pid:
+            with StopSignals(lambda timeout: None, 20.0):
+                for _ in range(3):
+                    os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert out == "143"
+
+
+def test_only_the_signals_of_the_place_are_taken() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopSignals(lambda timeout: None, 1.0, Place.below(1)):
+        assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_supervised_process_is_forced_by_its_supervisor_only() -> None:
+    stops: list[float] = []
+    before = signal.getsignal(signal.SIGQUIT)
+    with StopSignals(stops.append, 20.0, Place.below(1)):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stops == [20.0]
+        os.kill(os.getpid(), signal.SIGQUIT)
+    assert stops == [20.0, 0.0]
+    assert signal.getsignal(signal.SIGQUIT) is before
+
+
+def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
+    seen: list[object] = []
+
+    def run() -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        with StopSignals(lambda timeout: None, 1.0):
+            seen.append(signal.getsignal(signal.SIGTERM) is before)
+        try:
+            supervise(lambda place: 0, 2, stop_timeout=1.0)
+        except ConfigError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [True, "several processes need the main thread"]
+
+
+@pytest.mark.parametrize(
+    ("results", "asked", "code", "text"),
+    [
+        ([StopResult(0, 0)], True, 0, "stopped"),
+        ([StopResult(0, 0)], False, 1, "stopped without being asked"),
+        (
+            [StopResult(0, 0), StopResult(2, 1)],
+            True,
+            1,
+            "stopped with 2 messages unanswered and 1 handlers at work",
+        ),
+    ],
+)
+def test_the_exit_code(results: list[StopResult], asked: bool, code: int, text: str) -> None:
+    ending = Ending(results, asked)
+    assert (ending.exit_code, str(ending)) == (code, text)
+
+
+def test_one_process_is_this_one() -> None:
+    assert supervise(lambda place: 7 if place == Place() else 0, stop_timeout=1.0) == 7
+
+
+def test_an_inherited_variable_makes_nobody_a_reloaded_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert reloaded_place() is None
+    monkeypatch.setenv("GNSQSYNC_RELOADED_BY", "1")
+    assert reloaded_place() is None
+    monkeypatch.setenv("GNSQSYNC_RELOADED_BY", str(os.getppid()))
+    place = reloaded_place()
+    assert place is not None
+    assert place == Place(0, os.getppid(), (signal.SIGTERM,), signal.SIGQUIT)
+    assert not place.is_orphan
+
+
+def test_files_of_the_program_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop").mkdir()
+    package, part = tmp_path / "shop" / "__init__.py", tmp_path / "shop" / "not_loaded.py"
+    single = tmp_path / "single.py"
+    for path in (package, part, single):
+        path.touch()
+    for name, path in (("shop_of_test", package), ("single_of_test", single)):
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, name, module)
+    files = Files()
+    assert files.changed() == []
+    assert not any("site-packages" in str(path) for path in files._seen)
+    for path in (package, part, single):
+        os.utime(path, ns=(1, 1))
+        assert files.changed() == [path]
+        assert files.changed() == []
+    new = tmp_path / "shop" / "new.py"
+    new.touch()
+    assert files.changed() == [new]
+    new.unlink()
+    assert files.changed() == [new]
+    (tmp_path / "beside.py").touch()
+    assert files.changed() == []
+
+
+def test_a_package_without_an_init_file_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = tmp_path / "shop_of_test" / "inner" / "jobs.py"
+    jobs.parent.mkdir(parents=True)
+    jobs.touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("shop_of_test", "shop_of_test.inner", "shop_of_test.inner.jobs"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    files = Files()
+    assert not any("site-packages" in str(path) for path in files._seen)
+    os.utime(jobs, ns=(1, 1))
+    assert files.changed() == [jobs]
+
+
+def test_a_change_that_python_would_not_notice_is_compiled(tmp_path: Path) -> None:
+    source = tmp_path / "shop.py"
+
+    def version() -> str:
+        return run_script(
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.dont_write_bytecode = False",
+            "import shop; print(shop.version)",
+        )
+
+    def write(number: int) -> None:
+        source.write_text(f"version = {number}\n")
+        os.utime(source, (1_700_000_000, 1_700_000_000))
+
+    write(1)
+    assert version() == "1"
+    write(2)
+    assert version() == "1"
+    forget_compiled(source)
+    assert version() == "2"
+    forget_compiled(tmp_path / "never_compiled.py")
+
+
+def test_a_reloaded_child_that_a_stop_meets_in_its_start_has_begun_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("""
+import os, signal, sys, time
+from gnsqsync.service.reload import reloaded_place, run_reloading
+
+place = reloaded_place()
+if place is None:
+    sys.exit(run_reloading(print, stop_timeout=20.0))
+os.kill(place.parent, signal.SIGTERM)
+time.sleep(60)  # SIGTERM ends it
+""")
+    ended = subprocess.run([sys.executable, str(script)], timeout=60)
+    assert ended.returncode == 0
+
+
+def test_a_process_that_cannot_be_started_is_tried_again() -> None:
+    """And costs none of the others its end in good order."""
+    out = run_script("""
+        import errno, os, signal
+        from gnsqsync.service.supervisor import supervise
+        fork, calls = os.fork, []
+
+        def fork_but_once():
+            calls.append(None)
+            if len(calls) == 2:
+                raise OSError(errno.EAGAIN, "no process left")
+            return fork()
+
+        def run(place):
+            if place.number == 1:
+                os.kill(place.parent, signal.SIGTERM)
+            signal.pause()
+
+        os.fork = fork_but_once
+        print(supervise(run, 2, stop_timeout=20.0), len(calls))
+    """)
+    assert out.split() == ["0", "3"]
+
+
+def test_an_error_of_before_fork_ends_the_others_in_good_order() -> None:
+    out = run_script("""
+        import signal
+        from gnsqsync.service.supervisor import StopSignals, supervise
+        calls = []
+
+        def before_fork():
+            calls.append(None)
+            if len(calls) == 2:
+                begun.recv()
+                raise RuntimeError("the database is gone")
+
+        def run(place):
+            with StopSignals(stop.send, 20.0):
+                begin.send(None)
+                # The handler that is at work.
+                print("asked to stop in", stopped.recv())
+            return 0
+
+        from multiprocessing import Pipe
+        (begun, begin), (stopped, stop) = Pipe(False), Pipe(False)
+        try:
+            supervise(run, 2, stop_timeout=20.0, before_fork=before_fork)
+        except RuntimeError as error:
+            print(error)
+        print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+    """)
+    assert out.splitlines() == ["asked to stop in 20.0", "the database is gone", "True"]
+
+
+def test_a_signal_to_all_processes_counts_once_and_the_supervisors_second_forces() -> None:
+    out = run_script("""
+        import os, signal, time
+        from gnsqsync.service.supervisor import StopSignals, supervise
+
+        def run(place):
+            stops = []
+            with StopSignals(stops.append, 20.0, place) as signals:
+                # As a service manager does with each process of the service.
+                os.kill(os.getpid(), signal.SIGTERM)
+                if place.number:
+                    os.write(tell, b"x")
+                else:
+                    os.read(told, 1)
+                for count in (2, 3):
+                    if not place.number:
+                        os.kill(place.parent, signal.SIGTERM)
+                    while signals.count < count:
+                        time.sleep(0.01)
+            os.write(1, f"{stops}\\n".encode())
+            return 0
+
+        told, tell = os.pipe()
+        code = supervise(run, 2, stop_timeout=20.0)
+        os.write(1, f"{code}\\n".encode())
+    """)
+    assert out.splitlines() == ["[20.0, 0.0]", "[20.0, 0.0]", "0"]

@@ -1,0 +1,188 @@
+"""The log on S3, as moto's server has it: exclusive create, the probe, racing attempts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("s3fs")
+pytest.importorskip("moto.server", reason="could not import 'moto.server'")
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.object_store import ObjectStore
+from gnsqsync.spark.stores import Store, open_store
+from gnsqsync.spark.wal import Wal, pending
+from tests.component.spark.test_read_task import Source, together
+from tests.support import leftovers
+from tests.support.servers import Site, unique
+
+STARTS = 60.0
+
+# One request after the other: between its look for an object and the write, moto lets a second
+# create of the same object through.
+SERVER = """
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+run_simple("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
+
+def kept_by_fsspec(left: leftovers.Alive) -> leftovers.Alive:
+    """fsspec keeps a thread, and s3fs connections to the server, until the process ends."""
+    threads = {thread for thread in left.threads if thread.name in ("fsspecIO", "asyncio_0")}
+    return leftovers.Alive(threads, set(), left.sockets, set())
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """walOptions for a server of this module, which has an empty bucket."""
+    log_path = tmp_path_factory.mktemp("moto") / "log"
+    with open(log_path, "wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=log, stderr=log)
+    leftovers.keepers.append(kept_by_fsspec)
+    try:
+        options = {
+            "key": "key",
+            "secret": "secret",
+            "client_kwargs": {"endpoint_url": wait_for(log_path), "region_name": "us-east-1"},
+        }
+        store = open_store("s3://bucket/x", options)
+        assert isinstance(store, ObjectStore)
+        store._fs.call_s3("create_bucket", Bucket="bucket")
+        yield options
+    finally:
+        leftovers.keepers.remove(kept_by_fsspec)
+        process.kill()
+        process.wait()
+
+
+def wait_for(log_path: Path) -> str:
+    deadline = time.monotonic() + STARTS
+    while True:
+        text = log_path.read_text()
+        if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", text):
+            return found[1]
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://bucket/{unique('wal')}"
+
+
+@pytest.fixture
+def store(url: str, options: dict[str, Any]) -> Store:
+    return open_store(url, options)
+
+
+def test_the_first_create_wins(store: Store) -> None:
+    assert isinstance(store, ObjectStore)
+    assert store.create("s/e=0/p=0/0", b"first")
+    assert not store.create("s/e=0/p=0/0", b"second")
+    assert store.read("s/e=0/p=0/0") == b"first"
+
+
+def test_the_rest_of_a_store(store: Store) -> None:
+    assert store.read("s/committed") is None
+    assert store.list("s") == []
+    store.put("s/committed", b"[1, 0]")
+    store.put("s/committed", b"[2, 0]")
+    assert store.read("s/committed") == b"[2, 0]"
+    for name in ("s/e=10/p=0/0", "s/e=1/p=0/0", "t/plan"):
+        store.create(name, b"")
+    assert store.list() == ["s/committed", "s/e=1/p=0/0", "s/e=10/p=0/0", "t/plan"]
+    assert store.list("s/e=1") == ["s/e=1/p=0/0"]
+    store.delete(["t/plan", "t/gone"])
+    store.delete_folder("s/e=1")
+    store.delete_folder("s/e=1")
+    assert store.list() == ["s/committed", "s/e=10/p=0/0"]
+    assert store.create("s/e=1/p=0/0", b"new")
+
+
+def test_a_list_has_what_another_process_made(store: Store, url: str, options: Any) -> None:
+    assert store.list("s") == []
+    other = open_store(url, {**options, "skip_instance_cache": True})
+    other.create("s/0", b"")
+    assert store.list("s") == ["s/0"]
+
+
+def test_of_many_threads_one_wins(url: str, options: dict[str, Any]) -> None:
+    wins: list[tuple[int, bytes]] = []
+    meeting = threading.Barrier(6)
+
+    def race(who: bytes) -> None:
+        store = open_store(url, options)
+        for name in range(10):
+            meeting.wait(30)
+            if store.create(f"s/{name}", who):
+                wins.append((name, who))
+
+    threads = [threading.Thread(target=race, args=(b"%d" % n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    store = open_store(url, options)
+    assert sorted(name for name, _ in wins) == list(range(10))
+    assert all(store.read(f"s/{name}") == who for name, who in wins)
+
+
+def test_a_conflict_is_tried_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["ConditionalRequestConflict", "ConditionalRequestConflict", "PreconditionFailed"]
+    tries: list[str] = []
+
+    class Answer(Exception):
+        def __init__(self) -> None:
+            self.response = {"Error": {"Code": answers[len(tries)]}}
+
+    def refuse(path: str, data: bytes, mode: str) -> None:
+        answer = Answer()
+        tries.append(mode)
+        raise OSError("refused") from answer
+
+    monkeypatch.setattr(store._fs, "pipe_file", refuse)
+    assert not store.create("s/0", b"")
+    assert tries == ["create"] * 3
+    answers[:] = ["AccessDenied"] * 4
+    with pytest.raises(OSError, match="refused"):
+        store.create("s/0", b"")
+    assert len(tries) == 4
+
+
+def test_the_probe(store: Store, options: dict[str, Any]) -> None:
+    store.probe()
+    assert store.list() == []
+    with pytest.raises(ConfigError, match="cannot be written and read"):
+        open_store("s3://no-such-bucket/wal", options).probe()
+
+
+def test_s3a_is_s3(url: str, options: dict[str, Any]) -> None:
+    open_store(url, options).create("s/0", b"x")
+    assert open_store(url.replace("s3://", "s3a://"), options).read("s/0") == b"x"
+
+
+def test_racing_attempts(site: Site, tmp_path: Path, url: str, options: dict[str, Any]) -> None:
+    source = Source(site.nsqd(), tmp_path)
+    source.wal = Wal(open_store(url, options), "stream", retention=0)
+    source.wal.announce()
+    bodies = source.publish(200)
+    read = {"wal_path": url, "wal_options": options, "max_in_flight": 50}
+    results = together(*[lambda: source.read(200, **read)] * 3)
+    assert all(rows == results[0] for rows in results), results
+    assert sorted(results[0] + source.rest(200 - len(results[0]), 1, **read)) == bodies
+    assert sum(epoch.rows for epoch in pending(url, options)) == 200
+    for epoch in source.wal.epochs():
+        source.wal.commit(epoch, 0)
+    assert source.wal.epochs() == []
+    source.close()

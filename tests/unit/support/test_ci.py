@@ -1,0 +1,172 @@
+"""What .ci/run decides: which Pythons it takes, and what happens when a test fails."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[3] / ".ci" / "run"
+TOOLS = ("bash", "dirname", "ls", "sed", "sort")
+PROMISED = ("3.10", "3.11", "3.12", "3.13")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine without any Python: its one folder of programs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)
+    # Whatever the script misses here is installed at once.
+    (folder / "apt-get").write_text("#!/bin/sh\n")
+    (folder / "apt-get").chmod(0o755)
+    return folder
+
+
+def fake_python(path: Path, version: str) -> None:
+    """What answers as a Python of that version does to the questions of the script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    major, minor = version.split(".")
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        f"sys.version_info, sys.executable = ({major}, {minor}, 0), {str(path)!r}\n"
+        "code, sys.argv = (sys.stdin.read(), sys.argv[1:]) if sys.argv[1] == '-' else"
+        " (sys.argv[2], [])\n"
+        "exec(code)\n"
+    )
+    path.chmod(0o755)
+
+
+def chosen(machine: Path) -> list[str]:
+    """What the script says before it begins, then what it would run on, oldest first."""
+    head, found, _ = RUN.read_text(encoding="utf-8").partition("rm -rf .venv ")
+    assert found
+    script = machine.parent / "checkout" / ".ci" / "run"
+    script.parent.mkdir(parents=True)
+    script.write_text(head + 'printf "%s\\n" "${pythons[@]}"\n')
+    shutil.copy(RUN.parents[1] / "setup.cfg", script.parents[1])
+    done = subprocess.run(
+        [machine / "bash", script],
+        env={"PATH": str(machine), "HOME": str(machine.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    return [line for line in done.stdout.splitlines() if line]
+
+
+def missing(version: str) -> str:
+    return f"Python {version} is not on this machine: nothing is run on it"
+
+
+def test_one_python_is_enough(machine: Path) -> None:
+    fake_python(machine / "python3", "3.11")
+    assert chosen(machine) == [
+        *(missing(version) for version in PROMISED if version != "3.11"),
+        "+ Python 3.11 runs all tests",
+        f"3.11 {machine / 'python3'}",
+    ]
+
+
+def test_a_python_that_is_newer_than_all_that_are_promised(machine: Path) -> None:
+    fake_python(machine / "python3", "3.99")
+    assert chosen(machine) == [
+        *map(missing, PROMISED),
+        "+ Python 3.99 runs all tests",
+    ]
+
+
+def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
+    versions = machine.parent / ".pyenv" / "versions"
+    older, newer = versions / "3.12.9/bin/python", versions / "3.12.10/bin/python"
+    fake_python(older, "3.12")
+    fake_python(newer, "3.12")
+    fake_python(machine / "python3", "3.10")
+    fake_python(machine / "python3.13", "3.13")
+    # A shim of pyenv, whose version is not chosen.
+    (machine / "python3.12").write_text("#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
+    (machine / "python3.12").chmod(0o755)
+    assert chosen(machine) == [
+        missing("3.11"),
+        "+ Python 3.10 runs all tests",
+        f"3.10 {machine / 'python3'}",
+        f"3.12 {newer}",
+        f"3.13 {machine / 'python3.13'}",
+    ]
+
+
+def ended(folder: Path, tests: str) -> tuple[int, str]:
+    """The exit code and output of the last part of the script, which runs these tests."""
+    _, found, tail = RUN.read_text(encoding="utf-8").partition("# Most tests wait")
+    assert found
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    (programs / "pytest").write_text(f'#!/bin/sh\nexec {sys.executable} -m pytest "$@"\n')
+    (programs / "pytest").chmod(0o755)
+    (folder / "test_these.py").write_text(tests)
+    (folder / "setup.cfg").write_text("[tool:pytest]\n")
+    done = subprocess.run(
+        ["bash", "-c", "set -euo pipefail\ntest_command=.venv/bin/pytest\n#" + tail],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+GOOD = "def test_good(): pass\n"
+# Fails the first time only.
+RARE = """
+import pathlib
+def test_rare():
+    again = pathlib.Path(__file__).with_name("again")
+    assert again.exists() or again.touch(), "a rare moment"
+"""
+BAD = "def test_bad(): assert not 'broken'\n"
+
+
+def test_what_fails_once_is_told_and_has_a_second_chance(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD + RARE)
+    assert status == 0
+    assert "AssertionError: a rare moment" in output
+    assert "1 failed, 1 passed" in output
+    assert "+ 1 failed, and run once more, alone" in output
+    assert "= 1 passed in " in output.splitlines()[-1]
+
+
+def test_what_fails_twice_is_red(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD + RARE + BAD)
+    assert status == 1
+    assert "1 failed, 1 passed" in output.splitlines()[-1]
+
+
+def test_many_that_fail_are_red_at_once(tmp_path: Path) -> None:
+    many = "".join(BAD.replace("test_bad", f"test_bad_{number}") for number in range(6))
+    status, output = ended(tmp_path, GOOD + many)
+    assert status == 1
+    assert "6 failed, 1 passed" in output.splitlines()[-1]
+
+
+def test_tests_that_cannot_be_read_are_red_at_once(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD + "import nothing_of_that_name\n")
+    assert status != 0
+    assert "once more" not in output or "1 error" in output.splitlines()[-1]
+
+
+def test_nothing_failed_nothing_is_run_again(tmp_path: Path) -> None:
+    status, output = ended(tmp_path, GOOD)
+    assert status == 0
+    assert "once more" not in output
