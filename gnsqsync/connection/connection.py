@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.connection.message_turn import MessageTurn
 from gnsqsync.connection.opening import Opening
-from gnsqsync.connection.owner import Consumer, Owner
 from gnsqsync.connection.publish_replies import PublishReplies
 from gnsqsync.connection.publish_turn import PublishTurn
 from gnsqsync.connection.send_queue import SendQueue
@@ -35,7 +36,7 @@ from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["PASSING_WAIT", "Connection"]
+__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner"]
 
 log = logging.getLogger("gnsqsync.connection")
 
@@ -45,6 +46,55 @@ _CLOSE_WAIT = b"CLOSE_WAIT"
 
 # How long a thread that only passes by waits for room in the kernel's buffer.
 PASSING_WAIT = 1.0
+
+
+class Owner(Protocol):
+    """Whom a connection tells about its end."""
+
+    def on_lost(self, connection: Connection, reason: Exception) -> None:
+        """It is gone, once; messages are orphaned, publishes failed. By the reading thread."""
+
+
+class Consumer(Protocol):
+    """Whom a subscribed connection tells about messages."""
+
+    def on_messages(
+        self, connection: Connection, messages: list[Message], turns: MessageTurn | None = None
+    ) -> None:
+        """New ones, already in the in-flight table. By the reading thread: must not block.
+
+        ``turns``: a worker gets one message and, with it, the turn to read what comes next.
+        """
+
+    def may_read(self, connection: Connection) -> bool:
+        """Whether a worker could read its messages: one that has nothing else to do."""
+
+    def on_read(self, connection: Connection) -> None:
+        """A worker read a message, and is going to handle it. By that worker, often."""
+
+    def on_quiet(self, connection: Connection) -> None:
+        """nsqd has answered CLS: no more messages. By the reading thread."""
+
+    def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
+        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the reading thread."""
+
+    def on_answered(self, connection: Connection, success: bool | None) -> None:
+        """A message was answered by a call on it; by the calling thread, outside all locks.
+
+        ``success``: True for FIN, False for REQ with backoff, None for REQ without.
+        """
+
+    def on_failure(self, connection: Connection, message: Message) -> Fate | None:
+        """A REQ with backoff is about to be sent; by the calling thread, outside all locks.
+
+        None: send it. Else it was the last attempt, and this is what became of the message.
+        """
+
+    def on_finished(self, count: int) -> None:
+        """So many were finished by one call; by the calling thread, outside all locks."""
+
+    def requeue_delay_for(self, message: Message) -> float:
+        """Seconds of a REQ without a delay of its own."""
 
 
 class Connection:
@@ -167,13 +217,16 @@ class Connection:
                 round_trip=opening.round_trip,
             )
         else:
+            consumer = self._consumer
             self.message_turn = MessageTurn(
                 self,
-                self._consumer,
                 stream,
                 self._decoder,
                 self._runtime,
                 silence=2 * heartbeat,
+                deliver=partial(consumer.on_messages, self),
+                may_lend=partial(consumer.may_read, self),
+                on_read=partial(consumer.on_read, self),
             )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         if self.negotiated.auth_ignored:

@@ -6,17 +6,17 @@ Knows frames and turns; knows no handler, no queue and no RDY but the level that
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from gnsqsync.connection.owner import Consumer
+from gnsqsync.connection.in_flight import InFlight
+from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import RECV_SIZE, Stream
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.message import Message
+from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Runtime
 from gnsqsync.wire.frames import FrameDecoder, Reply
-
-if TYPE_CHECKING:
-    from gnsqsync.connection.connection import Connection
 
 __all__ = ["MessageTurn"]
 
@@ -30,6 +30,25 @@ _TURN_SECONDS = 0.01
 _LOOK_SECONDS = 0.05
 # How long a worker may sit on the right without a receive; then it was killed with it.
 _GRACE_SECONDS = 5.0
+
+
+class Receiving(Protocol):
+    """What a turn needs of the connection that it reads for."""
+
+    nsqd_address: str
+    closing: bool
+    level: RdyLevel | None
+    in_flight: InFlight
+    send_queue: SendQueue
+    # Written by whoever reads.
+    received: int
+    last_message_at: float
+    last_frame_at: float
+    unanswerable: int
+
+    @property
+    def msg_timeout(self) -> float: ...
+    def on_reply(self, reply: Reply) -> None: ...
 
 
 class MessageTurn:
@@ -50,18 +69,26 @@ class MessageTurn:
 
     def __init__(
         self,
-        connection: Connection,
-        consumer: Consumer,
+        connection: Receiving,
         stream: Stream,
         decoder: FrameDecoder,
         runtime: Runtime,
         *,
         silence: float,
+        deliver: Callable[[list[Message], MessageTurn | None], None],
+        may_lend: Callable[[], bool],
+        on_read: Callable[[], None],
     ) -> None:
-        """``silence``: seconds without a frame that are death."""
+        """``silence``: seconds without a frame that are death.
+
+        ``deliver``, ``may_lend``, ``on_read``: as ``on_messages``, ``may_read`` and ``on_read`` of
+        a Consumer.
+        """
         assert connection.level is not None
         self._connection = connection
-        self._consumer = consumer
+        self._hand_over = deliver
+        self._may_be_lent = may_lend
+        self._on_read = on_read
         self._stream = stream
         self._receive = stream.receive
         self._decoder = decoder
@@ -156,7 +183,7 @@ class MessageTurn:
         for reply in replies:
             self._connection.on_reply(reply)
         if messages:
-            self._consumer.on_messages(self._connection, messages)
+            self._hand_over(messages, None)
 
     def _may_lend(self, before: float) -> bool:
         """Whether a worker may read from now on; ``before``: when the last message came."""
@@ -171,7 +198,7 @@ class MessageTurn:
         # these looks is not lost.
         self._wanted = False
         self._called.clear()
-        if not self._connection.closing and self._consumer.may_read(self._connection):
+        if not self._connection.closing and self._may_be_lent():
             return True
         self._wanted = True
         self._row = 0
@@ -182,7 +209,7 @@ class MessageTurn:
         self._row = 0
         self._stream.set_read_timeout(_TURN_SECONDS)
         self._right.release()
-        self._consumer.on_messages(self._connection, messages, self)
+        self._hand_over(messages, self)
         self._stand_aside()
         self._stream.set_read_timeout(self._silence)
         left, self._left = self._left, None
@@ -250,7 +277,7 @@ class MessageTurn:
                     sound = True
                     break
                 if messages:
-                    self._consumer.on_read(self._connection)
+                    self._on_read()
                     kept = True
                     return messages
                 sound = True

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import click
 from flask import Flask, current_app
 from flask.cli import AppGroup
 
+from gnsqsync import Writer
 from gnsqsync.errors import NSQError
 from gnsqsync.flask.config import read_settings
+from gnsqsync.flask.handlers import Handler
 from gnsqsync.options import check_topic
 from gnsqsync.service.commands import (
     bodies_of,
@@ -26,13 +28,19 @@ from gnsqsync.service.log_output import readable_log
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import CannotWrite, replace_closed, say
 
-if TYPE_CHECKING:
-    from gnsqsync.flask.extension import NSQ, Handler
-
 __all__ = ["commands_of"]
 
 
-def commands_of(nsq: NSQ) -> AppGroup:
+class Extension(Protocol):
+    """What the commands need of the extension object."""
+
+    @property
+    def writer(self) -> Writer: ...
+    @property
+    def handlers(self) -> dict[str, Handler]: ...
+
+
+def commands_of(nsq: Extension) -> AppGroup:
     """The group ``nsq`` for the applications of this extension object."""
     group = _Group(
         "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
@@ -209,7 +217,7 @@ def _complain(text: str) -> None:
 
 
 def _select(
-    nsq: NSQ, names: tuple[str, ...], topics: tuple[str, ...], channels: tuple[str, ...]
+    nsq: Extension, names: tuple[str, ...], topics: tuple[str, ...], channels: tuple[str, ...]
 ) -> list[Handler]:
     """The handlers that the command line names; all of them for no name."""
     known = nsq.handlers

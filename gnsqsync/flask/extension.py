@@ -17,67 +17,16 @@ from gnsqsync import Message, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, is_memory, read_settings
+from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
-from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.settings import as_if_complete
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
-__all__ = ["NSQ", "Handler", "State"]
+__all__ = ["NSQ", "State"]
 
 NAME = "gnsqsync"
 
 Function = TypeVar("Function", bound=Callable[[Message], object])
-
-
-@dataclass(frozen=True)
-class Handler:
-    """A registered function, for every application of its extension object."""
-
-    name: str
-    topic: str
-    channel: str
-    function: Callable[[Message], object]
-    options: dict[str, Any] = field(repr=False)
-
-    @property
-    def where(self) -> str:
-        """The module and the name of the function."""
-        return f"{self.function.__module__}.{_name_of(self.function, '__qualname__')}"
-
-    def reader(self, app: Flask, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
-        """A Reader for it, not started; ``overrides``: options that are not None win.
-
-        With ``exposed``, as of a command, it gets the Observer that NSQ_OBSERVER makes.
-        """
-        given = {name: value for name, value in overrides.items() if value is not None}
-        settings = read_settings(app)
-        keywords = {**settings.reader_keywords(), **self.options, **given}
-        if exposed is not None:
-            of_config = settings.make_observer(self.topic, self.channel)
-            keywords["observer"] = exposed.observers(
-                self.topic, self.channel, keywords.get("observer"), of_config
-            )
-        return Reader(self.topic, self.channel, _InContext(app, self.function), **keywords)
-
-
-class _InContext:
-    """What a worker calls: the function, in an application context of its own."""
-
-    def __init__(self, app: Flask, function: Callable[[Message], object]) -> None:
-        self._app = app
-        self._function = function
-        # As of any decorator: what log lines name.
-        self.__wrapped__ = function
-
-    def __call__(self, message: Message) -> None:
-        with self._app.app_context():
-            self._function(message)
-
-    def worker_ended(self) -> None:
-        ended = getattr(self._function, "worker_ended", None)
-        if ended is not None:
-            with self._app.app_context():
-                ended()
 
 
 @dataclass
@@ -181,7 +130,7 @@ class NSQ:
             checked = as_if_complete(options)
             Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
             handler = Handler(
-                name=name or _name_of(function, "__name__"),
+                name=name or name_of(function, "__name__"),
                 topic=topic,
                 channel=channel,
                 function=function,
@@ -233,8 +182,3 @@ def _memory_writer(app: Flask) -> MemoryWriter:
     keywords = read_settings(app).writer_keywords()
     keywords.pop("lookupd_http_addresses", None)
     return MemoryWriter(keywords.pop("nsqd_tcp_addresses", "127.0.0.1:4150"), **keywords)
-
-
-def _name_of(function: Callable[..., object], attribute: str) -> str:
-    name: str = getattr(function, attribute, None) or getattr(type(function), attribute)
-    return name

@@ -15,12 +15,13 @@ from pyspark.sql.types import StructType
 
 from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.depths import Depths
+from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
 from gnsqsync.spark.reach import Reach
 from gnsqsync.spark.read_task import peek_partition, read_partition, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
-from gnsqsync.spark.stores import Store, open_store
+from gnsqsync.spark.stores import Store
 from gnsqsync.spark.wal import Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]

@@ -15,7 +15,7 @@ from gnsqsync import Message, Observer, Reader
 from gnsqsync.errors import ConnectionLost, NSQError
 
 if TYPE_CHECKING:
-    from gnsqsync.spark.read_task import PartitionPlan, ReadSettings
+    from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
     from gnsqsync.spark.wal import Seen
 
 __all__ = ["Intake"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from gnsqsync import ConnectionOptions, NsqdHTTP, Reader
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.stores import open_store
+from gnsqsync.spark.open_store import open_store
 
 __all__ = ["Given", "SourceOptions", "connection_fields"]
 

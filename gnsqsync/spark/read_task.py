@@ -8,71 +8,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from gnsqsync.spark.faults import Faults
 from gnsqsync.spark.intake import Intake
+from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import Entry, check_columns
-from gnsqsync.spark.stores import open_store
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
-__all__ = ["PartitionPlan", "ReadSettings", "peek_partition", "read_partition", "try_to_reach"]
+__all__ = ["peek_partition", "read_partition", "try_to_reach"]
 
 log = logging.getLogger("gnsqsync.spark")
 
 # Seconds. Where an entry takes longer than it takes to receive what may be in flight, large
 # entries are faster than receiving beside the writing.
 _SLOW_CREATE = 0.02
-
-
-@dataclass(frozen=True)
-class PartitionPlan:
-    """What one task reads: at most ``budget`` messages of a channel on one nsqd (host:port).
-
-    ``judged``: the driver reads in the log who was not reached, and says what that means; so an
-    nsqd that refuses us for good is noted there like one that cannot be reached.
-    """
-
-    stream: str
-    epoch: int
-    partition: int
-    topic: str
-    channel: str
-    nsqd: str
-    budget: int
-    judged: bool = False
-
-
-@dataclass(frozen=True)
-class ReadSettings:
-    """How every task of a source reads; picklable. Times in seconds, sizes in bytes.
-
-    ``wal_path``, ``wal_options``: see open_store. ``max_in_flight``: of one connection.
-    ``segment_bytes``: bodies in one log entry. ``max_bytes_in_memory``: rows above it are read
-    from the log again. ``poll_timeout``: for the first message; ``idle_timeout``: for the next
-    ones. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
-    ``retention``: how long committed epochs stay in the log. ``deduplicate``: drop what nsqd
-    delivers again and the log has. ``fail_on_data_loss``: whether a damaged log is an error.
-    ``connection``: fields of ConnectionOptions. ``fault``: for tests, see Faults.
-    """
-
-    wal_path: str
-    wal_options: Mapping[str, Any] = field(default_factory=dict)
-    max_in_flight: int = 2500
-    segment_bytes: int = 16 * 1024 * 1024
-    max_bytes_in_memory: int = 64 * 1024 * 1024
-    poll_timeout: float = 1.0
-    idle_timeout: float = 0.1
-    msg_timeout: float = 15.0
-    retention: float = 60.0
-    deduplicate: bool = True
-    fail_on_data_loss: bool = True
-    connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    fault: str = ""
 
 
 def read_partition(

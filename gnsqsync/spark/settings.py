@@ -12,11 +12,11 @@ from types import TracebackType
 from pyspark.sql.types import StructType
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, parts_of
-from gnsqsync.spark.read_task import PartitionPlan, ReadSettings
+from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
-from gnsqsync.spark.stores import open_store
 from gnsqsync.spark.wal import LogDamaged, Wal
 
 __all__ = [

@@ -1,24 +1,21 @@
 """Where the log lies: names with bytes, of which one can be created only if it is not there.
 
-Knows local disks and, through fsspec, object stores; must not know what the bytes mean.
+Knows local disks; must not know what the bytes mean.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.files import make_folder, sync_folder
 
-__all__ = ["FileStore", "Store", "open_store"]
+__all__ = ["FileStore", "Store"]
 
 # Hidden, so that list() and Spark pass it by.
 _TEMPORARY = ".tmp-"
@@ -82,48 +79,6 @@ class Store(ABC):
                 " messages could be lost; set walPath to a file system with hard links or to an"
                 " object store with conditional writes (If-None-Match)"
             )
-
-
-def open_store(path: str, options: Mapping[str, Any] | str | None = None) -> Store:
-    """The store at a path, a file: URL, or a URL of an object store.
-
-    ``options``: for the object store's filesystem in fsspec, as a mapping or JSON text. Raises
-    ConfigError for a scheme without exclusive create, and for a missing package.
-    """
-    settings = _parse_options(options)
-    scheme = urlsplit(path).scheme if "://" in path or path.startswith("file:") else ""
-    if not path:
-        raise ConfigError("walPath is empty; set it to a folder or URL that all executors see")
-    if scheme in ("", "file"):
-        if settings:
-            raise ConfigError(f"walOptions are for object stores; {path!r} is a local path")
-        if not scheme:
-            return FileStore(path)
-        parts = urlsplit(path)
-        if parts.netloc not in ("", "localhost"):
-            raise ConfigError(
-                f"walPath {path!r} names another machine; mount its folder and write file:///..."
-            )
-        return FileStore(unquote(parts.path), url=path)
-    from gnsqsync.spark.object_store import SCHEMES, ObjectStore
-
-    if scheme not in SCHEMES:
-        raise ConfigError(
-            f"walPath {path!r}: {scheme}: has no exclusive create that is known to work; use a"
-            f" path on a shared file system, or one of {', '.join(f'{s}://' for s in SCHEMES)}"
-        )
-    return ObjectStore(path, settings)
-
-
-def _parse_options(options: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    if isinstance(options, str):
-        try:
-            options = json.loads(options or "{}")
-        except ValueError as error:
-            raise ConfigError(f"walOptions are not JSON: {error}") from error
-    if options is not None and not isinstance(options, Mapping):
-        raise ConfigError('walOptions must be a JSON object, as {"anon": true}')
-    return dict(options or {})
 
 
 class FileStore(Store):

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqsync.errors import NSQError
+from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.rows import BadEntry, Entry, open_entry
-from gnsqsync.spark.stores import Store, open_store
+from gnsqsync.spark.stores import Store
 
 __all__ = ["EpochCommitted", "LogDamaged", "Marker", "PendingEpoch", "Seen", "Wal", "pending"]
 

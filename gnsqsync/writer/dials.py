@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
-from gnsqsync.connection.owner import Owner
+from gnsqsync.connection.connection import Connection, Owner
 from gnsqsync.errors import ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage

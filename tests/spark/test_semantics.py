@@ -27,8 +27,9 @@ def reading(spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path) -
 def test_two_attempts_of_one_task_at_the_same_time(
     spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    from gnsqsync.spark.read_task import PartitionPlan, ReadSettings, read_partition
-    from gnsqsync.spark.stores import open_store
+    from gnsqsync.spark.open_store import open_store
+    from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
+    from gnsqsync.spark.read_task import read_partition
     from gnsqsync.spark.wal import Wal
 
     wal = str(tmp_path / "wal")

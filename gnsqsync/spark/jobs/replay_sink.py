@@ -19,9 +19,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.publishing import Columns, PartitionPublisher
 from gnsqsync.spark.sink_options import SinkOptions
-from gnsqsync.spark.stores import Store, open_store
+from gnsqsync.spark.stores import Store
 
 __all__ = ["FORMAT", "Pace", "ReplaySink", "Settings", "done_name", "open_state"]
 

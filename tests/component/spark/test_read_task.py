@@ -25,9 +25,8 @@ from gnsqsync import NsqdHTTP, Writer  # noqa: E402
 from gnsqsync.errors import NegotiationFailed  # noqa: E402
 from gnsqsync.spark import read_task  # noqa: E402
 from gnsqsync.spark.faults import POINTS  # noqa: E402
+from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings  # noqa: E402
 from gnsqsync.spark.read_task import (  # noqa: E402
-    PartitionPlan,
-    ReadSettings,
     peek_partition,
     read_partition,
     try_to_reach,
@@ -41,7 +40,8 @@ from tests.support.servers import ROOT, Server, Site, unique  # noqa: E402
 # One attempt in a process of its own, that a fault may kill.
 ATTEMPT = """
 import sys, json
-from gnsqsync.spark.read_task import PartitionPlan, ReadSettings, read_partition
+from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
+from gnsqsync.spark.read_task import read_partition
 plan, settings = json.loads(sys.argv[1])
 batches = read_partition(PartitionPlan(**plan), ReadSettings(**settings), ["value"])
 print(json.dumps([value.decode() for batch in batches for value in batch["value"].to_pylist()]))

@@ -19,7 +19,8 @@ pytest.importorskip("moto.server", reason="could not import 'moto.server'")
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.object_store import ObjectStore
-from gnsqsync.spark.stores import Store, open_store
+from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.stores import Store
 from gnsqsync.spark.wal import Wal, pending
 from tests.component.spark.test_read_task import Source, together
 from tests.support import leftovers

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.stores import FileStore, Store, open_store
+from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.stores import FileStore, Store
 
 
 @pytest.fixture

@@ -1,0 +1,72 @@
+"""A registered handler: the Reader it becomes, and the application context around each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flask import Flask
+
+from gnsqsync import Message, Reader
+from gnsqsync.flask.config import read_settings
+from gnsqsync.service.metrics_page import Exposed
+
+__all__ = ["Handler", "name_of"]
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A registered function, for every application of its extension object."""
+
+    name: str
+    topic: str
+    channel: str
+    function: Callable[[Message], object]
+    options: dict[str, Any] = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        """The module and the name of the function."""
+        return f"{self.function.__module__}.{name_of(self.function, '__qualname__')}"
+
+    def reader(self, app: Flask, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
+        """A Reader for it, not started; ``overrides``: options that are not None win.
+
+        With ``exposed``, as of a command, it gets the Observer that NSQ_OBSERVER makes.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        settings = read_settings(app)
+        keywords = {**settings.reader_keywords(), **self.options, **given}
+        if exposed is not None:
+            of_config = settings.make_observer(self.topic, self.channel)
+            keywords["observer"] = exposed.observers(
+                self.topic, self.channel, keywords.get("observer"), of_config
+            )
+        return Reader(self.topic, self.channel, _InContext(app, self.function), **keywords)
+
+
+class _InContext:
+    """What a worker calls: the function, in an application context of its own."""
+
+    def __init__(self, app: Flask, function: Callable[[Message], object]) -> None:
+        self._app = app
+        self._function = function
+        # As of any decorator: what log lines name.
+        self.__wrapped__ = function
+
+    def __call__(self, message: Message) -> None:
+        with self._app.app_context():
+            self._function(message)
+
+    def worker_ended(self) -> None:
+        ended = getattr(self._function, "worker_ended", None)
+        if ended is not None:
+            with self._app.app_context():
+                ended()
+
+
+def name_of(function: Callable[..., object], attribute: str) -> str:
+    """The attribute of the function, or of the class of a callable object."""
+    name: str = getattr(function, attribute, None) or getattr(type(function), attribute)
+    return name
