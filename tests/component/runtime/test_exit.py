@@ -15,7 +15,7 @@ import pytest
 
 from tests.component.conftest import address
 from tests.component.runtime.test_fork import PREPARE, WORLDS, Run, in_every_world
-from tests.support.interpreter import ROOT
+from tests.support.interpreter import ROOT, SILENT
 from tests.support.scripted import ScriptedNsqd, automatic, message_frame, send
 
 IDS = [b"0123456789abcde%d" % n for n in range(3)]
@@ -42,7 +42,7 @@ GEVENTS_WORD = re.compile(
 def run(world: str, nsqd: ScriptedNsqd, script: str) -> str:
     """Run a script in one of the worlds; what it printed to stdout."""
     where = f"ADDRESS = {address(nsqd)!r}"
-    parts = (WORLDS[world], where, PREPARE, READER, script)
+    parts = (SILENT, WORLDS[world], where, PREPARE, READER, script)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(map(textwrap.dedent, parts))],
         cwd=ROOT,
