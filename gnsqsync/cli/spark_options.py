@@ -9,7 +9,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -176,7 +176,7 @@ def spark_errors(verbose: bool) -> Iterator[None]:
 
 
 def _parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    return None if value is None else parse_time(value, datetime.now(timezone.utc))
+    return None if value is None else parse_time(value, datetime.now(UTC))
 
 
 def window_options(of: str) -> Callable[[Command], Command]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -193,16 +193,6 @@ def config_names(cls: type[Options]) -> dict[str, str]:
 
 
 def _load_toml(path: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        try:
-            import tomli as tomllib
-        except ImportError:
-            raise StartError(
-                f"failed to load config file {path} - on Python 3.10 that needs tomli:"
-                " pip install 'gnsqsync[config]'"
-            ) from None
     try:
         with open(path, "rb") as file:
             values: dict[str, Any] = tomllib.load(file)

@@ -24,7 +24,7 @@ from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions
 from gnsqsync.errors import ConfigError, NSQError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Nsqd", "Nsqlookupd", "ServerFailed"]
 

@@ -9,7 +9,7 @@ import gc
 import resource
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from gnsqsync.embedded.broker import Broker
@@ -163,7 +163,7 @@ def render_text(
     figures: dict[str, Any], memory: dict[str, int] | None, started_at: float, now: float
 ) -> str:
     """The text form; both times are seconds since the epoch."""
-    start = datetime.fromtimestamp(int(started_at), timezone.utc).astimezone().isoformat()
+    start = datetime.fromtimestamp(int(started_at), UTC).astimezone().isoformat()
     start = start.replace("+00:00", "Z")
     lines = [
         version_text("nsqd"),

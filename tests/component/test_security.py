@@ -56,7 +56,7 @@ def self_signed() -> ssl.SSLContext:
 
 
 def _days(count: int) -> datetime.datetime:
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return now + datetime.timedelta(days=count)
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STREAM = "0123456789abcdef"
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIMEOUT = 240.0
 
 SCHEMA = (

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["nsqds"]
 
-BEGIN = datetime(2026, 11, 20, 22, 30, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
 
 
 def write_archive(
@@ -42,7 +42,7 @@ def write_archive(
 
     hours: dict[str, list[tuple[int, datetime, bytes]]] = {}
     for number, (topic, at, body) in enumerate(rows):
-        hour = at.astimezone(timezone.utc).strftime(f"topic={topic}/date=%Y-%m-%d/hour=%H")
+        hour = at.astimezone(UTC).strftime(f"topic={topic}/date=%Y-%m-%d/hour=%H")
         hours.setdefault(hour, []).append((number, at, body))
     for hour, found in hours.items():
         # As they come from several nsqds: in no order.

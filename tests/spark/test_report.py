@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from gnsqsync.spark.jobs import report as jobs_report
 from gnsqsync.spark.jobs.report import round_limits
 from gnsqsync.spark.jobs.series import load
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from tests.spark import session as sessions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SCHEMA = (
     "value binary, topic string, id string, timestamp timestamp, attempts int, nsqd string,"
     " received_at timestamp"
@@ -74,7 +74,7 @@ def windows(path: str) -> dict[tuple[str, int], dict[str, Any]]:
     rows = dataset.dataset(path, format="parquet").to_table().to_pylist()
     found = {}
     for row in rows:
-        began = row.pop("window_start").replace(tzinfo=timezone.utc)
+        began = row.pop("window_start").replace(tzinfo=UTC)
         found[row.pop("topic"), int((began - NOON).total_seconds())] = row
     assert len(found) == len(rows)
     return found

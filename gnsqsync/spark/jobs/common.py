@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -78,18 +78,15 @@ def parse_time(text: str, now: datetime) -> datetime:
         if ago is not None:
             found = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         else:
-            # Python 3.10 knows neither Z nor fractions of other than 3 or 6 digits.
-            iso = re.sub(r"[zZ]$", "+00:00", text.strip())
-            iso = re.sub(r"(?<=:\d\d\.)\d{1,6}", lambda digits: digits[0].ljust(6, "0"), iso)
-            found = datetime.fromisoformat(iso)
+            found = datetime.fromisoformat(text.strip().upper())
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is not a time: write 2026-11-20, 2026-11-20T18:30 (UTC) or how long ago,"
             " as 90m, 2h or 7d"
         ) from None
     if found.tzinfo is None:
-        found = found.replace(tzinfo=timezone.utc)
-    return found.astimezone(timezone.utc)
+        found = found.replace(tzinfo=UTC)
+    return found.astimezone(UTC)
 
 
 def local_path(path: str, what: str) -> str:

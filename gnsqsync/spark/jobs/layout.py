@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from gnsqsync.errors import ConfigError
@@ -44,7 +44,7 @@ class Folder(NamedTuple):
     @property
     def start(self) -> datetime:
         """When the hour begins."""
-        day = datetime(self.date.year, self.date.month, self.date.day, tzinfo=timezone.utc)
+        day = datetime(self.date.year, self.date.month, self.date.day, tzinfo=UTC)
         return day + timedelta(hours=self.hour)
 
 
@@ -78,13 +78,13 @@ def read_archive(
     if topics:
         rows = rows.where(F.col("topic").isin(list(topics)))
     if start is not None:
-        utc = start.astimezone(timezone.utc)
+        utc = start.astimezone(UTC)
         day, hour = F.lit(utc.date()), F.lit(utc.hour)
         rows = rows.where(
             (F.col("date") > day) | ((F.col("date") == day) & (F.col("hour") >= hour))
         ).where(F.col("timestamp") >= F.lit(start))
     if end is not None:
-        utc = end.astimezone(timezone.utc)
+        utc = end.astimezone(UTC)
         day, hour = F.lit(utc.date()), F.lit(utc.hour)
         rows = rows.where(
             (F.col("date") < day) | ((F.col("date") == day) & (F.col("hour") <= hour))

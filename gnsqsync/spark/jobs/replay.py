@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnsqsync.errors import ConfigError
@@ -37,7 +37,7 @@ _TASK_RATE = 20_000.0
 # Buckets that are too full are split into so many, as a power of two.
 _SPLIT_SHIFT = 6
 _MICROSECONDS = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Replayed(NamedTuple):
@@ -135,7 +135,7 @@ def replay(
 
 
 def _text(time: datetime | None) -> str | None:
-    return None if time is None else time.astimezone(timezone.utc).isoformat()
+    return None if time is None else time.astimezone(UTC).isoformat()
 
 
 def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnsqsync.errors import ConfigError
@@ -131,7 +131,7 @@ def _folders(path: str, column: str) -> list[str]:
 
 
 def _overlaps(date: str, hour: str, start: datetime | None, end: datetime | None) -> bool:
-    began = datetime.fromisoformat(date.partition("=")[2]).replace(tzinfo=timezone.utc)
+    began = datetime.fromisoformat(date.partition("=")[2]).replace(tzinfo=UTC)
     began += timedelta(hours=int(hour.partition("=")[2]))
     if start is not None and began + timedelta(hours=1) <= start:
         return False

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from gnsqsync.spark.jobs.units import bytes_text, duration_text, number_text
 from tests.support.interpreter import run_script
 from tests.support.mortal import Killed, Mortal
 
-NOW = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, 18, 30, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ NOW = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
     ],
 )
 def test_times(text: str, found: datetime) -> None:
-    assert parse_time(text, NOW) == found.replace(tzinfo=timezone.utc)
+    assert parse_time(text, NOW) == found.replace(tzinfo=UTC)
     assert parse_time(text, NOW).utcoffset() == timedelta(0)
 
 

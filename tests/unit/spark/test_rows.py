@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,8 +45,8 @@ def test_all_columns_come_back() -> None:
     made = entry(row(1), row(2, attempts=65535, body=b"\xff\x00"))
     batch = open_entry(made.encode()).batch(ALL_SCHEMA.names)
     assert batch.schema.equals(ALL_SCHEMA, check_metadata=True)
-    published = datetime(2023, 11, 14, 22, 13, 20, 123456, timezone.utc)
-    received = datetime(2023, 11, 14, 22, 13, 21, 0, timezone.utc)
+    published = datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
+    received = datetime(2023, 11, 14, 22, 13, 21, 0, UTC)
     assert batch.to_pylist() == [
         {
             "value": b"body 1",

@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parents[3] / ".ci" / "run"
 TOOLS = ("bash", "dirname", "ls", "sed", "sort")
-PROMISED = ("3.10", "3.11", "3.12", "3.13")
+PROMISED = ("3.11", "3.12", "3.13")
 
 
 @pytest.fixture
@@ -90,15 +90,14 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
     older, newer = versions / "3.12.9/bin/python", versions / "3.12.10/bin/python"
     fake_python(older, "3.12")
     fake_python(newer, "3.12")
-    fake_python(machine / "python3", "3.10")
+    fake_python(machine / "python3", "3.11")
     fake_python(machine / "python3.13", "3.13")
     # A shim of pyenv, whose version is not chosen.
     (machine / "python3.12").write_text("#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
     (machine / "python3.12").chmod(0o755)
     assert chosen(machine) == [
-        missing("3.11"),
-        "+ Python 3.10 runs all tests",
-        f"3.10 {machine / 'python3'}",
+        "+ Python 3.11 runs all tests",
+        f"3.11 {machine / 'python3'}",
         f"3.12 {newer}",
         f"3.13 {machine / 'python3.13'}",
     ]
