@@ -318,7 +318,9 @@ class Subscription:
             task = self._runtime.spawn(f"nsq-read {address}", self._serve, connection)
         except BaseException as error:
             # Tried again as any dial: nothing else would bring this nsqd back.
-            self._dial_failed(connection, ConnectionLost(f"no thread for {address}: {error}"))
+            failure = ConnectionLost(f"no thread for {address}: {error}")
+            failure.__cause__ = error
+            self._dial_failed(connection, failure)
             if not isinstance(error, RuntimeError):
                 raise
             return

@@ -74,11 +74,14 @@ def troubles() -> ProcessTroubles:
 def kind_of(error: Exception, name: str) -> tuple[str, ...]:
     """Which failed dials of a server are the same news: not by the text, which a peer can vary.
 
-    One that trying again does not help is of one client, whose ``name`` that is.
+    One that trying again does not help is of one client, whose ``name`` that is. A thread that
+    cannot be started is a trouble of this process, whether or not the server is away.
     """
     kind = type(error).__name__
     if isinstance(error, NSQError) and not error.retriable:
         return (kind, name)
+    if isinstance(error.__cause__, RuntimeError):
+        return ("no thread",)
     return (kind,) if isinstance(error, ServerError) else AWAY
 
 

@@ -51,7 +51,8 @@ def test_a_failing_handler_shows_where_nobody_configured_logging() -> None:
 
         world = World("threads")
         with ScriptedNsqd() as nsqd:
-            reader = Reader("orders", "shop", store, nsqd_tcp_addresses="%s:%d" % nsqd.address)
+            reader = Reader("orders", "shop", store, nsqd_tcp_addresses="%s:%d" % nsqd.address,
+                            dead_letter_topic="dead")
             reader.start(block=False)
             world.eventually(lambda: nsqd.received("RDY"))
             nsqd.connections[0].message(b"x")
@@ -121,6 +122,7 @@ def test_an_outage_that_many_readers_see_is_one_line_at_each_end(
                     nsqd_tcp_addresses=address(nsqd),
                     runtime=world.runtime,
                     observer=Noting(),
+                    dead_letter_topic="dead",
                 )
             ).start(block=False)
         world.eventually(lambda: len(nsqd.received("RDY")) == 3)
