@@ -89,7 +89,7 @@ class DeadLetters:
             return Fate.GONE
         self._log(
             logging.ERROR if self._is_new(message) else logging.WARNING,
-            "message %s has failed %d times (max_attempts=%d); it waits in nsqd and comes again in"
+            "message %s failed on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
             " %g s; set dead_letter_topic or on_giving_up",
             message,
             error,

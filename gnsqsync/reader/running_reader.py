@@ -134,8 +134,8 @@ class RunningReader:
             )
         if flow.max_attempts and not flow.gives_up:
             log.warning(
-                "%s: a message that has failed %d times (max_attempts) is not finished: it waits in"
-                " nsqd and comes again every %g s; set dead_letter_topic or on_giving_up",
+                "%s: a message that fails on attempt %d (max_attempts) or later is not finished: it"
+                " waits in nsqd and comes again every %g s; set dead_letter_topic or on_giving_up",
                 self._setup.name,
                 flow.max_attempts,
                 flow.max_requeue_delay,

@@ -192,7 +192,7 @@ def test_a_removal_cuts_a_dial_short(
     caplog.set_level(logging.INFO, "gnsqsync")
     hooks: Any = {"IDENTIFY": lambda connection, command: None}
     with ScriptedNsqd([automatic(hooks=hooks)]) as one:
-        reader = client.consume(print, one, connect_timeout=60)
+        reader = client.consume(print, one, connect_timeout=60, on_giving_up="discard")
         world.eventually(lambda: one.received("IDENTIFY"))
         reader.remove_nsqd(address(one))
         nodes = reader._run.subscription._nodes  # type: ignore[union-attr]

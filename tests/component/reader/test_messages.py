@@ -212,13 +212,14 @@ def test_with_nowhere_to_go_it_is_not_finished_but_waits_in_nsqd(
     start, *rest = given_up(caplog)
     assert start.levelname == "WARNING"
     assert start.getMessage() == (
-        "t/ch: a message that has failed 5 times (max_attempts) is not finished: it waits in nsqd"
-        " and comes again every 600 s; set dead_letter_topic or on_giving_up"
+        "t/ch: a message that fails on attempt 5 (max_attempts) or later is not finished: it waits"
+        " in nsqd and comes again every 600 s; set dead_letter_topic or on_giving_up"
     )
     assert [r.levelname for r in rest] == ["ERROR", "ERROR", "WARNING", "ERROR"]
+    name = f"{__name__}.{handler.__qualname__}"
     assert rest[0].getMessage() == (
-        f"t/ch: message {0:016x} has failed 5 times (max_attempts=5); it waits in nsqd and comes"
-        " again in 600 s; set dead_letter_topic or on_giving_up"
+        f"t/ch, handler {name}: message {0:016x} failed on attempt 5 (max_attempts=5); it waits in"
+        " nsqd and comes again in 600 s; set dead_letter_topic or on_giving_up"
     )
     assert rest[0].exc_info is not None
     assert str(rest[0].exc_info[1]) == "no"
