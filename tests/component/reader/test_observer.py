@@ -196,9 +196,10 @@ def test_the_same_of_a_dial(client: Client, world: World) -> None:
 
 def test_batches_are_told_by_chunk(client: Client, world: World) -> None:
     observer = Recorder()
-    burst = [scripted.message_frame(b"x") for _ in range(200)]
     script = [automatic(until="RDY")]
-    for _ in range(6):
+    for first in range(0, 1200, 200):
+        ids = [b"%016d" % number for number in range(first, first + 200)]
+        burst = [scripted.message_frame(b"x", id=id) for id in ids]
         # The pace is measured with the first ones, which come one by one; and with later ones
         # where the machine held the first ones up.
         script += [scripted.send(*burst), automatic(until="FIN")]
