@@ -154,7 +154,10 @@ class MessageTurn:
             table = self._in_flight
             had = len(table)
             add = table.setdefault
-            again = [message for message in messages if add(message._id, message) is not message]
+            again: list[Message] = []
+            for message in messages:
+                if add(message._id, message) is not message:
+                    again.append(message)
             if again:
                 messages = self._take_in_again(messages, again, moment)
             allowed = self._level.allowed

@@ -30,10 +30,8 @@ __all__ = ["PublishSlot", "SendQueue"]
 # between two instructions. Nothing else takes that long: only an encoder works in between.
 _HELD_SECONDS = 5.0
 # How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
-# system call of about 4 us, a tenth of a publish: so it is at most a fiftieth of the time.
-_ASK_SECONDS = 0.0002
-
-
+# system call of about 4 us, a tenth of a publish: so it is at most half a hundredth of the time.
+_ASK_SECONDS = 0.001
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
 # more either once all that it may send is in flight, and RDY is never that high.
 _MOST_WAITING = 100_000
@@ -325,7 +323,7 @@ class SendQueue:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
         self.sends += 1
-        if self._batch:
+        if self._batch and self._now() - self._asked_at > _ASK_SECONDS:
             self._check_end()
         sent = self._stream.send_some(data)
         if sent == len(data):
@@ -339,7 +337,7 @@ class SendQueue:
         """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
         deadline = self._now() + wait
         while self._unsent is not None:
-            if self._batch:
+            if self._batch and self._now() - self._asked_at > _ASK_SECONDS:
                 self._check_end()
             sent = self._stream.send_some(self._unsent)
             if sent:
@@ -363,11 +361,9 @@ class SendQueue:
 
         The kernel takes them behind that, too, and then nobody knows whether nsqd has read them.
         """
-        now = self._now()
-        if now - self._asked_at > _ASK_SECONDS:
-            self._asked_at = now
-            if self._peer_has_ended():
-                raise BrokenPipeError("nsqd has ended the connection")
+        self._asked_at = self._now()
+        if self._peer_has_ended():
+            raise BrokenPipeError("nsqd has ended the connection")
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Queue a publish and write it; its outcome arrives in the slot.

@@ -257,6 +257,7 @@ class Workers:
         assert handler is not None
         in_flight, fins = connection.in_flight, connection.send_queue.fins
         last_delivery = self._last_delivery
+        limited = last_delivery != _NO_LIMIT
         finished = failed = kept = neutral = 0
         for message in messages_left:
             if not connection.hands_over:
@@ -269,7 +270,7 @@ class Workers:
                 continue
             message._status = BEGUN
             try:
-                if message.attempts > last_delivery:
+                if limited and message.attempts > last_delivery:
                     self._outcomes.give_up(connection, message, None)
                     neutral += 1
                     continue

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import socket
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,8 @@ logger = logging.getLogger("gnsqsync.runtime")
 
 # gevent takes 0 for "do not wait at all".
 _SHORTEST = 1e-6
+# So long may greenlets wait behind one that receives what is there already.
+_YIELD_SECONDS = 0.01
 
 
 class GreenletRuntime(base.Runtime):
@@ -266,19 +269,23 @@ def _limited(seconds: float | None, shortest: float = _SHORTEST) -> float | None
 
 
 class _Socket(dial.Connected):
-    __slots__ = ("_ended", "_more")
+    __slots__ = ("_ended", "_more", "_yielded_at")
 
     def __init__(self, sock: Any, peer: str) -> None:
         super().__init__(sock, peer)
         self._ended = False
         # Whether the last receive was large, so that there is probably more.
         self._more = False
+        self._yielded_at = 0.0
 
     def recv(self, size: int) -> bytes:
         if self._more:
             # Of a peer that is faster than we are, a receive never waits: no other greenlet would
             # run. Ahead of the receive, so that an exception that is thrown in here loses nothing.
-            gevent.sleep(0)
+            now = time.monotonic()
+            if now - self._yielded_at > _YIELD_SECONDS:
+                self._yielded_at = now
+                gevent.sleep(0)
         try:
             data: bytes = self._sock.recv(size)
         except TimeoutError:
