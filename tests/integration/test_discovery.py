@@ -78,7 +78,11 @@ def test_nsqlookupds_that_restart_or_die_close_nothing(
     nsqd = cluster.nsqd()
     got: list[Message] = []
     reader = client.consume(
-        topic, got.append, lookupd_http_addresses=cluster.urls, lookupd_poll_interval=OFTEN
+        topic,
+        got.append,
+        lookupd_http_addresses=cluster.urls,
+        lookupd_poll_interval=OFTEN,
+        on_giving_up="discard",
     )
     writer = client.writer(nsqd)
     writer.publish(topic, b"1")
