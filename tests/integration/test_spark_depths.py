@@ -199,7 +199,8 @@ def test_an_error_of_the_start_names_every_nsqd(site: Site, watch: Watch, topic:
         watch(**options).start()
     for tcp, address_of_http in zip(("a:4150", "b:4150"), http, strict=True):
         assert f"nsqd {tcp}: " in str(raised.value)
-        assert f"GET http://{address_of_http}/stats: Connection refused" in str(raised.value)
+        met = f"cannot connect to {address_of_http}: Connection refused"
+        assert f"GET http://{address_of_http}/stats: {met}" in str(raised.value)
 
 
 def test_an_http_port_given_for_the_tcp_port_is_told(
