@@ -100,7 +100,7 @@ def test_lines_carry_their_fields(
     assert failed.pop("attempts") == 1
     assert len(str(failed.pop("message_id"))) == 16
     assert failed == at
-    gave_up = fields(f"{topic}/ch: gave up on message")
+    gave_up = fields(f"{topic}/ch, handler {name}: gave up on message")
     assert gave_up.pop("attempts") == 2
     assert len(str(gave_up.pop("message_id"))) == 16
     assert gave_up == at
