@@ -30,7 +30,7 @@ __all__ = ["PublishSlot", "SendQueue"]
 # between two instructions. Nothing else takes that long: only an encoder works in between.
 _HELD_SECONDS = 5.0
 # How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
-# system call of about 4 us, a tenth of a publish: so it is at most half a hundredth of the time.
+# system call of about 4 us, a tenth of a publish: once a millisecond it is 0.4 % of the time.
 _ASK_SECONDS = 0.001
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
 # more either once all that it may send is in flight, and RDY is never that high.

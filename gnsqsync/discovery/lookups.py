@@ -1,6 +1,6 @@
 """Which nsqlookupds are asked and how; and a Writer's: asked for all nsqds, with what result.
 
-Knows how they are asked and which could not be; which nsqd takes a publish is the NsqdPool'.
+Knows how they are asked and which could not be; the pool of nsqds says which one takes a publish.
 """
 
 from __future__ import annotations

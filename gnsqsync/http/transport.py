@@ -1,6 +1,6 @@
 """One HTTP request to nsqd or nsqlookupd: the URL, the session, the time-outs, the errors.
 
-Knows requests and both answer envelopes. Knows nothing of single endpoints (see http.py).
+Knows requests and both answer envelopes. Knows nothing of single endpoints (see clients.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The publishes of one Writer in one process: sent, waited for, told what became of them.
 
-Knows outcomes and deadlines; which nsqd takes a publish is the NsqdPool' to say.
+Knows outcomes and deadlines; its NsqdPool says which nsqd takes a publish.
 """
 
 from __future__ import annotations
