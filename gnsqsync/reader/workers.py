@@ -255,7 +255,8 @@ class Workers:
         """Run the handler on each message and note the answers. True when all got FIN."""
         handler = self._handler
         assert handler is not None
-        in_flight, fins = connection.in_flight, connection.send_queue.fins
+        in_flight = connection.in_flight
+        take, note_fin = in_flight.pop, connection.send_queue.fins.append
         last_delivery = self._last_delivery
         limited = last_delivery != _NO_LIMIT
         finished = failed = kept = neutral = 0
@@ -299,11 +300,11 @@ class Workers:
                 raise
             else:
                 if message._status == BEGUN:
-                    taken = in_flight.pop(message._id, None)
+                    taken = take(message._id, None)
                     if taken is not message and not in_flight.take_copies(message, taken):
                         continue  # orphaned by a loss; nsqd delivers it again
                     message._status = ANSWERED
-                    fins.append(message._id)
+                    note_fin(message._id)
                     finished += 1
                 elif message._status & TIMED_OUT:
                     in_flight.forget(message)
