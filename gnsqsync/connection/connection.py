@@ -13,10 +13,10 @@ from weakref import WeakValueDictionary
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.in_flight import InFlight
-from gnsqsync.connection.message_turn import MessageTurn
+from gnsqsync.connection.messages import Messages
 from gnsqsync.connection.opening import Opening
 from gnsqsync.connection.publish_replies import PublishReplies
-from gnsqsync.connection.publish_turn import PublishTurn
+from gnsqsync.connection.publishes import Publishes
 from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import (
@@ -58,19 +58,8 @@ class Owner(Protocol):
 class Consumer(Protocol):
     """Whom a subscribed connection tells about messages."""
 
-    def on_messages(
-        self, connection: Connection, messages: list[Message], turns: MessageTurn | None = None
-    ) -> None:
-        """New ones, already in the in-flight table. By the reading thread: must not block.
-
-        ``turns``: a worker gets one message and, with it, the turn to read what comes next.
-        """
-
-    def may_read(self, connection: Connection) -> bool:
-        """Whether a worker could read its messages: one that has nothing else to do."""
-
-    def on_read(self, connection: Connection) -> None:
-        """A worker read a message, and is going to handle it. By that worker, often."""
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        """New ones, already in the in-flight table. By the reading thread: must not block."""
 
     def on_quiet(self, connection: Connection) -> None:
         """nsqd has answered CLS: no more messages. By the reading thread."""
@@ -102,7 +91,7 @@ class Connection:
 
     Lock-free on purpose: whoever reads adds to ``in_flight``; who succeeds with ``pop`` answers, so
     two threads cannot both send FIN, and ``len`` is the in-flight count.
-    ``received``, ``last_message_at`` and ``last_frame_at`` are written by whoever reads.
+    ``received``, ``last_message_at`` and ``last_frame_at`` are written by the reading thread.
     """
 
     def __init__(
@@ -157,10 +146,10 @@ class Connection:
     # Filled by open(); before it there is nothing to answer and nothing to publish.
     send_queue: SendQueue
     # Of a connection that publishes: it then reads, too.
-    publish_turn: PublishTurn
-    _answers: PublishReplies
+    publishes: Publishes
+    _replies: PublishReplies
     # Of one that is subscribed.
-    message_turn: MessageTurn
+    _messages: Messages
     negotiated: Negotiated
 
     def open(self, timeout: float | None = None) -> None:
@@ -207,7 +196,7 @@ class Connection:
                 nsqd_address=self.nsqd_address,
                 on_reply=self.on_reply,
             )
-            self.publish_turn = PublishTurn(
+            self.publishes = Publishes(
                 stream,
                 self.send_queue,
                 self._replies,
@@ -218,15 +207,8 @@ class Connection:
             )
         else:
             consumer = self._consumer
-            self.message_turn = MessageTurn(
-                self,
-                stream,
-                self._decoder,
-                self._runtime,
-                silence=2 * heartbeat,
-                deliver=partial(consumer.on_messages, self),
-                may_lend=partial(consumer.may_read, self),
-                on_read=partial(consumer.on_read, self),
+            self._messages = Messages(
+                self, stream, self._decoder, self._runtime, partial(consumer.on_messages, self)
             )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         if self.negotiated.auth_ignored:
@@ -249,9 +231,9 @@ class Connection:
         reason: Exception = ConnectionLost(f"{self.nsqd_address} closed the connection")
         try:
             if self._consumer is None:
-                self.publish_turn.read(self._early)
+                self.publishes.read(self._early)
             else:
-                self.message_turn.read(self._early)
+                self._messages.read(self._early)
         except TimeoutError:
             silence = 2 * self._options.heartbeat_interval
             reason = ConnectionLost(f"{self.nsqd_address} was silent for {silence:g} s")
@@ -275,7 +257,7 @@ class Connection:
                 self.lose(reason)
 
     def on_reply(self, reply: Reply) -> None:
-        """A reply that answers no publish. By the reading thread, or who has the right to read."""
+        """A reply that answers no publish. By the reading thread, or who has the turn to read."""
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:
@@ -458,8 +440,6 @@ class Connection:
             self.level.share = 0
         self.send_queue.commands.append(commands.CLS)
         self.send_queue.flush(PASSING_WAIT)
-        if self._consumer is not None:
-            self.message_turn.recall()
 
     def close(self) -> None:
         """Write what waits and send EOF; nsqd closes when it has worked that off.
@@ -473,9 +453,7 @@ class Connection:
             self.send_queue.finish(PASSING_WAIT)
             stream.end_sending()
             if self._consumer is None:
-                self.publish_turn.recall()
-            else:
-                self.message_turn.recall()
+                self.publishes.recall()
         else:
             self.cut()
 

@@ -22,7 +22,7 @@ _OK = b"OK"
 class PublishReplies:
     """Takes in what was received, and gives each OK to the oldest publish that has none.
 
-    By who has the right to read (PublishTurn), which guards all of it and the left end of
+    By who has the turn to read (ReadTurn), which guards all of it and the left end of
     ``SendQueue.pending``. Only ``end_futures`` is the reading thread's: callbacks are the user's.
     """
 

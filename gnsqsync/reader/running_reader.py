@@ -12,7 +12,6 @@ import random
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
-from gnsqsync.connection.message_turn import MessageTurn
 from gnsqsync.discovery.polling import Discovery, lookupd_client, nsqds_of
 from gnsqsync.errors import ClosedError
 from gnsqsync.message import Fate, Message
@@ -380,13 +379,8 @@ class RunningReader:
     def in_backoff(self) -> bool:
         return self.subscription.in_backoff
 
-    def may_read(self) -> bool:
-        return not self._stopping and self.workers.may_read
-
-    def on_messages(
-        self, connection: Connection, messages: list[Message], turns: MessageTurn | None
-    ) -> None:
-        self.workers.put(connection, messages, turns)
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        self.workers.put(connection, messages)
         if self._stopping:
             # They crossed with our CLS, or the stop has looked into the queue before the put.
             connection.hands_over = False

@@ -15,7 +15,6 @@ from typing import Protocol
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.connection.joining import join_or_cut
-from gnsqsync.connection.message_turn import MessageTurn
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.message import Fate, Message
 from gnsqsync.options import ConnectionOptions
@@ -39,12 +38,7 @@ log = logging.getLogger("gnsqsync.reader")
 class Receiver(Protocol):
     """Where the messages go. Called by reading threads, which must not be kept waiting."""
 
-    def on_messages(
-        self, connection: Connection, messages: list[Message], turns: MessageTurn | None
-    ) -> None: ...
-    def may_read(self) -> bool:
-        """Whether the messages go to one worker, which is quick and has nothing else to do."""
-
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
     def give_up(
         self, connection: Connection, message: Message, error: BaseException | None
     ) -> Fate:
@@ -215,8 +209,6 @@ class Subscription:
             connection.read()
             return
         try:
-            for other in self.connections():
-                other.message_turn.recall()
             self._apply(changed)
             self._events.connected(connection)
             if crowd:
@@ -384,18 +376,8 @@ class Subscription:
 
     # -- what the connections tell -------------------------------------------------------------
 
-    def on_messages(
-        self, connection: Connection, messages: list[Message], turns: MessageTurn | None = None
-    ) -> None:
-        self._receiver.on_messages(connection, messages, turns)
-        self._housekeeping.wake()
-
-    def may_read(self, connection: Connection) -> bool:
-        # With a second connection, whose messages would wait while the worker reads the first.
-        alone = len(self._rdy.connections) == 1 and not self._dialling
-        return alone and self._receiver.may_read()
-
-    def on_read(self, connection: Connection) -> None:
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        self._receiver.on_messages(connection, messages)
         self._housekeeping.wake()
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:

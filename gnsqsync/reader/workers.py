@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
-from gnsqsync.connection.message_turn import MessageTurn
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
 from gnsqsync.options import handler_name
 from gnsqsync.runtime import Queue, Runtime, Task
@@ -33,8 +32,7 @@ _FLUSH_SECONDS = 0.001
 # attempts is a 16 bit number, so no message is above this one.
 _NO_LIMIT = 65536
 
-# The last one: whose messages the worker may read itself from there on, one by one.
-_Chunk = tuple[Connection, list[Message], MessageTurn | None]
+_Chunk = tuple[Connection, list[Message]]
 # A chunk in a worker's hands, what it has not begun of it, and since when.
 _AtWork = tuple[Connection, list[Message], Iterator[Message], float]
 
@@ -140,35 +138,16 @@ class Workers:
         """How many workers have not ended."""
         return len(self._working)
 
-    @property
-    def may_read(self) -> bool:
-        """Whether a worker may read for itself: there is one, it is quick, and nothing waits.
-
-        With more workers, one that reads and then handles would keep messages from the others.
-        """
-        quick = self._pace < _CHUNK_SECONDS / 2
-        return (
-            quick and self._concurrency == 1 and self._handler is not None and self._queue.empty()
-        )
-
-    def put(
-        self, connection: Connection, messages: list[Message], turns: MessageTurn | None = None
-    ) -> None:
-        """Queue messages of one connection. By its reading thread; never blocks.
-
-        ``turns``, with one message: the worker that gets it may read what comes behind it.
-        """
+    def put(self, connection: Connection, messages: list[Message]) -> None:
+        """Queue messages of one connection. By its reading thread; never blocks."""
         put = self._queue.put
-        if self._handler is None:
-            # One thread takes them, and as many as it likes.
-            put((connection, messages, None))
-            return
         size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
-        if len(messages) <= size:
-            put((connection, messages, turns))
+        if len(messages) <= size or self._handler is None:
+            # Without a handler one thread takes them, and as many as it likes.
+            put((connection, messages))
             return
         for start in range(0, len(messages), size):
-            put((connection, messages[start : start + size], None))
+            put((connection, messages[start : start + size]))
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -177,23 +156,18 @@ class Workers:
         at_work = self._at_work
         # Whose FINs wait for those of the next chunk, to share a send.
         unsent: Connection | None = None
-        turns: MessageTurn | None = None
         flushed_at = 0.0
         ended_as_told = False
         try:
             while True:
-                read = None if turns is None else turns.read_one()
-                if read is not None:
-                    messages = read
-                else:
-                    chunk: _Chunk | None = get() if unsent is None else self._next_or_send(unsent)
-                    if chunk is None:
-                        ended_as_told = True
-                        break
-                    connection, messages, turns = chunk
-                    if unsent is not None and unsent is not connection:
-                        unsent.send_queue.flush(PASSING_WAIT)
-                        unsent = None
+                chunk: _Chunk | None = get() if unsent is None else self._next_or_send(unsent)
+                if chunk is None:
+                    ended_as_told = True
+                    break
+                connection, messages = chunk
+                if unsent is not None and unsent is not connection:
+                    unsent.send_queue.flush(PASSING_WAIT)
+                    unsent = None
                 started = now()
                 left = iter(messages)
                 at_work[number] = connection, messages, left, started
@@ -210,12 +184,7 @@ class Workers:
                 unsent = None
                 connection.send_queue.flush(PASSING_WAIT)
                 self._outcomes.on_chunk_sent()
-                if turns is not None and not (ended - started < _CHUNK_SECONDS and empty()):
-                    turns.recall()
-                    turns = None
         finally:
-            if turns is not None:
-                turns.recall()
             if unsent is not None:
                 unsent.send_queue.flush(PASSING_WAIT)
             self._at_work.pop(number, None)
@@ -432,10 +401,10 @@ class Workers:
                     # Stopping; what was queued before has been given back. Others may wait, too.
                     queue.put(None)
                     continue
-            connection, messages, _ = chunk
+            connection, messages = chunk
             room = max_messages - len(batch)
             if len(messages) > room:
-                self._rest.append((connection, messages[room:], None))
+                self._rest.append((connection, messages[room:]))
                 messages = messages[:room]
             taken.append((connection, messages))
             batch += self._pulled(connection, messages)
@@ -468,10 +437,10 @@ class Workers:
         """Take out what no handler has begun."""
         for chunk in self._taken_out():
             if chunk is not None:
-                connection, messages, _ = chunk
+                connection, messages = chunk
                 for message in messages:
                     yield connection, message
-        for connection, messages, _ in self._taken_out_of_rest():
+        for connection, messages in self._taken_out_of_rest():
             for message in messages:
                 yield connection, message
 

@@ -20,6 +20,7 @@ __all__ = [
     "Latch",
     "Listener",
     "Lock",
+    "Mutex",
     "Queue",
     "Runtime",
     "Socket",
@@ -34,6 +35,19 @@ class Lock(Protocol):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
     def locked(self) -> bool: ...
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> bool | None: ...
+
+
+class Mutex(Protocol):
+    """A lock to use by ``with`` only."""
+
     def __enter__(self) -> object: ...
     def __exit__(
         self,
@@ -203,10 +217,11 @@ class Runtime(ABC):
         """A new, free lock."""
 
     @abstractmethod
-    def baton(self) -> Lock:
-        """A new, free lock of a kind that is only tried (``acquire(False)``), never waited for.
+    def mutex(self) -> Mutex:
+        """A new lock for a few instructions, behind which nothing waits.
 
-        It may be held while its owner blocks, and be given back by another task.
+        Reentrant, so that a signal handler that publishes does not wait for what it interrupts.
+        Cheap, also around greenlets: it is a native lock, and no greenlet switches under it.
         """
 
     @abstractmethod

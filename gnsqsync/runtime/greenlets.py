@@ -54,7 +54,7 @@ class GreenletRuntime(base.Runtime):
     def __init__(self) -> None:
         self._get_ident: Callable[[], int] = world.native("_thread", "get_ident")
         self._home = self._get_ident()
-        self._new_lock = world.native("_thread", "allocate_lock")
+        self._new_mutex = world.native("_thread", "RLock")
         self._sockets_patched = world.check().socket
         self._clock = Clock(self._home, self._get_ident)
         self._net = dial.Net(gevent.socket.socket, _look_up)
@@ -97,10 +97,9 @@ class GreenletRuntime(base.Runtime):
         self._check_thread()
         return _Lock()
 
-    def baton(self) -> base.Lock:
-        # A native one, a tenth of the price: who never waits needs no greenlet's.
-        lock: base.Lock = self._new_lock()
-        return lock
+    def mutex(self) -> base.Mutex:
+        mutex: base.Mutex = self._new_mutex()
+        return mutex
 
     def event(self) -> base.Event:
         self._check_thread()

@@ -30,6 +30,7 @@ class ThreadRuntime(base.Runtime):
 
     def __init__(self) -> None:
         self._new_lock = world.native("threading", "Lock")
+        self._new_mutex = world.native("_thread", "RLock")
         self._new_queue = world.native("queue", "SimpleQueue")
         new_socket = world.native("socket", "socket")
         getaddrinfo = world.native("socket", "getaddrinfo")
@@ -55,7 +56,9 @@ class ThreadRuntime(base.Runtime):
         lock: base.Lock = self._new_lock()
         return lock
 
-    baton = lock
+    def mutex(self) -> base.Mutex:
+        mutex: base.Mutex = self._new_mutex()
+        return mutex
 
     def event(self) -> base.Event:
         return _Event(self._new_lock)

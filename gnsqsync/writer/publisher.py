@@ -93,7 +93,7 @@ class Publisher:
                         text = f"no time of {timeout:g} s was left for {connection.nsqd_address}"
                         raise NotSent(text, causes)
                 slot = PublishSlot(data, None, None, messages)
-                connection.publish_turn.publish(slot, started, deadline)
+                connection.publishes.publish(slot, started, deadline)
                 if not slot.done:
                     self._wait_longer(connection, slot, started, deadline, timeout)
                 error = slot.error
@@ -126,7 +126,7 @@ class Publisher:
                 if connection.send_queue.is_deserted():
                     connection.cut()
             left = deadline - self._now()
-            if connection.publish_turn.wait_aside(slot, min(left, _LOOK_SECONDS)):
+            if connection.publishes.wait_aside(slot, min(left, _LOOK_SECONDS)):
                 return
         self._give_up(connection, slot, started, timeout)
 
@@ -169,7 +169,7 @@ class Publisher:
                 except BaseException:
                     self._window.leave(len(data))
                     raise
-                if connection.publish_turn.submit(slot, max(0.0, deadline - self._now())):
+                if connection.publishes.submit(slot, max(0.0, deadline - self._now())):
                     return future
                 self._pool.pass_over(connection)
         except PublishError as error:
@@ -198,7 +198,7 @@ class Publisher:
         self, connection: Connection, slot: PublishSlot, started: float, timeout: float
     ) -> None:
         """The time is over. Raises, unless the outcome came at the last moment."""
-        connection.publish_turn.recall()
+        connection.publishes.recall()
         if slot.done:
             return
         self._pool.suspect(connection, started, _no_answer(connection, timeout))

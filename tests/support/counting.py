@@ -21,6 +21,7 @@ from gnsqsync.runtime import (
     Latch,
     Listener,
     Lock,
+    Mutex,
     Queue,
     Runtime,
     Socket,
@@ -40,7 +41,7 @@ class Counts:
     blocking_calls: int = 0
     locks: int = 0
     failed_tries: int = 0
-    batons: int = 0
+    mutexes: int = 0
     waits: int = 0
     hops: int = 0
     sends: int = 0
@@ -69,9 +70,11 @@ class CountingRuntime(Runtime):
         self.counts = Counts()
         self.violations: list[str] = []
         self.tasks: list[Task] = []
+        # For how long latches were waited for that are exact, in seconds.
+        self.exact_waits: list[float | None] = []
         # A native lock, also around greenlets: nothing switches while it is held.
         self._mutex = threading.Lock()
-        self._held: dict[int, list[CountingLock]] = {}
+        self._held: dict[int, list[CountingLock | CountingMutex]] = {}
 
     # What tests call.
 
@@ -132,7 +135,7 @@ class CountingRuntime(Runtime):
     def taking(self, lock: CountingLock) -> None:
         """A blocking acquire of ``lock`` begins."""
         held = self._held.get(self.inner.current(), [])
-        leaf = [other for other in held if other.maker in self.leaves]
+        leaf = [o for o in held if o.maker in self.leaves or isinstance(o, CountingMutex)]
         if leaf or (held and lock.maker not in self.leaves):
             self._violation(f"{lock.maker} is waited for under {_names(held)}")
 
@@ -141,7 +144,11 @@ class CountingRuntime(Runtime):
         # Each list is touched by its own task only.
         self._held.setdefault(self.inner.current(), []).append(lock)
 
-    def released(self, lock: CountingLock) -> None:
+    def entered(self, mutex: CountingMutex) -> None:
+        self.count(mutexes=1)
+        self._held.setdefault(self.inner.current(), []).append(mutex)
+
+    def released(self, lock: CountingLock | CountingMutex) -> None:
         me = self.inner.current()
         held = self._held.get(me, [])
         if lock in held:
@@ -173,14 +180,14 @@ class CountingRuntime(Runtime):
     def lock(self) -> Lock:
         return CountingLock(self, self.inner.lock(), _maker(sys._getframe(1)))
 
-    def baton(self) -> Lock:
-        return CountingBaton(self, self.inner.baton())
+    def mutex(self) -> Mutex:
+        return CountingMutex(self, self.inner.mutex())
 
     def event(self) -> Event:
         return CountingEvent(self, self.inner.event())
 
     def latch(self) -> Latch:
-        return CountingLatch(self, self.inner.latch())
+        return CountingLatch(self, self.inner.latch(), self.exact_waits)
 
     def rough_latch(self) -> Latch:
         return CountingLatch(self, self.inner.rough_latch())
@@ -251,28 +258,26 @@ class CountingLock:
         return f"<lock of {self.maker}>"
 
 
-class CountingBaton:
-    """A baton of which it is counted how often a try takes it. None of the rules about locks
-    concern it: nobody waits for it, so it may be held in a receive and given back by others."""
+class CountingMutex:
+    """A mutex that its runtime counts. No lock may be taken under it, and nothing waited for."""
 
-    def __init__(self, runtime: CountingRuntime, inner: Lock) -> None:
+    maker = "a mutex"
+
+    def __init__(self, runtime: CountingRuntime, inner: Mutex) -> None:
         self._runtime = runtime
         self._inner = inner
-        self.release = inner.release
-        self.locked = inner.locked
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        assert not blocking, "a baton is only tried"
-        if self._inner.acquire(False):
-            self._runtime.count(batons=1)
-            return True
-        return False
+    def __enter__(self) -> object:
+        self._inner.__enter__()
+        self._runtime.entered(self)
+        return self
 
-    def __enter__(self) -> bool:
-        raise AssertionError("a baton is only tried")
+    def __exit__(self, *exc_info: Any) -> None:
+        self._runtime.released(self)
+        self._inner.__exit__(*exc_info)
 
-    def __exit__(self, *exc_info: object) -> None:
-        raise AssertionError("a baton is only tried")
+    def __repr__(self) -> str:
+        return "<mutex>"
 
 
 class CountingEvent:
@@ -294,9 +299,12 @@ class CountingEvent:
 class CountingLatch:
     """A latch whose waits are counted; waiting under a lock is noted."""
 
-    def __init__(self, runtime: CountingRuntime, inner: Latch) -> None:
+    def __init__(
+        self, runtime: CountingRuntime, inner: Latch, exact_waits: list[float | None] | None = None
+    ) -> None:
         self._runtime = runtime
         self._inner = inner
+        self._exact_waits = exact_waits
         self.release = inner.release
 
     @property
@@ -306,6 +314,8 @@ class CountingLatch:
     def wait(self, timeout: float | None = None) -> bool:
         self._runtime.blocking("Latch.wait()")
         self._runtime.count(waits=1)
+        if self._exact_waits is not None:
+            self._exact_waits.append(timeout)
         return self._inner.wait(timeout)
 
 
@@ -409,7 +419,7 @@ class CountingSocket:
         return sent
 
 
-def _names(locks: list[CountingLock]) -> str:
+def _names(locks: list[CountingLock | CountingMutex]) -> str:
     return " and ".join(lock.maker for lock in locks)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from gnsqsync import Writer
-from gnsqsync.connection.send_queue import _ASK_SECONDS
+from gnsqsync.connection.read_turn import TurnState
+from gnsqsync.connection.send_queue import _ASK_SECONDS, PublishSlot
 from gnsqsync.errors import NotSent
 from tests.component.conftest import Client
-from tests.component.connection.test_publish_turn import exchange_of
+from tests.component.connection.test_publishes import publishes_of
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic
 from tests.support.worlds import World
@@ -50,8 +51,8 @@ def bodies(connection: scripted.Connection) -> list[bytes | None]:
 def run_up_to_the_end(world: World, writer: Writer, ends: EndsBehind) -> None:
     """Publish until nsqd's EOF is here, in the time in which the reading thread stands aside."""
     writer.publish("t", "first")
-    publish_turn = exchange_of(writer)
-    world.eventually(lambda: publish_turn._lent and not publish_turn._right.locked())
+    publishes = publishes_of(writer)
+    world.eventually(lambda: publishes._turn.state is TurnState.FREE)
     writer.publish("t", "second")
     writer.publish("t", LAST)
     world.eventually(ends.has_ended.is_set)
@@ -106,17 +107,17 @@ def test_what_is_published_behind_the_end_goes_to_another_nsqd(
 def test_who_sends_beside_one_that_reads_writes_nothing_behind_the_end(
     client: Client, world: World
 ) -> None:
-    """The one that has the right to read is held up, and so does not see the EOF."""
+    """The one that has the turn to read is held up, and so does not see the EOF."""
     ends = EndsBehind()
     with ScriptedNsqd(*ends.scripts) as nsqd:
         writer = client.writer(nsqd)
         run_up_to_the_end(world, writer, ends)
-        publish_turn = exchange_of(writer)
-        assert publish_turn._right.acquire(False)
-        publish_turn._until = publish_turn._now() + 10.0
+        publishes = publishes_of(writer)
+        held_up = PublishSlot(b"")
+        assert publishes._turn.take(held_up, publishes._now() + 10.0)
         others = [world.spawn(writer.publish, "t", f"behind {n}") for n in range(3)]
-        world.eventually(lambda: publish_turn._send_queue.broken is not None)
-        publish_turn._give_up_right(0.0)
+        world.eventually(lambda: publishes._send_queue.broken is not None)
+        publishes._turn.release(held_up, unread=False, wanted=True)
         for other in others:
             other.join()
         assert len(bodies(nsqd.connections[0])) == 3
@@ -131,7 +132,7 @@ def test_a_future_that_meets_the_end_beside_another_one_is_not_in_doubt(
     with ScriptedNsqd(*ends.scripts) as nsqd:
         writer = client.writer(nsqd)
         run_up_to_the_end(world, writer, ends)
-        send_queue = exchange_of(writer)._send_queue
+        send_queue = publishes_of(writer)._send_queue
         with send_queue._lock:
             future = writer.publish_async("t", "behind")
         send_queue.flush()

@@ -1,18 +1,14 @@
-"""A worker that reads for itself: when it may, what it leaves to the reading thread, its end."""
+"""A stream of messages one by one: replies and pieces between them, slow handlers, its end."""
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gnsqsync import Message, Observer, Reader
-from gnsqsync.connection import message_turn
-from gnsqsync.connection.message_turn import MessageTurn
+from gnsqsync import Message, Observer
 from tests.component.conftest import Client, address
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic, frame, message_frame
@@ -47,13 +43,11 @@ class Handler:
     def __init__(self, world: World) -> None:
         self.world = world
         self.bodies: list[bytes] = []
-        self.threads: set[str] = set()
         self.slow = False
         self.released = False
 
     def __call__(self, message: Message) -> None:
         self.bodies.append(message.body)
-        self.threads.add(threading.current_thread().name)
         if message.body.startswith(b"slow"):
             self.slow = True
             self.world.eventually(lambda: self.released, 60)
@@ -62,48 +56,17 @@ class Handler:
         self.released = True
 
 
-def intake_of(reader: Reader) -> MessageTurn:
-    running: Any = reader._running()
-    return running.subscription.connections()[0].message_turn  # type: ignore[no-any-return]
-
-
-def lent(world: World, feed: Feed, reader: Reader) -> MessageTurn:
-    """The turn, once a worker reads from it."""
+def flowing(world: World, feed: Feed) -> None:
+    """Until messages come one by one."""
     world.eventually(lambda: feed.nsqd.received("RDY"))
-    found = intake_of(reader)
-    turns = found._turns
+    finished = feed.finished
     feed.go()
-    world.eventually(lambda: found._turns > turns + 10, 60)
-    return found
-
-
-def is_the_reading_threads(found: MessageTurn) -> bool:
-    return found._wanted and found._right.locked()
+    world.eventually(lambda: feed.finished > finished + 10, 60)
 
 
 @pytest.fixture
 def handler(world: World) -> Handler:
     return Handler(world)
-
-
-def test_messages_one_by_one_are_read_by_the_worker(
-    client: Client, world: World, handler: Handler
-) -> None:
-    feed = Feed()
-    with feed.nsqd as nsqd:
-        reader = client.consume(handler, nsqd)
-        found = lent(world, feed, reader)
-        world.eventually(lambda: found._turns > 100, 60)
-        feed.flowing = False
-        # Nothing comes: the reading thread reads again, and answers.
-        world.eventually(lambda: is_the_reading_threads(found))
-        nsqd.connections[0].response(b"_heartbeat_")
-        world.eventually(lambda: nsqd.received("NOP"))
-        if world.name == "threads":
-            assert handler.threads == {"nsq-work 0"}
-        stats = reader.stats()
-        assert stats.received == stats.finished == len(handler.bodies) == feed.finished
-        lent(world, feed, reader)
 
 
 def test_heartbeats_behind_a_handler_that_suddenly_runs_long(
@@ -112,7 +75,7 @@ def test_heartbeats_behind_a_handler_that_suddenly_runs_long(
     feed = Feed()
     with feed.nsqd as nsqd:
         reader = client.consume(handler, nsqd)
-        lent(world, feed, reader)
+        flowing(world, feed)
         feed.next.append(message_frame(b"slow"))
         world.eventually(lambda: handler.slow)
         nsqd.connections[0].response(b"_heartbeat_")
@@ -140,7 +103,7 @@ def test_a_loss(client: Client, world: World, handler: Handler, end: Any, where:
     feed.nsqd.scripts = [[automatic(hooks={"FIN": cut})]]
     with feed.nsqd as nsqd:
         reader = client.consume(handler, nsqd)
-        lent(world, feed, reader)
+        flowing(world, feed)
         if where == "read":
             feed.next.extend([message_frame(b"last", id=b"0" * 16), b""])
         else:
@@ -167,13 +130,13 @@ def test_several_at_once_pieces_and_replies(client: Client, world: World, handle
 
     with feed.nsqd as nsqd:
         reader = client.consume(handler, nsqd, max_in_flight=10, observer=Watching())
-        lent(world, feed, reader)
+        flowing(world, feed)
         feed.flowing = False
         feed.next.append(b"".join(message_frame(b"%d" % n) for n in range(5)))
         world.eventually(lambda: b"4" in handler.bodies)
         assert handler.bodies[-5:] == [b"%d" % n for n in range(5)]
 
-        lent(world, feed, reader)
+        flowing(world, feed)
         large = message_frame(b"y" * 200_000)
         feed.next.extend([large[:70_000], b"", b""])
         feed.flowing = False
@@ -184,7 +147,7 @@ def test_several_at_once_pieces_and_replies(client: Client, world: World, handle
         world.eventually(lambda: handler.bodies[-1] == b"y" * 200_000)
         feed.next.clear()
 
-        lent(world, feed, reader)
+        flowing(world, feed)
         refusal = frame(
             scripted.ERROR, b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
         )
@@ -198,94 +161,13 @@ def test_several_at_once_pieces_and_replies(client: Client, world: World, handle
         assert len(nsqd.connections) == 1
 
 
-class Killed(BaseException):
-    """As GreenletExit and KeyboardInterrupt."""
-
-
-def killer(world: World, reader: Reader) -> Callable[[], None]:
-    """Throws Killed into the worker."""
-    running: Any = reader._running()
-    task = [*running.workers._tasks][-1]
-    if world.name == "threads":
-        ident = ctypes.c_ulong(task._thread.ident)
-        return lambda: ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Killed))
-    return lambda: task._greenlet.kill(Killed, block=False)
-
-
-def test_a_worker_that_is_killed_while_it_reads(
-    client: Client, world: World, handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was received then is handled by the worker that takes its place."""
-    monkeypatch.setattr(message_turn, "_TURN_SECONDS", 60.0)
-    # On a slow machine, too, the worker and not the reading thread.
-    monkeypatch.setattr(message_turn, "_LOOK_SECONDS", 5.0)
+def test_a_stop_while_messages_come(client: Client, world: World, handler: Handler) -> None:
     feed = Feed()
     with feed.nsqd as nsqd:
         reader = client.consume(handler, nsqd)
-        found = lent(world, feed, reader)
-        feed.flowing = False
-        world.eventually(lambda: reader.stats().in_flight == 0 and found._right.locked())
-        world.sleep(0.05)
-        handled = len(handler.bodies)
-        killer(world, reader)()
-        # An exception from another thread is raised when the system call returns.
-        world.sleep(0.05)
-        nsqd.connections[0].message(b"after the kill")
-        world.eventually(lambda: len(handler.bodies) == handled + 1)
-        assert handler.bodies[-1] == b"after the kill"
-        world.eventually(lambda: reader.stats().in_flight == 0)
-        world.eventually(lambda: is_the_reading_threads(found))
-        if world.name == "threads":
-            assert handler.threads == {"nsq-work 0"}
-        assert len(nsqd.connections) == 1
-        assert not nsqd.received("REQ")
-
-
-def test_a_right_that_is_never_given_back(
-    client: Client, world: World, handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after a kill between two instructions: the connection ends, and another one serves."""
-    monkeypatch.setattr(message_turn, "_GRACE_SECONDS", 0.2)
-    feed = Feed()
-    with feed.nsqd as nsqd:
-        reader = client.consume(handler, nsqd)
-        found = lent(world, feed, reader)
-        monkeypatch.setattr(found, "_let_go", lambda kept: None)
-        world.eventually(lambda: len(nsqd.connections) == 2)
-
-
-def test_a_stop_while_the_worker_reads(client: Client, world: World, handler: Handler) -> None:
-    feed = Feed()
-    with feed.nsqd as nsqd:
-        reader = client.consume(handler, nsqd)
-        lent(world, feed, reader)
+        flowing(world, feed)
         reader.stop(10)
         result = reader.join(30)
         assert result is not None
         assert result.clean
         assert len(nsqd.received("CLS")) == 1
-
-
-def test_a_second_nsqd_ends_it(client: Client, world: World, handler: Handler) -> None:
-    feed = Feed()
-    with feed.nsqd as nsqd, ScriptedNsqd() as other:
-        reader = client.consume(handler, nsqd, max_in_flight=2)
-        found = lent(world, feed, reader)
-        reader.add_nsqd(address(other))
-        world.eventually(lambda: other.received("RDY"))
-        other.connections[0].message(b"from the other")
-        world.eventually(lambda: b"from the other" in handler.bodies)
-        world.eventually(lambda: is_the_reading_threads(found))
-        turns, done = found._turns, feed.finished
-        world.eventually(lambda: feed.finished > done + 100, 60)
-        assert found._turns == turns
-
-
-def test_four_workers_do_not_read(client: Client, world: World, handler: Handler) -> None:
-    feed = Feed()
-    with feed.nsqd as nsqd:
-        reader = client.consume(handler, nsqd, concurrency=4, max_in_flight=4)
-        world.eventually(lambda: nsqd.received("RDY"))
-        feed.go()
-        world.eventually(lambda: feed.finished > 100, 60)
-        assert intake_of(reader)._turns == 0
