@@ -15,13 +15,16 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias, TypedDict
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
 
 __all__ = [
+    "AddressMap",
+    "AuthSecret",
+    "ConnectionOptionKeywords",
     "ConnectionOptions",
     "check_body",
     "check_channel",
@@ -206,6 +209,10 @@ def _short_hostname() -> str:
     return socket.gethostname().split(".")[0]
 
 
+AuthSecret: TypeAlias = str | bytes | Callable[[], str | bytes]
+AddressMap: TypeAlias = Mapping[str, str] | Callable[[str], str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
     """How to talk to one nsqd. All are keyword options of Reader and Writer too.
@@ -251,11 +258,11 @@ class ConnectionOptions:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 6
-    auth_secret: str | bytes | Callable[[], str | bytes] | None = field(default=None, repr=False)
+    auth_secret: AuthSecret | None = field(default=None, repr=False)
     topology_region: str | None = None
     topology_zone: str | None = None
     local_addr: str | None = None
-    address_map: Mapping[str, str] | Callable[[str], str] | None = None
+    address_map: AddressMap | None = None
     max_frame_size: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -399,6 +406,63 @@ class ConnectionOptions:
         found = str(address)
         mapped = mapping(found) if callable(mapping) else mapping.get(found, found)
         return parse_address(mapped)
+
+
+class ConnectionOptionKeywords(TypedDict, total=False):
+    """The fields of ConnectionOptions as keywords of Reader, Writer and functions around them.
+
+    ``def consumer(**options: Unpack[ConnectionOptionKeywords]): Reader(..., **options)``. All may
+    be left out; ranges and meanings are those of ConnectionOptions.
+    """
+
+    client_id: str
+    """Default: the host name up to its first dot."""
+    hostname: str
+    """Default: the host name."""
+    user_agent: str
+    """Default: 'gnsqsync/<version>'."""
+    connect_timeout: float
+    """Seconds. Default: 5.0."""
+    heartbeat_interval: float
+    """Seconds. Default: 30.0."""
+    msg_timeout: float | None
+    """Seconds. Default: None, which is nsqd's own."""
+    sample_rate: int
+    """Percent. Default: 0, which is all messages."""
+    output_buffer_size: int
+    """Bytes. Default: 65536."""
+    output_buffer_timeout: float
+    """Seconds. Default: 0.025."""
+    tls: bool | ssl.SSLContext
+    """Default: False."""
+    tls_ca_file: str | None
+    """PEM path. Default: None."""
+    tls_cert_file: str | None
+    """PEM path. Default: None."""
+    tls_key_file: str | None
+    """PEM path. Default: None."""
+    tls_verify: bool
+    """Default: True."""
+    tls_server_hostname: str | None
+    """Default: None, which is the host of the address."""
+    snappy: bool
+    """Default: False."""
+    deflate: bool
+    """Default: False."""
+    deflate_level: int
+    """Default: 6."""
+    auth_secret: AuthSecret | None
+    """Default: None."""
+    topology_region: str | None
+    """Default: None."""
+    topology_zone: str | None
+    """Default: None."""
+    local_addr: str | None
+    """Default: None."""
+    address_map: AddressMap | None
+    """Default: None."""
+    max_frame_size: int
+    """Bytes. Default: 16777216."""
 
 
 _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))

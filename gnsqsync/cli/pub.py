@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -150,7 +150,7 @@ def pub(
     file: str,
     nsqd_tcp_addresses: tuple[str, ...],
     batch: int,
-    policy: str,
+    policy: Literal["round_robin", "failover"],
     timeout: float,
     max_msg_size: int,
     as_json: bool,

@@ -15,6 +15,7 @@ from gnsqsync.runtime.base import (
     Lock,
     Queue,
     Runtime,
+    RuntimeLike,
     Socket,
     Task,
     TimedQueue,
@@ -28,6 +29,7 @@ __all__ = [
     "Lock",
     "Queue",
     "Runtime",
+    "RuntimeLike",
     "Socket",
     "Task",
     "TimedQueue",
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 
-def choose(runtime: str | Runtime | None = None) -> Runtime:
+def choose(runtime: RuntimeLike | None = None) -> Runtime:
     """The runtime for a Reader or Writer; called at their first use, not in constructors.
 
     ``None``: greenlets when gevent has patched socket and threading, threads when neither.

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from types import MethodType, TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import fork
@@ -22,6 +22,7 @@ __all__ = [
     "Lock",
     "Queue",
     "Runtime",
+    "RuntimeLike",
     "Socket",
     "Task",
     "TimedQueue",
@@ -268,3 +269,7 @@ class Runtime(ABC):
         if not isinstance(method, MethodType):
             raise TypeError(f"on_fork() takes a bound method, not {method!r}")
         fork.register(method)
+
+
+# What users say; a Runtime is for tests.
+RuntimeLike: TypeAlias = Literal["threads", "gevent"] | Runtime

@@ -16,7 +16,7 @@ from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.discovery.lookups import Finder, Lookups
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
-from gnsqsync.policy.bench import WriterNodes
+from gnsqsync.policy.bench import Policy, WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
@@ -71,7 +71,7 @@ class NsqdPool:
     def __init__(
         self,
         addresses: Sequence[Address],
-        policy: str,
+        policy: Policy,
         options: ConnectionOptions,
         runtime: Runtime,
         lookups: Lookups,

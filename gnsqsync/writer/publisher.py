@@ -21,6 +21,7 @@ from gnsqsync.errors import (
     Refused,
 )
 from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import WriterConnectionStats, WriterStats
@@ -53,7 +54,7 @@ class Publisher:
     def __init__(
         self,
         addresses: Sequence[Address],
-        policy: str,
+        policy: Policy,
         options: ConnectionOptions,
         runtime: Runtime,
         *,
