@@ -31,7 +31,6 @@ __all__ = [
     "check_duration",
     "check_handler",
     "check_int",
-    "check_takes",
     "check_topic",
     "handler_name",
     "split_connection_options",
@@ -153,14 +152,18 @@ _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
 )
 
 
-def check_handler(name: str, function: object) -> None:
+def check_handler(name: str, function: object, *arguments: str) -> None:
     """ConfigError unless ``function`` is a callable whose code runs when it is called.
 
-    It is looked for through functools.partial and in the ``__call__`` of an object. ``name`` is
-    what the error calls it.
+    ``name`` is what the error calls it; ``arguments`` says what it is called with, by position, and
+    is the message where nothing is said. Whether its code runs is looked for through
+    functools.partial and in the ``__call__`` of an object. What a function takes that is written in
+    C and does not tell, is not known before it is called.
     """
+    takes = arguments or ("a message",)
+    right = f"it must be a callable that takes {' and '.join(takes)}"
     if not callable(function):
-        raise ConfigError(f"{name} is {function!r}; it must be a callable that takes a message")
+        raise ConfigError(f"{name} is {function!r}; {right}")
     called: Any = function
     while isinstance(called, functools.partial):
         called = called.func
@@ -170,23 +173,17 @@ def check_handler(name: str, function: object) -> None:
                 f"{name} is {kind}: its code would never run; give a plain function, which may run"
                 " a loop of its own or detach() the message"
             )
-
-
-def check_takes(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """ConfigError unless ``function`` can be called with so many arguments by position.
-
-    ``arguments`` says what they are.
-    """
     try:
-        signature = inspect.signature(function)
+        # A wrapper may take less than what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
-        return  # written in C, and does not tell
+        return
     try:
-        signature.bind(*arguments)
+        signature.bind(*takes)
     except TypeError as error:
-        raise ConfigError(
-            f"{name} is {function!r}; it is called with {' and '.join(arguments)}: {error}"
-        ) from error
+        bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        shown = signature.replace(parameters=bare, return_annotation=signature.empty)
+        raise ConfigError(f"{name} is {handler_name(function)}{shown}: {error}; {right}") from error
 
 
 def handler_name(function: object) -> str:
@@ -202,7 +199,9 @@ def handler_name(function: object) -> str:
             called = called.__wrapped__
         else:
             called = type(called)
-    return f"{called.__module__}.{called.__qualname__}"
+    # A method of an object that is written in C has no module.
+    module = getattr(called, "__module__", None)
+    return f"{module}.{called.__qualname__}" if module else str(called.__qualname__)
 
 
 def _short_hostname() -> str:

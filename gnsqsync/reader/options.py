@@ -15,7 +15,6 @@ from gnsqsync.options import (
     check_duration,
     check_handler,
     check_int,
-    check_takes,
     check_topic,
 )
 
@@ -145,8 +144,7 @@ class ReaderOptions:
                 " message and the exception"
             )
         elif hook is not None:
-            check_handler("on_giving_up", hook)
-            check_takes("on_giving_up", hook, "the message", "the exception or None")
+            check_handler("on_giving_up", hook, "the message", "the exception or None")
         if self.max_deliveries and not self.gives_up:
             raise ConfigError(
                 f"max_deliveries is {self.max_deliveries}; it needs dead_letter_topic or"
