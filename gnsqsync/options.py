@@ -15,15 +15,13 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypedDict
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
 
 __all__ = [
-    "AddressMap",
-    "AuthSecret",
     "ConnectionOptionKeywords",
     "ConnectionOptions",
     "check_body",
@@ -208,10 +206,6 @@ def _short_hostname() -> str:
     return socket.gethostname().split(".")[0]
 
 
-AuthSecret: TypeAlias = str | bytes | Callable[[], str | bytes]
-AddressMap: TypeAlias = Mapping[str, str] | Callable[[str], str]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
     """How to talk to one nsqd. All are keyword options of Reader and Writer too.
@@ -257,11 +251,11 @@ class ConnectionOptions:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 6
-    auth_secret: AuthSecret | None = field(default=None, repr=False)
+    auth_secret: str | bytes | Callable[[], str | bytes] | None = field(default=None, repr=False)
     topology_region: str | None = None
     topology_zone: str | None = None
     local_addr: str | None = None
-    address_map: AddressMap | None = None
+    address_map: Mapping[str, str] | Callable[[str], str] | None = None
     max_frame_size: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -450,7 +444,7 @@ class ConnectionOptionKeywords(TypedDict, total=False):
     """Default: False."""
     deflate_level: int
     """Default: 6."""
-    auth_secret: AuthSecret | None
+    auth_secret: str | bytes | Callable[[], str | bytes] | None
     """Default: None."""
     topology_region: str | None
     """Default: None."""
@@ -458,7 +452,7 @@ class ConnectionOptionKeywords(TypedDict, total=False):
     """Default: None."""
     local_addr: str | None
     """Default: None."""
-    address_map: AddressMap | None
+    address_map: Mapping[str, str] | Callable[[str], str] | None
     """Default: None."""
     max_frame_size: int
     """Bytes. Default: 16777216."""

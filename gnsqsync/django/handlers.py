@@ -25,7 +25,7 @@ __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
 MODULE = "nsq_handlers"
 
-log = logging.getLogger("gnsqsync.django")
+log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 Function = TypeVar("Function", bound=Callable[[Message], object])
 

@@ -310,7 +310,7 @@ class Nsqd(_Server):
     ``-``: durations in seconds, sizes in bytes, repeated flags as lists. Raises ConfigError.
     """
 
-    options = NsqdOptions
+    options: ClassVar[type[NsqdOptions]] = NsqdOptions
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class Nsqd(_Server):
 class Nsqlookupd(_Server):
     """An nsqlookupd for development and tests, in a child process; arguments as in Nsqd."""
 
-    options = LookupdOptions
+    options: ClassVar[type[LookupdOptions]] = LookupdOptions
 
     def __init__(
         self,

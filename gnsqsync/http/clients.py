@@ -59,7 +59,7 @@ __all__ = [
     "TopicStats",
 ]
 
-log = logging.getLogger("gnsqsync.http")
+log: logging.Logger = logging.getLogger("gnsqsync.http")
 
 _OPTION = re.compile(r"[a-z0-9_]+")
 # So that a server that sends new nonsense each time fills no memory.

@@ -67,7 +67,7 @@ class WriterNodes:
         self._sources: dict[Hashable, Set[Address]] = {}
         self._benches = {address: self._bench() for address in self._direct}
         # Those to publish to, in the order of "failover": replaced as a whole.
-        self.listed = self._direct
+        self.listed: tuple[Address, ...] = self._direct
         self._failover = policy == "failover"
         # A random start, so that many writers made at once do not begin at the same nsqd.
         self._turn = self._rng.randrange(len(self._benches) or _TURNS)

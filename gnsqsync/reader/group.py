@@ -16,7 +16,7 @@ from gnsqsync.options import check_int
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.reader import Reader
-from gnsqsync.runtime import Runtime, RuntimeLike, Task, choose
+from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import StopResult
 
@@ -163,7 +163,7 @@ class Members:
     ) -> None:
         self.readers: tuple[Reader, ...] = ()
         # Set when the start of the group is over; who joins has all of them then.
-        self.begun = runtime.event()
+        self.begun: Event = runtime.event()
         self._runtime = runtime
         self._max_in_flight = max_in_flight
         self._on_error = on_error

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Reader:
@@ -130,8 +130,8 @@ class Reader:
         options: ConnectionOptions | None = None,
         **connection_options: Unpack[ConnectionOptionKeywords],
     ) -> None:
-        self.topic = check_topic(topic)
-        self.channel = check_channel(channel)
+        self.topic: str = check_topic(topic)
+        self.channel: str = check_channel(channel)
         if handler is not None:
             check_handler("handler", handler)
         nsqds = parse_addresses(nsqd_tcp_addresses)

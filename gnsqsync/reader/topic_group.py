@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicGroup"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 # For a question under way at a stop, which ends by its own timeout.
 _JOIN_SECONDS = 5.0

@@ -185,8 +185,8 @@ class Runtime(ABC):
 
     name: str
     # Whether tasks run until they wait, so that gather() is cheap and does something.
-    gathers = False
-    now = staticmethod(time.monotonic)
+    gathers: bool = False
+    now: Callable[[], float] = staticmethod(time.monotonic)
 
     @abstractmethod
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:

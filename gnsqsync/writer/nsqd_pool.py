@@ -77,7 +77,7 @@ class NsqdPool:
         lookups: Lookups,
         outage: Outage,
     ) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self.runtime = runtime
         self._failover = policy == "failover"
         self._now = runtime.now
@@ -96,7 +96,7 @@ class NsqdPool:
         # Suspects in whose place there is another one, until their answers have come.
         self._replaced: set[Connection] = set()
         # Whether there are any of these: then an OK is news, and to be told to prove().
-        self.in_doubt = False
+        self.in_doubt: bool = False
         self._turn = itertools.count()
         self._past_published = 0
 

@@ -64,7 +64,7 @@ class Publisher:
     ) -> None:
         self.runtime = runtime
         self._pool = NsqdPool(addresses, policy, options, runtime, lookups, outage)
-        self.pid = self._pool.pid
+        self.pid: int = self._pool.pid
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
         self._now = runtime.now

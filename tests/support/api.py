@@ -44,7 +44,6 @@ PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync.addresses": ["NsqdAddress", "UrlLike"],
     "gnsqsync.embedded.options": ["LookupdFlags", "NsqdFlags"],
     "gnsqsync.http.transport": ["HTTPKeywords"],
-    "gnsqsync.options": ["AddressMap", "AuthSecret"],
     "gnsqsync.policy.bench": ["Policy"],
     "gnsqsync.reader.options": ["BackoffStrategy", "Latency", "OnGivingUp"],
     "gnsqsync.runtime": ["RuntimeLike"],
