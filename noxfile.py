@@ -20,9 +20,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict on the package."""
+    """mypy --strict on the package; mypy and pyright on calls as users write them."""
     session.install("-e", ".[test]")
     session.run("mypy")
+    session.run("pytest", "-q", "tests/integration/test_user_code.py")
 
 
 @nox.session(python=PYTHONS)

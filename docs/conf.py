@@ -38,7 +38,8 @@ nitpick_ignore_regex = [
     (
         "py:class",
         r"gnsqsync\.(runtime\.base\.Runtime|addresses\.Address|django\.handlers\.Function"
-        r"|flask\.extension\.Function)",
+        r"|flask\.extension\.Function|http\.transport\.HTTPKeywords"
+        r"|embedded\.options\.(NsqdFlags|LookupdFlags))",
     ),
 ]
 

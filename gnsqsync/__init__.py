@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 from gnsqsync._version import __version__
 
 if TYPE_CHECKING:
+    from gnsqsync.addresses import AddressLike
     from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
     from gnsqsync.message import Message, Requeue
     from gnsqsync.observer import Observer
-    from gnsqsync.options import ConnectionOptions
+    from gnsqsync.options import ConnectionOptionKeywords, ConnectionOptions
     from gnsqsync.reader import Reader
     from gnsqsync.reader.group import ReaderGroup
+    from gnsqsync.reader.options import ReaderOptionKeywords
     from gnsqsync.reader.topic_group import TopicGroup
     from gnsqsync.writer import Writer
 
 _HOME = {
+    "AddressLike": "gnsqsync.addresses",
+    "ConnectionOptionKeywords": "gnsqsync.options",
     "ConnectionOptions": "gnsqsync.options",
     "LookupdHTTP": "gnsqsync.http.clients",
     "Message": "gnsqsync.message",
@@ -29,12 +33,15 @@ _HOME = {
     "Observer": "gnsqsync.observer",
     "Reader": "gnsqsync.reader.reader",
     "ReaderGroup": "gnsqsync.reader.group",
+    "ReaderOptionKeywords": "gnsqsync.reader.options",
     "Requeue": "gnsqsync.message",
     "TopicGroup": "gnsqsync.reader.topic_group",
     "Writer": "gnsqsync.writer.writer",
 }
 
 __all__ = [
+    "AddressLike",
+    "ConnectionOptionKeywords",
     "ConnectionOptions",
     "LookupdHTTP",
     "Message",
@@ -42,6 +49,7 @@ __all__ = [
     "Observer",
     "Reader",
     "ReaderGroup",
+    "ReaderOptionKeywords",
     "Requeue",
     "TopicGroup",
     "Writer",

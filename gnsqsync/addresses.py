@@ -6,7 +6,7 @@ Knows their forms and the default ports; resolves and connects nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from gnsqsync.errors import ConfigError
@@ -16,6 +16,9 @@ __all__ = [
     "NSQD_TCP_PORT",
     "NSQLOOKUPD_HTTP_PORT",
     "Address",
+    "AddressLike",
+    "NsqdAddress",
+    "UrlLike",
     "http_urls",
     "parse_address",
     "parse_addresses",
@@ -38,6 +41,14 @@ class Address(NamedTuple):
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+# One nsqd: ``host``, ``host:port``, ``[ipv6]:port``, ``unix:///path`` or a (host, port) pair.
+NsqdAddress: TypeAlias = str | tuple[str, int] | Address
+# One nsqd or several; a str may hold several with commas.
+AddressLike: TypeAlias = NsqdAddress | Iterable[NsqdAddress]
+# One nsqlookupd or several: ``host``, ``host:port`` or an http(s) URL; a str as above.
+UrlLike: TypeAlias = str | Iterable[str]
 
 
 def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:

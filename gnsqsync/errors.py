@@ -290,7 +290,7 @@ class NotSent(PublishError):
 
     def __init__(self, text: str, causes: Sequence[BaseException] = ()) -> None:
         super().__init__(text)
-        self.causes = tuple(causes)
+        self.causes: tuple[BaseException, ...] = tuple(causes)
 
 
 class Refused(PublishError):
@@ -299,7 +299,7 @@ class Refused(PublishError):
     def __init__(self, text: str, error: ServerError) -> None:
         super().__init__(text)
         self.error = error
-        self.code = error.code
+        self.code: str = error.code
 
 
 class OutcomeUnknown(PublishError):

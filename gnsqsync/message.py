@@ -103,9 +103,9 @@ class Message:
         received_at: float = 0.0,
     ) -> None:
         self._id = id
-        self.body = body
-        self.attempts = attempts
-        self.timestamp = timestamp
+        self.body: bytes = body
+        self.attempts: int = attempts
+        self.timestamp: int = timestamp
         self._responder = responder
         self._received_at = received_at
         self._touched_at = received_at

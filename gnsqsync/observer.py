@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Observer", "as_one", "each"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Observer:

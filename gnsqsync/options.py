@@ -15,20 +15,20 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypedDict
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
 
 __all__ = [
+    "ConnectionOptionKeywords",
     "ConnectionOptions",
     "check_body",
     "check_channel",
     "check_duration",
     "check_handler",
     "check_int",
-    "check_takes",
     "check_topic",
     "handler_name",
     "split_connection_options",
@@ -150,14 +150,18 @@ _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
 )
 
 
-def check_handler(name: str, function: object) -> None:
+def check_handler(name: str, function: object, *arguments: str) -> None:
     """ConfigError unless ``function`` is a callable whose code runs when it is called.
 
-    It is looked for through functools.partial and in the ``__call__`` of an object. ``name`` is
-    what the error calls it.
+    ``name`` is what the error calls it; ``arguments`` says what it is called with, by position, and
+    is the message where nothing is said. Whether its code runs is looked for through
+    functools.partial and in the ``__call__`` of an object. What a function takes that is written in
+    C and does not tell, is not known before it is called.
     """
+    takes = arguments or ("a message",)
+    right = f"it must be a callable that takes {' and '.join(takes)}"
     if not callable(function):
-        raise ConfigError(f"{name} is {function!r}; it must be a callable that takes a message")
+        raise ConfigError(f"{name} is {function!r}; {right}")
     called: Any = function
     while isinstance(called, functools.partial):
         called = called.func
@@ -167,23 +171,17 @@ def check_handler(name: str, function: object) -> None:
                 f"{name} is {kind}: its code would never run; give a plain function, which may run"
                 " a loop of its own or detach() the message"
             )
-
-
-def check_takes(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """ConfigError unless ``function`` can be called with so many arguments by position.
-
-    ``arguments`` says what they are.
-    """
     try:
-        signature = inspect.signature(function)
+        # A wrapper may take less than what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
-        return  # written in C, and does not tell
+        return
     try:
-        signature.bind(*arguments)
+        signature.bind(*takes)
     except TypeError as error:
-        raise ConfigError(
-            f"{name} is {function!r}; it is called with {' and '.join(arguments)}: {error}"
-        ) from error
+        bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        shown = signature.replace(parameters=bare, return_annotation=signature.empty)
+        raise ConfigError(f"{name} is {handler_name(function)}{shown}: {error}; {right}") from error
 
 
 def handler_name(function: object) -> str:
@@ -199,7 +197,9 @@ def handler_name(function: object) -> str:
             called = called.__wrapped__
         else:
             called = type(called)
-    return f"{called.__module__}.{called.__qualname__}"
+    # A method of an object that is written in C has no module.
+    module = getattr(called, "__module__", None)
+    return f"{module}.{called.__qualname__}" if module else str(called.__qualname__)
 
 
 def _short_hostname() -> str:
@@ -399,6 +399,63 @@ class ConnectionOptions:
         found = str(address)
         mapped = mapping(found) if callable(mapping) else mapping.get(found, found)
         return parse_address(mapped)
+
+
+class ConnectionOptionKeywords(TypedDict, total=False):
+    """The fields of ConnectionOptions as keywords of Reader, Writer and functions around them.
+
+    ``def consumer(**options: Unpack[ConnectionOptionKeywords]): Reader(..., **options)``. All may
+    be left out; ranges and meanings are those of ConnectionOptions.
+    """
+
+    client_id: str
+    """Default: the host name up to its first dot."""
+    hostname: str
+    """Default: the host name."""
+    user_agent: str
+    """Default: 'gnsqsync/<version>'."""
+    connect_timeout: float
+    """Seconds. Default: 5.0."""
+    heartbeat_interval: float
+    """Seconds. Default: 30.0."""
+    msg_timeout: float | None
+    """Seconds. Default: None, which is nsqd's own."""
+    sample_rate: int
+    """Percent. Default: 0, which is all messages."""
+    output_buffer_size: int
+    """Bytes. Default: 65536."""
+    output_buffer_timeout: float
+    """Seconds. Default: 0.025."""
+    tls: bool | ssl.SSLContext
+    """Default: False."""
+    tls_ca_file: str | None
+    """PEM path. Default: None."""
+    tls_cert_file: str | None
+    """PEM path. Default: None."""
+    tls_key_file: str | None
+    """PEM path. Default: None."""
+    tls_verify: bool
+    """Default: True."""
+    tls_server_hostname: str | None
+    """Default: None, which is the host of the address."""
+    snappy: bool
+    """Default: False."""
+    deflate: bool
+    """Default: False."""
+    deflate_level: int
+    """Default: 6."""
+    auth_secret: str | bytes | Callable[[], str | bytes] | None
+    """Default: None."""
+    topology_region: str | None
+    """Default: None."""
+    topology_zone: str | None
+    """Default: None."""
+    local_addr: str | None
+    """Default: None."""
+    address_map: Mapping[str, str] | Callable[[str], str] | None
+    """Default: None."""
+    max_frame_size: int
+    """Bytes. Default: 16777216."""
 
 
 _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))

@@ -41,47 +41,48 @@ class Metrics:
     def __init__(
         self, registry: CollectorRegistry | None = None, *, buckets: Sequence[float] = BUCKETS
     ) -> None:
-        self.registry = registry = REGISTRY if registry is None else registry
+        registry = REGISTRY if registry is None else registry
+        self.registry: CollectorRegistry = registry
         self._readers: list[weakref.ref[Reader]] = []
         self._writers: list[tuple[str, weakref.ref[Writer]]] = []
-        self.messages = Counter(
+        self.messages: Counter = Counter(
             "gnsqsync_messages",
             "Messages handled, by outcome: finished or failed; gave_up: finished as given up.",
             (*_READER, "outcome"),
             registry=registry,
         )
-        self.handler_seconds = Histogram(
+        self.handler_seconds: Histogram = Histogram(
             "gnsqsync_handler_seconds",
             "Time in the handler per message; below a millisecond the mean of a few messages.",
             _READER,
             buckets=buckets,
             registry=registry,
         )
-        self.answers_failed = Counter(
+        self.answers_failed: Counter = Counter(
             "gnsqsync_answers_failed",
             "FIN, REQ and TOUCH that nsqd refused: the message had timed out.",
             (*_READER, "code"),
             registry=registry,
         )
-        self.backoffs = Counter(
+        self.backoffs: Counter = Counter(
             "gnsqsync_backoffs",
             "How often backoff began or went to another level.",
             _READER,
             registry=registry,
         )
-        self.lost = Counter(
+        self.lost: Counter = Counter(
             "gnsqsync_connections_lost",
             "Connections of Readers that ended, or could not be made.",
             (*_READER, "nsqd"),
             registry=registry,
         )
-        self.lookup_failures = Counter(
+        self.lookup_failures: Counter = Counter(
             "gnsqsync_lookup_failures",
             "How often an nsqlookupd began to give no answer of use.",
             (*_READER, "url"),
             registry=registry,
         )
-        self.publish_seconds = Histogram(
+        self.publish_seconds: Histogram = Histogram(
             "gnsqsync_publish_seconds",
             "Time of a publish until nsqd's answer or the error.",
             ("writer",),

@@ -84,7 +84,7 @@ class Publishers:
         # One entry for each batch; appended to by all threads, which is atomic.
         self._published: list[int] = []
         self._began = 0.0
-        self.seconds = 0.0
+        self.seconds: float = 0.0
 
     def start(self) -> None:
         self._began = time.monotonic()

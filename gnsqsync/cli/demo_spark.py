@@ -117,8 +117,8 @@ class Death:
 
     def __init__(self, folder: str) -> None:
         self._file = os.path.join(folder, "alive")
-        self.option = f"before_create:kill_once={self._file}"
-        self.is_due = False
+        self.option: str = f"before_create:kill_once={self._file}"
+        self.is_due: bool = False
         self.pid: int | None = None
         with open(self._file, "w"):
             pass
@@ -187,8 +187,8 @@ class Demo:
         publishers: int,
         stop: Flag,
     ) -> None:
-        self.path = os.path.join(folder, "archive")
-        self.picture = os.path.join(folder, PICTURE)
+        self.path: str = os.path.join(folder, "archive")
+        self.picture: str = os.path.join(folder, PICTURE)
         self._rollup = os.path.join(folder, "rollup")
         self._spark = spark
         self._lookupd = lookupd

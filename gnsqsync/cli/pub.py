@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -49,7 +49,7 @@ class Input:
         self._stopped = False
         self._reading = False
         status = os.fstat(descriptor)
-        self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
+        self.size: int | None = status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def stop(self) -> None:
         """End the lines; called by the signal handler, on the thread that reads."""
@@ -87,9 +87,9 @@ class Counts:
 
     def __init__(self) -> None:
         self.lines = 0
-        self.published = 0
+        self.published: int = 0
         self.empty = 0
-        self.size = 0
+        self.size: int = 0
 
     def add(self, bodies: list[bytes]) -> None:
         """These are published."""
@@ -150,7 +150,7 @@ def pub(
     file: str,
     nsqd_tcp_addresses: tuple[str, ...],
     batch: int,
-    policy: str,
+    policy: Literal["round_robin", "failover"],
     timeout: float,
     max_msg_size: int,
     as_json: bool,

@@ -50,7 +50,7 @@ class Printer:
         self._topic = topic
         self._left = count
         self._as_json = as_json
-        self.shown = 0
+        self.shown: int = 0
         self.reader: Reader | None = None
         # Why standard output takes nothing any more, unless its reader just left.
         self.failure: OSError | None = None

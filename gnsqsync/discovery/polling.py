@@ -34,7 +34,7 @@ __all__ = [
 
 Found = TypeVar("Found")
 
-log = logging.getLogger("gnsqsync.lookupd")
+log: logging.Logger = logging.getLogger("gnsqsync.lookupd")
 
 # A lookupd that failed is asked again after 1, 2, 4 ... seconds, at most the poll interval.
 _FIRST_RETRY = 1.0

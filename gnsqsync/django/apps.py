@@ -16,7 +16,7 @@ class GnsqsyncConfig(AppConfig):
     name = "gnsqsync.django"
     # The last word of the name would be taken for Django itself.
     label = "gnsqsync"
-    verbose_name = "NSQ"
+    verbose_name: str = "NSQ"
 
     def ready(self) -> None:
         register(check_settings, "gnsqsync")

@@ -35,7 +35,7 @@ def check_handlers(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Handlers that could not be started: gnsqsync.E004."""
     if [*problems()]:
         return []  # those come first
-    found = []
+    found: list[CheckMessage] = []
     for handler in all_handlers():
         try:
             # A test run has the memory backend for handlers, too.

@@ -6,15 +6,15 @@ Knows Django's connections and transactions; knows no command and no signal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from django.core.cache import caches
 from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
-from gnsqsync import Message, Reader
+from gnsqsync import Message, Reader, ReaderOptionKeywords
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
@@ -25,7 +25,7 @@ __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
 MODULE = "nsq_handlers"
 
-log = logging.getLogger("gnsqsync.django")
+log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 Function = TypeVar("Function", bound=Callable[[Message], object])
 
@@ -39,7 +39,7 @@ def nsq_handler(
     name: str | None = None,
     alias: str = DEFAULT,
     per_message_transaction: bool | str = False,
-    **options: Any,
+    **options: Unpack[ReaderOptionKeywords],
 ) -> Callable[[Function], Function]:
     """Have ``manage.py nsq_consume`` call the function with each message of a channel.
 
@@ -112,7 +112,7 @@ class Handler:
     function: Callable[[Message], object]
     alias: str
     database: str | None
-    options: dict[str, Any] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
 
     def __call__(self, message: Message) -> None:
         """Handle one message, with usable database connections and none kept for too long."""

@@ -20,9 +20,9 @@ class MpubBody:
 
     def __init__(self, max_msg_size: int, max_body_size: int) -> None:
         self.bodies: list[bytes] = []
-        self.missing = Fatal(b"E_BAD_BODY", b"MPUB failed to read message count")
+        self.missing: Fatal = Fatal(b"E_BAD_BODY", b"MPUB failed to read message count")
         # How many bytes the next piece has.
-        self.needs = 4
+        self.needs: int = 4
         self._count = -1
         self._max_msg_size = max_msg_size
         self._max_count = (max_body_size - 4) // 5

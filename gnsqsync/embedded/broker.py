@@ -56,7 +56,7 @@ class Broker:
         self.node_id = node_id
         self.now = now
         self.wall_ns = wall_ns
-        self.schedule = Schedule(options, now=now, wall_ns=wall_ns, rng=rng)
+        self.schedule: Schedule = Schedule(options, now=now, wall_ns=wall_ns, rng=rng)
         self.topics: dict[str, Topic] = {}
         self.listeners: list[Listener] = []
         self.known_channels: Callable[[str], Iterable[str]] | None = None

@@ -53,15 +53,15 @@ class QueuedMessage:
     def __init__(
         self, id: bytes, timestamp: int, body: bytes, delay: float = 0.0, attempts: int = 0
     ) -> None:
-        self.id = id
-        self.timestamp = timestamp
-        self.body = body
-        self.delay = delay
-        self.attempts = attempts
+        self.id: bytes = id
+        self.timestamp: int = timestamp
+        self.body: bytes = body
+        self.delay: float = delay
+        self.attempts: int = attempts
         # Set while in flight.
         self.owner: Consumer | None = None
-        self.deadline = 0.0
-        self.delivered_at = 0.0
+        self.deadline: float = 0.0
+        self.delivered_at: float = 0.0
 
     def copy(self) -> QueuedMessage:
         return QueuedMessage(self.id, self.timestamp, self.body, self.delay, self.attempts)
@@ -105,7 +105,7 @@ class Queueing:
     def __init__(self, name: str, schedule: Schedule) -> None:
         self._schedule = schedule
         self.name = name
-        self.ephemeral = is_ephemeral(name)
+        self.ephemeral: bool = is_ephemeral(name)
         self.paused = False
         self.deleted = False
         self.queue: deque[QueuedMessage] = deque()
@@ -143,11 +143,13 @@ class Channel(Queueing):
         self.in_flight: dict[bytes, QueuedMessage] = {}
         self.deferred: list[tuple[float, int, QueuedMessage]] = []
         self.consumers: list[Consumer] = []
-        self.requeue_count = 0
-        self.timeout_count = 0
-        self.latency = LatencyWindow.for_options(schedule.options, schedule.now())
+        self.requeue_count: int = 0
+        self.timeout_count: int = 0
+        self.latency: LatencyWindow | None = LatencyWindow.for_options(
+            schedule.options, schedule.now()
+        )
         # When the schedule calls expire() next; math.inf when nothing is planned.
-        self.wake_at = math.inf
+        self.wake_at: float = math.inf
         # No message in flight times out before this. It may be too early, as FIN does not move it.
         self._next_timeout = math.inf
         self._turn = 0

@@ -46,12 +46,12 @@ class CommandStream:
         self._commands = commands
         self._on_output = on_output
         self.upgrades: list[tuple[str, int]] = []
-        self.closed = False
-        self.commands = 0
+        self.closed: bool = False
+        self.commands: int = 0
         # Bytes that the output was cut from but that the socket has not taken; set by the owner.
         self.unsent = 0
         # Whether an answer is among what has not left; the owner says when all has.
-        self.owes_answer = False
+        self.owes_answer: bool = False
         self._output: list[bytes] = []
         self._output_size = 0
         # The beginning of an incomplete command.

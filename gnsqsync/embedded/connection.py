@@ -74,7 +74,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             host, port = address[:2]
             self._peer = Peer(host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        self.session = Session(
+        self.session: Session = Session(
             nsqd.broker,
             self._peer,
             has_tls=nsqd.tls_context is not None,

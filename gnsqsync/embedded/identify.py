@@ -22,7 +22,7 @@ class Fatal(Exception):
 
     def __init__(self, code: bytes, text: bytes) -> None:
         super().__init__(code, text)
-        self.frame = code + b" " + text
+        self.frame: bytes = code + b" " + text
 
 
 _FIELDS = {

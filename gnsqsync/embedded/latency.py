@@ -38,7 +38,7 @@ class LatencyWindow:
     __slots__ = ("_began", "_halves", "_length", "quantiles")
 
     def __init__(self, quantiles: tuple[float, ...], window: float, now: float) -> None:
-        self.quantiles = quantiles
+        self.quantiles: tuple[float, ...] = quantiles
         self._length = max(window / 2, 1e-3)
         self._began = now
         self._halves = (_Half(), _Half())

@@ -41,7 +41,7 @@ class LookupSession:
     def __init__(
         self, db: RegistrationDB, remote_address: str, identity: Mapping[str, Any], log: Log
     ) -> None:
-        self.closed = False
+        self.closed: bool = False
         self._db = db
         self._remote = remote_address
         self._identity = identity

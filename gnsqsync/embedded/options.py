@@ -10,9 +10,9 @@ import hashlib
 import ipaddress
 import socket
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypedDict
 
 # Read and checked, but without effect here: the embedded nsqd keeps its queues in memory, scans
 # every channel exactly when something is due, and sends frames at once.
@@ -273,3 +273,63 @@ class LookupdOptions:
 
     def check(self) -> None:
         """Nothing is refused: nsqlookupd starts with any value that can be read."""
+
+
+class NsqdFlags(TypedDict, total=False):
+    """The fields of NsqdOptions that Nsqd takes as further keywords; all may be left out."""
+
+    log_level: Literal["debug", "info"]
+    log_prefix: str
+    node_id: int
+    https_address: str
+    broadcast_address: str
+    broadcast_tcp_port: int
+    broadcast_http_port: int
+    auth_http_address: Sequence[str]
+    http_client_connect_timeout: float
+    http_client_request_timeout: float
+    mem_queue_size: int
+    max_bytes_per_file: int
+    sync_every: int
+    sync_timeout: float
+    queue_scan_worker_pool_max: int
+    queue_scan_selection_count: int
+    msg_timeout: float
+    max_msg_timeout: float
+    max_msg_size: int
+    max_req_timeout: float
+    max_body_size: int
+    max_heartbeat_interval: float
+    max_rdy_count: int
+    max_output_buffer_size: int
+    max_output_buffer_timeout: float
+    min_output_buffer_timeout: float
+    output_buffer_timeout: float
+    max_channel_consumers: int
+    statsd_address: str
+    statsd_interval: float
+    statsd_mem_stats: bool
+    statsd_prefix: str
+    statsd_udp_packet_size: int
+    statsd_exclude_ephemeral: bool
+    e2e_processing_latency_percentile: Sequence[float]
+    e2e_processing_latency_window_time: float
+    tls_cert: str
+    tls_key: str
+    tls_client_auth_policy: Literal["", "require", "require-verify"]
+    tls_root_ca_file: str
+    tls_required: Literal["false", "true", "tcp-https"]
+    tls_min_version: Literal["tls1.0", "tls1.1", "tls1.2", "tls1.3"]
+    deflate: bool
+    max_deflate_level: int
+    snappy: bool
+
+
+class LookupdFlags(TypedDict, total=False):
+    """The fields of LookupdOptions that Nsqlookupd takes as further keywords."""
+
+    log_level: Literal["debug", "info"]
+    log_prefix: str
+    broadcast_address: str
+    inactive_producer_timeout: float
+    tombstone_lifetime: float

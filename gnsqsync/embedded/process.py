@@ -17,10 +17,11 @@ import time
 import weakref
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from gnsqsync.embedded import flags as flag_module
 from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions
+from gnsqsync.embedded.options import LookupdFlags, NsqdFlags
 from gnsqsync.errors import ConfigError, NSQError
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ class Nsqd(_Server):
     ``-``: durations in seconds, sizes in bytes, repeated flags as lists. Raises ConfigError.
     """
 
-    options = NsqdOptions
+    options: ClassVar[type[NsqdOptions]] = NsqdOptions
 
     def __init__(
         self,
@@ -320,14 +321,13 @@ class Nsqd(_Server):
         data_path: str | os.PathLike[str] | None = None,
         binary: str | None = None,
         start_timeout: float = 30.0,
-        **flags: Any,
+        **flags: Unpack[NsqdFlags],
     ) -> None:
         if isinstance(lookupd_tcp_addresses, str):
             lookupd_tcp_addresses = [lookupd_tcp_addresses]
         addresses = list(lookupd_tcp_addresses)
-        if addresses:
-            flags["lookupd_tcp_address"] = addresses
-        super().__init__(tcp_address, http_address, binary, start_timeout, flags)
+        given = {**flags, "lookupd_tcp_address": addresses} if addresses else {**flags}
+        super().__init__(tcp_address, http_address, binary, start_timeout, given)
         self._data_path = None if data_path is None else os.path.abspath(data_path)
 
     @property
@@ -356,7 +356,7 @@ class Nsqd(_Server):
 class Nsqlookupd(_Server):
     """An nsqlookupd for development and tests, in a child process; arguments as in Nsqd."""
 
-    options = LookupdOptions
+    options: ClassVar[type[LookupdOptions]] = LookupdOptions
 
     def __init__(
         self,
@@ -365,6 +365,6 @@ class Nsqlookupd(_Server):
         http_address: str | None = None,
         binary: str | None = None,
         start_timeout: float = 30.0,
-        **flags: Any,
+        **flags: Unpack[LookupdFlags],
     ) -> None:
-        super().__init__(tcp_address, http_address, binary, start_timeout, flags)
+        super().__init__(tcp_address, http_address, binary, start_timeout, {**flags})

@@ -58,7 +58,7 @@ class Schedule:
         self.options = options
         self.now = now
         self.wall_ns = wall_ns
-        self.rng = rng or random.Random()
+        self.rng: random.Random = rng or random.Random()
         self.on_work: Callable[[], None] = _no_work
         self.on_plan: Callable[[float], None] = _no_plan
         self._awake: dict[_Scheduled, None] = {}

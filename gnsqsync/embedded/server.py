@@ -58,16 +58,20 @@ class NsqdServer:
     """
 
     def __init__(self, options: NsqdOptions, log: Log | None = None) -> None:
-        self.options = options
-        self.log = log or Log(options.log_prefix, options.log_level)
-        self.broker = Broker(options, node_id=options.node_id)
+        self.options: NsqdOptions = options
+        self.log: Log = log or Log(options.log_prefix, options.log_level)
+        self.broker: Broker = Broker(options, node_id=options.node_id)
         self.broker.schedule.on_work = self._schedule
         self.broker.schedule.on_plan = self._set_alarm
-        self.started_at = time.time()
+        self.started_at: float = time.time()
         self.tls_context: ssl.SSLContext | None = None
         self.query_auth: AuthQuery | None = None
-        self.tcp_address = self.http_address = self.https_address = ""
-        self.tcp_port = self.http_port = self.https_port = 0
+        self.tcp_address: str = ""
+        self.http_address: str = ""
+        self.https_address: str = ""
+        self.tcp_port: int = 0
+        self.http_port: int = 0
+        self.https_port: int = 0
         self._gate = Gate(self.log)
         self._connections: dict[Connection, None] = {}
         self._unflushed: deque[Connection] = deque()

@@ -35,11 +35,11 @@ class Peer:
     __slots__ = ("cipher", "common_name", "ip", "name", "tls_version")
 
     def __init__(self, ip: str = "", name: str = "") -> None:
-        self.ip = ip
-        self.name = name
-        self.common_name = ""
-        self.cipher = ""
-        self.tls_version = ""
+        self.ip: str = ip
+        self.name: str = name
+        self.common_name: str = ""
+        self.cipher: str = ""
+        self.tls_version: str = ""
 
 
 class Session(Publishing):
@@ -79,28 +79,30 @@ class Session(Publishing):
         self._query_auth = query_auth
         self._on_identified = on_identified
         self.peer = peer
-        self.connected_at = broker.wall_ns()
-        self.state = INIT
-        self.settings = Settings(
+        self.connected_at: int = broker.wall_ns()
+        self.state: int = INIT
+        self.settings: Settings = Settings(
             client_id=peer.ip,
             hostname=peer.ip,
             msg_timeout=options.msg_timeout,
             output_buffer_timeout=options.output_buffer_timeout,
         )
         # Fixed by the first IDENTIFY (the quirk in nsq-reference 1.8).
-        self.heartbeat_period = self.settings.heartbeat_interval
-        self.delivery_timeout = options.msg_timeout
-        self.sample_rate = 0
+        self.heartbeat_period: float = self.settings.heartbeat_interval
+        self.delivery_timeout: float = options.msg_timeout
+        self.sample_rate: int = 0
         self._identified = False
 
-        self.tls = self.snappy = self.deflate = False
+        self.tls: bool = False
+        self.snappy: bool = False
+        self.deflate: bool = False
         self.channel: Channel | None = None
         self.authorization: Authorization | None = None
         self._secret = b""
 
-        self.ready_count = 0
+        self.ready_count: int = 0
         self.in_flight = 0
-        self.message_count = 0
+        self.message_count: int = 0
         self.finish_count = 0
         self.requeue_count = 0
 

@@ -37,7 +37,7 @@ class Topic(Queueing):
         self._on_channel = on_channel
         self._on_deserted = on_deserted
         self.channels: dict[str, Channel] = {}
-        self.message_bytes = 0
+        self.message_bytes: int = 0
         self._started = False
         self._guid = GuidFactory(node_id)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from flask import Flask
 
@@ -51,7 +51,7 @@ _ELSEWHERE = {
 class Settings(ClientSettings):
     """The config of one application, checked."""
 
-    NSQD_BY_DEFAULT = "127.0.0.1:4150"
+    NSQD_BY_DEFAULT: ClassVar[str | tuple[str, ...]] = "127.0.0.1:4150"
 
     def make_observer(self, topic: str, channel: str) -> Observer | None:
         """What NSQ_OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""

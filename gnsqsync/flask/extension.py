@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 from flask import Flask, current_app
 
-from gnsqsync import Message, Reader, Writer
+from gnsqsync import Message, Reader, ReaderOptionKeywords, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, is_memory, read_settings
@@ -106,7 +106,12 @@ class NSQ:
         self.writer.publish_many(topic, bodies, timeout=timeout)
 
     def handler(
-        self, topic: str, channel: str, *, name: str | None = None, **options: Any
+        self,
+        topic: str,
+        channel: str,
+        *,
+        name: str | None = None,
+        **options: Unpack[ReaderOptionKeywords],
     ) -> Callable[[Function], Function]:
         """Have ``flask nsq consume`` call the function with each message of a channel.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ class Handler:
     topic: str
     channel: str
     function: Callable[[Message], object]
-    options: dict[str, Any] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
 
     @property
     def where(self) -> str:

@@ -10,9 +10,9 @@ import json
 import logging
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
-from gnsqsync.addresses import NSQD_HTTP_PORT, NSQLOOKUPD_HTTP_PORT
+from gnsqsync.addresses import NSQD_HTTP_PORT, NSQLOOKUPD_HTTP_PORT, NsqdAddress
 from gnsqsync.errors import ConfigError, HTTPError, ProtocolError
 from gnsqsync.http.lookupd_types import (
     LookupdInfo,
@@ -33,7 +33,7 @@ from gnsqsync.http.nsqd_types import (
     Stats,
     TopicStats,
 )
-from gnsqsync.http.transport import HTTPClient
+from gnsqsync.http.transport import HTTPClient, HTTPKeywords
 from gnsqsync.options import (
     check_body,
     check_channel,
@@ -59,7 +59,7 @@ __all__ = [
     "TopicStats",
 ]
 
-log = logging.getLogger("gnsqsync.http")
+log: logging.Logger = logging.getLogger("gnsqsync.http")
 
 _OPTION = re.compile(r"[a-z0-9_]+")
 # So that a server that sends new nonsense each time fills no memory.
@@ -94,12 +94,12 @@ class NsqdHTTP(HTTPClient):
 
     def __init__(
         self,
-        address: Any = "127.0.0.1:4151",
+        address: NsqdAddress = "127.0.0.1:4151",
         *,
         timeout: float = 5.0,
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
-        **options: Any,
+        **options: Unpack[HTTPKeywords],
     ) -> None:
         super().__init__(address, timeout=timeout, **options)
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
@@ -296,7 +296,11 @@ class LookupdHTTP(HTTPClient):
     default_port = NSQLOOKUPD_HTTP_PORT
 
     def __init__(
-        self, address: Any = "127.0.0.1:4161", *, timeout: float = 2.0, **options: Any
+        self,
+        address: NsqdAddress = "127.0.0.1:4161",
+        *,
+        timeout: float = 2.0,
+        **options: Unpack[HTTPKeywords],
     ) -> None:
         super().__init__(address, timeout=timeout, **options)
         # What was left out of answers and logged; a poll would log it again each time.

@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import requests
 import urllib3.exceptions
 
 from gnsqsync._version import __version__
-from gnsqsync.addresses import Address, http_urls, parse_address
+from gnsqsync.addresses import Address, NsqdAddress, http_urls, parse_address
 from gnsqsync.errors import (
     ClosedError,
     ConfigError,
@@ -34,9 +34,9 @@ from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import LONGEST
 
 if TYPE_CHECKING:
-    from gnsqsync.runtime.base import Runtime
+    from gnsqsync.runtime.base import RuntimeLike
 
-__all__ = ["HTTPClient", "Line"]
+__all__ = ["HTTPClient", "HTTPKeywords", "Line"]
 
 ACCEPT = "application/vnd.nsq; version=1.0"
 
@@ -69,6 +69,20 @@ class _Failure(NamedTuple):
     cause: BaseException | None
 
 
+class HTTPKeywords(TypedDict, total=False):
+    """Keywords that NsqdHTTP and LookupdHTTP share, as HTTPClient has them; all may be left out."""
+
+    connect_timeout: float
+    authorization: str | None
+    session: requests.Session | None
+    trust_env: bool
+    tls_ca_file: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    tls_verify: bool
+    runtime: RuntimeLike | None
+
+
 class HTTPClient:
     """What NsqdHTTP and LookupdHTTP share. Thread-safe; a session is used by one call at a time.
 
@@ -81,7 +95,7 @@ class HTTPClient:
 
     def __init__(
         self,
-        address: str | tuple[str, int] | Address,
+        address: NsqdAddress,
         *,
         timeout: float,
         connect_timeout: float = 1.0,
@@ -92,7 +106,7 @@ class HTTPClient:
         tls_cert_file: str | None = None,
         tls_key_file: str | None = None,
         tls_verify: bool = True,
-        runtime: Runtime | str | None = None,
+        runtime: RuntimeLike | None = None,
     ) -> None:
         self._socket_path = ""
         if isinstance(address, Address):

@@ -85,8 +85,8 @@ class Backoff:
                 f"backoff_strategy is {strategy!r};"
                 " it must be 'exponential', 'full_jitter' or a callable"
             )
-        self.phase = Phase.OPEN
-        self.level = 0
+        self.phase: Phase = Phase.OPEN
+        self.level: int = 0
         self.resume_at: float | None = None
         self._max_duration = max_duration
         self._multiplier = multiplier

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Hashable, Iterable, Set
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.policy.backoff import ReconnectDelays
 
-__all__ = ["TRIAL", "WriterNodes"]
+__all__ = ["TRIAL", "Policy", "WriterNodes"]
+
+Policy: TypeAlias = Literal["round_robin", "failover"]
 
 # For how long (seconds) one publisher tries a node that came off its bench, and the others do not.
 TRIAL: Final = 5.0
@@ -51,7 +53,7 @@ class WriterNodes:
     def __init__(
         self,
         addresses: Iterable[Address],
-        policy: str = "round_robin",
+        policy: Policy = "round_robin",
         rng: random.Random | None = None,
         *,
         initial_delay: float = 0.5,
@@ -65,7 +67,7 @@ class WriterNodes:
         self._sources: dict[Hashable, Set[Address]] = {}
         self._benches = {address: self._bench() for address in self._direct}
         # Those to publish to, in the order of "failover": replaced as a whole.
-        self.listed = self._direct
+        self.listed: tuple[Address, ...] = self._direct
         self._failover = policy == "failover"
         # A random start, so that many writers made at once do not begin at the same nsqd.
         self._turn = self._rng.randrange(len(self._benches) or _TURNS)

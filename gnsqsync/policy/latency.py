@@ -114,8 +114,8 @@ class RdyLevel:
 
     def __init__(self, adaptive: bool) -> None:
         self._share = 0
-        self.allowed = 0
-        self.streaming = not adaptive
+        self.allowed: int = 0
+        self.streaming: bool = not adaptive
         self._adaptive = adaptive
         self._limit = STREAM_FROM
         self._together: Together | None = None

@@ -88,8 +88,8 @@ class RdyAllocator(Generic[Key]):
         transit: float = 0.0,
         rng: random.Random | None = None,
     ) -> None:
-        self.max_in_flight = max_in_flight
-        self.waiting = False
+        self.max_in_flight: int = max_in_flight
+        self.waiting: bool = False
         self._idle_timeout = low_rdy_idle_timeout
         self._turn_timeout = low_rdy_timeout
         self._transit = transit

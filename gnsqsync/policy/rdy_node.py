@@ -42,18 +42,18 @@ class RdyNode(Generic[Key]):
     )
 
     def __init__(self, key: Key, cap: int, now: float, queued: int, draw: float) -> None:
-        self.key = key
-        self.cap = cap  # the server's max_rdy_count
-        self.draw = draw  # breaks ties, differently in each process
-        self.rdy = 0
-        self.target = 0
-        self.in_flight = 0
-        self.turn_at = now  # since when RDY is above 0
-        self.queued = queued  # in which update it came to RDY 0
-        self.busy_at = now  # when it last gave a sign of having messages
-        self.idle = False
-        self.held = 0  # the RDY that nsqd may still be acting on ...
-        self.held_until = now  # ... until then
+        self.key: Key = key
+        self.cap: int = cap  # the server's max_rdy_count
+        self.draw: float = draw  # breaks ties, differently in each process
+        self.rdy: int = 0
+        self.target: int = 0
+        self.in_flight: int = 0
+        self.turn_at: float = now  # since when RDY is above 0
+        self.queued: int = queued  # in which update it came to RDY 0
+        self.busy_at: float = now  # when it last gave a sign of having messages
+        self.idle: bool = False
+        self.held: int = 0  # the RDY that nsqd may still be acting on ...
+        self.held_until: float = now  # ... until then
 
     def observe(self, now: float, load: Load | None, idle_timeout: float) -> None:
         """Judge anew whether it is idle: silent for ``idle_timeout`` seconds with room to send."""

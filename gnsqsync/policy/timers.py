@@ -19,7 +19,7 @@ class Handle:
     __slots__ = ("_job", "when")
 
     def __init__(self, when: float, job: Job) -> None:
-        self.when = when
+        self.when: float = when
         self._job: Job | None = job
 
     @property

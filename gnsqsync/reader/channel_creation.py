@@ -20,7 +20,7 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["ChannelMaker"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class ChannelMaker:

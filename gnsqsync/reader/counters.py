@@ -12,7 +12,10 @@ class Counters:
     """Counters summed over connections, also over those that are gone."""
 
     def __init__(self) -> None:
-        self.received = self.finished = self.requeued = self.answers_failed = 0
+        self.received: int = 0
+        self.finished: int = 0
+        self.requeued: int = 0
+        self.answers_failed: int = 0
 
     def add(self, connection: Connection) -> None:
         self.received += connection.received

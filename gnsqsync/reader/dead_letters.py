@@ -13,7 +13,7 @@ from gnsqsync.writer.writer import Writer
 
 __all__ = ["DeadLetters"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 # Bytes. What an nsqd has sent, it takes; how much that may be is its own option.
 _MOST_OF_ANY_NSQD = 2**31 - 1
@@ -35,7 +35,7 @@ class DeadLetters:
         setup: ReaderSetup,
         runtime: Runtime,
     ) -> None:
-        self.count = 0
+        self.count: int = 0
         self._setup = setup
         self._flow = setup.flow
         # For log lines: what consumes, and the function.

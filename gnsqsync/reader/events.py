@@ -16,7 +16,7 @@ from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, u
 
 __all__ = ["Events"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Events:

@@ -16,7 +16,7 @@ from gnsqsync.options import check_int
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.reader import Reader
-from gnsqsync.runtime import Runtime, Task, choose
+from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import StopResult
 
@@ -35,7 +35,7 @@ Self = TypeVar("Self", bound="Group")
 class Group(ABC):
     """What ReaderGroup and TopicGroup share: one start, one stop, one error that ends all."""
 
-    def __init__(self, max_in_flight: int | None, runtime: str | Runtime | None) -> None:
+    def __init__(self, max_in_flight: int | None, runtime: RuntimeLike | None) -> None:
         if max_in_flight is not None:
             check_int("max_in_flight", max_in_flight, 1)
         self._max_in_flight = max_in_flight
@@ -129,7 +129,7 @@ class ReaderGroup(Group):
         readers: Iterable[Reader],
         *,
         max_in_flight: int | None = None,
-        runtime: str | Runtime | None = None,
+        runtime: RuntimeLike | None = None,
     ) -> None:
         super().__init__(max_in_flight, runtime)
         self._given = tuple(readers)
@@ -163,7 +163,7 @@ class Members:
     ) -> None:
         self.readers: tuple[Reader, ...] = ()
         # Set when the start of the group is over; who joins has all of them then.
-        self.begun = runtime.event()
+        self.begun: Event = runtime.event()
         self._runtime = runtime
         self._max_in_flight = max_in_flight
         self._on_error = on_error

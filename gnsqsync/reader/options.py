@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gnsqsync.addresses import Address
 from gnsqsync.discovery.polling import check_new_session, check_polling
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import (
+    ConnectionOptionKeywords,
     ConnectionOptions,
     check_duration,
     check_handler,
     check_int,
-    check_takes,
     check_topic,
 )
 
@@ -24,11 +24,52 @@ if TYPE_CHECKING:
     from gnsqsync.message import Message
     from gnsqsync.observer import Observer
     from gnsqsync.policy.latency import Together
-    from gnsqsync.runtime import Runtime
+    from gnsqsync.runtime import RuntimeLike
 
-__all__ = ["OnGivingUp", "ReaderOptions", "ReaderSetup"]
+__all__ = [
+    "BackoffStrategy",
+    "Latency",
+    "OnGivingUp",
+    "ReaderOptionKeywords",
+    "ReaderOptions",
+    "ReaderSetup",
+]
 
-OnGivingUp = Callable[["Message", "BaseException | None"], object] | Literal["discard"]
+BackoffStrategy: TypeAlias = Literal["exponential", "full_jitter"] | Callable[[int], float]
+Latency: TypeAlias = Literal["adaptive", "throughput"]
+OnGivingUp: TypeAlias = Callable[["Message", "BaseException | None"], object] | Literal["discard"]
+
+
+class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
+    """The keywords of Reader that are not about which servers: for who hands them through.
+
+    Defaults as of ReaderOptions; ``observer``, ``runtime`` and ``options`` are None.
+    """
+
+    max_in_flight: int | None
+    concurrency: int
+    max_attempts: int
+    max_deliveries: int
+    requeue_delay: float
+    max_requeue_delay: float
+    max_backoff_duration: float
+    backoff_multiplier: float
+    backoff_strategy: BackoffStrategy
+    backoff_on_fin_failed: bool
+    lookupd_poll_interval: float
+    lookupd_poll_jitter: float
+    lookupd_authorization: str | None
+    lookupd_session: Callable[[], requests.Session] | None
+    low_rdy_idle_timeout: float
+    low_rdy_timeout: float
+    rdy_redistribute_interval: float
+    latency: Latency
+    auto_touch: bool
+    on_giving_up: OnGivingUp | None
+    dead_letter_topic: str | None
+    observer: Observer | Sequence[Observer] | None
+    runtime: RuntimeLike | None
+    options: ConnectionOptions | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +84,7 @@ class ReaderOptions:
     max_requeue_delay: float = 900.0
     max_backoff_duration: float = 128.0
     backoff_multiplier: float = 1.0
-    backoff_strategy: str | Callable[[int], float] = "exponential"
+    backoff_strategy: BackoffStrategy = "exponential"
     backoff_on_fin_failed: bool = False
     lookupd_poll_interval: float = 60.0
     lookupd_poll_jitter: float = 0.3
@@ -52,7 +93,7 @@ class ReaderOptions:
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0
-    latency: str = "adaptive"
+    latency: Latency = "adaptive"
     auto_touch: bool = False
     on_giving_up: OnGivingUp | None = None
     dead_letter_topic: str | None = None
@@ -103,8 +144,7 @@ class ReaderOptions:
                 " message and the exception"
             )
         elif hook is not None:
-            check_handler("on_giving_up", hook)
-            check_takes("on_giving_up", hook, "the message", "the exception or None")
+            check_handler("on_giving_up", hook, "the message", "the exception or None")
         if self.max_deliveries and not self.gives_up:
             raise ConfigError(
                 f"max_deliveries is {self.max_deliveries}; it needs dead_letter_topic or"
@@ -135,7 +175,7 @@ class ReaderSetup:
     flow: ReaderOptions
     options: ConnectionOptions
     observer: Observer
-    runtime: str | Runtime | None
+    runtime: RuntimeLike | None
     # Given by a group, whose Readers are judged together.
     together: Together | None = None
 

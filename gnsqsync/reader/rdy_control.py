@@ -42,8 +42,8 @@ class RdyControl:
     """
 
     def __init__(self, flow: ReaderOptions, together: Together, rng: random.Random) -> None:
-        self.in_backoff = False
-        self.paused = False
+        self.in_backoff: bool = False
+        self.paused: bool = False
         self.connections: dict[Address, Connection] = {}
         self._together = together
         self._past = Counters()

@@ -9,14 +9,23 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from gnsqsync.addresses import Address, http_urls, parse_address, parse_addresses
+from gnsqsync.addresses import (
+    Address,
+    AddressLike,
+    NsqdAddress,
+    UrlLike,
+    http_urls,
+    parse_address,
+    parse_addresses,
+)
 from gnsqsync.discovery.polling import lookupd_client
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
 from gnsqsync.observer import Observer, as_one
 from gnsqsync.options import (
+    ConnectionOptionKeywords,
     ConnectionOptions,
     check_channel,
     check_duration,
@@ -26,9 +35,15 @@ from gnsqsync.options import (
     split_connection_options,
 )
 from gnsqsync.reader.channel_creation import ChannelMaker
-from gnsqsync.reader.options import OnGivingUp, ReaderOptions, ReaderSetup
+from gnsqsync.reader.options import (
+    BackoffStrategy,
+    Latency,
+    OnGivingUp,
+    ReaderOptions,
+    ReaderSetup,
+)
 from gnsqsync.reader.running_reader import RunningReader
-from gnsqsync.runtime import Runtime, choose
+from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.stats import ReaderStats, StopResult
 
 if TYPE_CHECKING:
@@ -38,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Reader:
@@ -87,8 +102,8 @@ class Reader:
         channel: str,
         handler: Callable[[Message], object] | None = None,
         *,
-        nsqd_tcp_addresses: object = (),
-        lookupd_http_addresses: object = (),
+        nsqd_tcp_addresses: AddressLike = (),
+        lookupd_http_addresses: UrlLike = (),
         max_in_flight: int | None = None,
         concurrency: int = 1,
         max_attempts: int = 5,
@@ -97,7 +112,7 @@ class Reader:
         max_requeue_delay: float = 900.0,
         max_backoff_duration: float = 128.0,
         backoff_multiplier: float = 1.0,
-        backoff_strategy: str | Callable[[int], float] = "exponential",
+        backoff_strategy: BackoffStrategy = "exponential",
         backoff_on_fin_failed: bool = False,
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
@@ -106,17 +121,17 @@ class Reader:
         low_rdy_idle_timeout: float = 10.0,
         low_rdy_timeout: float = 30.0,
         rdy_redistribute_interval: float = 5.0,
-        latency: str = "adaptive",
+        latency: Latency = "adaptive",
         auto_touch: bool = False,
         on_giving_up: OnGivingUp | None = None,
         dead_letter_topic: str | None = None,
         observer: Observer | Sequence[Observer] | None = None,
-        runtime: str | Runtime | None = None,
+        runtime: RuntimeLike | None = None,
         options: ConnectionOptions | None = None,
-        **connection_options: Any,
+        **connection_options: Unpack[ConnectionOptionKeywords],
     ) -> None:
-        self.topic = check_topic(topic)
-        self.channel = check_channel(channel)
+        self.topic: str = check_topic(topic)
+        self.channel: str = check_channel(channel)
         if handler is not None:
             check_handler("handler", handler)
         nsqds = parse_addresses(nsqd_tcp_addresses)
@@ -248,7 +263,7 @@ class Reader:
 
     # -- which servers ---------------------------------------------------------------------------
 
-    def add_nsqd(self, address: object) -> None:
+    def add_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
 
         ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid, and on gevent
@@ -259,7 +274,7 @@ class Reader:
         if self._run is not None:
             self._want_nsqd(self._running(), nsqd)
 
-    def remove_nsqd(self, address: object) -> None:
+    def remove_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd no more; returns at once. From any thread, as ``add_nsqd``.
 
         A connection gets CLS: handlers at work finish, what none has begun is requeued, then it
@@ -270,7 +285,7 @@ class Reader:
         if self._run is not None:
             self._want_nsqd(self._running(), nsqd)
 
-    def add_lookupd(self, url: object) -> None:
+    def add_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
 
         ``url`` as one of ``lookupd_http_addresses``; ConfigError if it is not valid, and on gevent
@@ -282,7 +297,7 @@ class Reader:
         if self._run is not None:
             self._want_lookupd(self._running(), lookupd)
 
-    def remove_lookupd(self, url: object) -> None:
+    def remove_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
 
         Connections live on. One that ends later is dialled again only if another one lists it.

@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from gnsqsync.addresses import http_urls
+from gnsqsync.addresses import UrlLike, http_urls
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.discovery.polling import ALL_TOPICS
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions, check_duration
 from gnsqsync.reader.group import Group, Members
 from gnsqsync.reader.reader import Reader
-from gnsqsync.runtime import Queue, Runtime, Task
+from gnsqsync.runtime import Queue, Runtime, RuntimeLike, Task
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicGroup"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 # For a question under way at a stop, which ends by its own timeout.
 _JOIN_SECONDS = 5.0
@@ -56,13 +56,13 @@ class TopicGroup(Group):
         pattern: str | re.Pattern[str],
         make_reader: Callable[[str], Reader],
         *,
-        lookupd_http_addresses: object,
+        lookupd_http_addresses: UrlLike,
         max_in_flight: int | None = None,
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
         lookupd_session: Callable[[], requests.Session] | None = None,
-        runtime: str | Runtime | None = None,
+        runtime: RuntimeLike | None = None,
         options: ConnectionOptions | None = None,
     ) -> None:
         super().__init__(max_in_flight, runtime)

@@ -16,6 +16,7 @@ from gnsqsync.runtime.base import (
     Mutex,
     Queue,
     Runtime,
+    RuntimeLike,
     Socket,
     Task,
     TimedQueue,
@@ -30,6 +31,7 @@ __all__ = [
     "Mutex",
     "Queue",
     "Runtime",
+    "RuntimeLike",
     "Socket",
     "Task",
     "TimedQueue",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 
-def choose(runtime: str | Runtime | None = None) -> Runtime:
+def choose(runtime: RuntimeLike | None = None) -> Runtime:
     """The runtime for a Reader or Writer; called at their first use, not in constructors.
 
     ``None``: greenlets when gevent has patched socket and threading, threads when neither.

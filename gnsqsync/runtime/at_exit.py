@@ -9,7 +9,7 @@ from weakref import WeakMethod
 
 __all__ = ["at_exit", "not_at_exit"]
 
-log = logging.getLogger("gnsqsync")
+log: logging.Logger = logging.getLogger("gnsqsync")
 
 # A set that keeps its order. Those of objects that are gone are equal to themselves only.
 _open: dict[WeakMethod[Callable[[], object]], None] = {}

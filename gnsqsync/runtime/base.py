@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from types import MethodType, TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import fork
@@ -23,6 +23,7 @@ __all__ = [
     "Mutex",
     "Queue",
     "Runtime",
+    "RuntimeLike",
     "Socket",
     "Task",
     "TimedQueue",
@@ -198,8 +199,8 @@ class Runtime(ABC):
 
     name: str
     # Whether tasks run until they wait, so that gather() is cheap and does something.
-    gathers = False
-    now = staticmethod(time.monotonic)
+    gathers: bool = False
+    now: Callable[[], float] = staticmethod(time.monotonic)
 
     @abstractmethod
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:
@@ -283,3 +284,7 @@ class Runtime(ABC):
         if not isinstance(method, MethodType):
             raise TypeError(f"on_fork() takes a bound method, not {method!r}")
         fork.register(method)
+
+
+# What users say; a Runtime is for tests.
+RuntimeLike: TypeAlias = Literal["threads", "gevent"] | Runtime

@@ -27,8 +27,8 @@ class Call:
     """
 
     def __init__(self) -> None:
-        self.deadline = math.inf
-        self.is_cut = False
+        self.deadline: float = math.inf
+        self.is_cut: bool = False
         # Native: the request may run in another OS thread than who cuts it.
         new_lock = world.native("_thread", "allocate_lock")
         self._native_socket = world.native("socket", "socket")

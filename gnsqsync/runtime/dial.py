@@ -59,7 +59,7 @@ class Cutter:
     """
 
     def __init__(self, lock: Lock, wake: Callable[[Any], None]) -> None:
-        self.is_cut = False
+        self.is_cut: bool = False
         self._lock = lock
         self._wake = wake
         self._sock: Any = None
@@ -90,8 +90,8 @@ class Connected:
     def __init__(self, sock: Any, peer: str) -> None:
         self._sock = sock
         self._tells_state = _TELLS_STATE and sock.family != socket.AF_UNIX
-        self.peer = peer
-        self.local = name_of(sock.family, sock.getsockname())
+        self.peer: str = peer
+        self.local: str = name_of(sock.family, sock.getsockname())
 
     def peer_has_ended(self) -> bool:
         # Unlike a poll this call keeps the GIL: a send that follows it does so at once.

@@ -16,7 +16,7 @@ from gnsqsync.runtime import world
 
 __all__ = ["install", "register"]
 
-logger = logging.getLogger("gnsqsync.runtime")
+logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 
 # Single dict operations are atomic, so no lock is needed: one would be held at some fork.
 # Not WeakMethod: its callback complains on stderr when the interpreter ends.

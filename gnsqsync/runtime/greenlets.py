@@ -32,7 +32,7 @@ from gnsqsync.runtime.rough_latch import Clock, RoughLatch
 
 __all__ = ["GreenletRuntime"]
 
-logger = logging.getLogger("gnsqsync.runtime")
+logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 
 # gevent takes 0 for "do not wait at all".
 _SHORTEST = 1e-6

@@ -15,6 +15,7 @@ import struct
 from collections import deque
 from typing import Any
 
+from gnsqsync.addresses import Address
 from gnsqsync.runtime import base, dial, world
 from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
 
@@ -82,7 +83,7 @@ class NativeListener:
         self._closed = False
         # Not blocking, because a connection can vanish between poll() and accept().
         sock.setblocking(False)
-        self.address = dial.address_of(sock.family, sock.getsockname())
+        self.address: Address = dial.address_of(sock.family, sock.getsockname())
 
     def accept(self, timeout: float | None = None) -> base.Socket:
         deadline = None if timeout is None else base.Runtime.now() + timeout

@@ -26,8 +26,8 @@ class Clock:
     __slots__ = ("_timer", "get_ident", "home", "loop", "waiting")
 
     def __init__(self, home: int, get_ident: Callable[[], int]) -> None:
-        self.home = home
-        self.get_ident = get_ident
+        self.home: int = home
+        self.get_ident: Callable[[], int] = get_ident
         self.waiting: dict[RoughLatch, float] = {}
         # Of the timer, while it runs.
         self.loop: Any = None
@@ -61,7 +61,7 @@ class RoughLatch:
         self._waiter: Any = None
         self._callback: Any = None
         self._expired = False
-        self.released = False
+        self.released: bool = False
 
     def release(self) -> None:
         self.released = True

@@ -20,7 +20,7 @@ from gnsqsync.runtime.native_sockets import NativeListener, NativeSocket
 
 __all__ = ["ThreadRuntime"]
 
-logger = logging.getLogger("gnsqsync.runtime")
+logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 
 
 class ThreadRuntime(base.Runtime):

@@ -10,7 +10,7 @@ from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["Timer"]
 
-log = logging.getLogger("gnsqsync.timer")
+log: logging.Logger = logging.getLogger("gnsqsync.timer")
 
 
 class Timer:

@@ -35,7 +35,7 @@ __all__ = [
     "tell_terminal",
 ]
 
-log = logging.getLogger("gnsqsync.supervisor")
+log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
 
 # What a supervised process is sent: it stops, is forced, and is killed.
 ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
@@ -143,7 +143,7 @@ class StopSignals:
     def __init__(
         self, stop: Callable[[float], object], timeout: float, place: Place | None = None
     ) -> None:
-        self.count = 0
+        self.count: int = 0
         self._stop = stop
         self._timeout = timeout
         self._place = place or Place()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backlog", "Depths"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Seconds until an nsqd that did not answer is asked again: doubling between these.
 _FIRST_REST, _LONGEST_REST = 1.0, 30.0

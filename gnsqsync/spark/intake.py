@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Intake"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Before the size of the messages is known: RDY, and how many are taken for a look at their sizes.
 _FIRST_RDY = 100
@@ -54,7 +54,7 @@ class Intake(Observer):
     ) -> None:
         self.hand: list[Message] = []
         self.received_at: list[int] = []
-        self.problem = ""
+        self.problem: str = ""
         self._plan = plan
         self._settings = settings
         self._seen = seen

@@ -82,8 +82,8 @@ class PartitionPublisher:
         self._held = 0
         self._deferred: list[_Deferred] = []
         self._deferred_bytes = 0
-        self.messages = 0
-        self.bytes = 0
+        self.messages: int = 0
+        self.bytes: int = 0
 
     # -- rows in ---------------------------------------------------------------------------------
 

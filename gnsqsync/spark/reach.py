@@ -13,7 +13,7 @@ from gnsqsync.spark.plan import Source
 
 __all__ = ["Reach"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 _WHAT_TO_SET = (
     "what waits stays in nsqd for the next run. The TCP addresses are those that nsqlookupd lists"

@@ -21,7 +21,7 @@ from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
 __all__ = ["peek_partition", "read_partition", "try_to_reach"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Seconds. Where an entry takes longer than it takes to receive what may be in flight, large
 # entries are faster than receiving beside the writing.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Published", "batch_writer", "find_columns", "stream_writer"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Seconds that a batch of a query waits for an nsqlookupd to answer.
 _STREAM_PATIENCE = 10.0

@@ -18,7 +18,7 @@ from gnsqsync.spark.options import Given
 
 __all__ = ["SinkOptions"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # nsqd's --max-body-size where nobody changed it (nsq-reference 1.18).
 _MAX_BODY_SIZE = 5242880

@@ -49,24 +49,31 @@ from gnsqsync.spark.settings import (
 )
 from gnsqsync.spark.wal import Wal
 
-try:
+if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # before PySpark 4.2, which calls none of what needs them
-    SupportsTriggerAvailableNow = object
+else:
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadMaxRows,
+            SupportsTriggerAvailableNow,
+        )
+    except ImportError:  # before PySpark 4.2, which calls none of what needs them
+        SupportsTriggerAvailableNow = object
 
 # Whether Spark tells a source that its run has an end.
-KNOWS_AVAILABLE_NOW = SupportsTriggerAvailableNow is not object
+KNOWS_AVAILABLE_NOW: bool = SupportsTriggerAvailableNow is not object
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 
 __all__ = ["KNOWS_AVAILABLE_NOW", "NsqDataSource", "NsqStreamReader"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Without data Spark asks again after 10 ms, which costs it more than it costs us to look. A trigger
 # that waits, as processAllAvailable() does, waits this many seconds at most.

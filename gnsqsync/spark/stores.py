@@ -94,7 +94,7 @@ class FileStore(Store):
                 f"walPath {path!r} is not absolute; executors run in other folders, so give the"
                 " whole path or a URL"
             )
-        self.url = path if url is None else url
+        self.url: str = path if url is None else url
         self._root = Path(path)
 
     def create(self, name: str, data: bytes) -> bool:

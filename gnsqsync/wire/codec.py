@@ -55,7 +55,7 @@ class DeflateLayer:
     def __init__(self, level: int) -> None:
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
-        self.pending = False
+        self.pending: bool = False
 
     @property
     def eof(self) -> bool:

@@ -22,8 +22,8 @@ class Pieces:
 
     def __init__(self) -> None:
         self.kept: list[bytes] = []
-        self.have = 0
-        self.need = 0
+        self.have: int = 0
+        self.need: int = 0
 
     def begin(self, data: bytes) -> None:
         """Keep the first piece. Nothing may be kept before."""

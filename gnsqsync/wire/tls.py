@@ -58,7 +58,7 @@ class TlsLayer:
                 f"TLS cannot use the name {server_hostname!r} for {self._peer} ({error});"
                 " set tls_server_hostname"
             ) from error
-        self.done = False
+        self.done: bool = False
         self._eof = False
 
     @property

@@ -21,7 +21,7 @@ from gnsqsync.writer import events
 
 __all__ = ["Dial", "Dials"]
 
-log = logging.getLogger("gnsqsync.writer")
+log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
 # So many seconds after its connect_timeout a dial counts as given up by who began it: killed
 # between two instructions, or still looking up a name.
@@ -89,7 +89,7 @@ class Dials:
         # Set when dials that wait for their time need not begin.
         self._ending = runtime.event()
         # Released when any dial ends, and by the owner; then there is a new one.
-        self.news = runtime.latch()
+        self.news: Latch = runtime.latch()
 
     # -- the table, with the lock held -----------------------------------------------------------
 

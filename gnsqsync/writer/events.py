@@ -10,7 +10,7 @@ from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, u
 
 __all__ = ["connected", "dial_failed", "fields", "lost"]
 
-log = logging.getLogger("gnsqsync.writer")
+log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
 
 def fields(connection: Connection) -> dict[str, str]:

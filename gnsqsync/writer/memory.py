@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from gnsqsync.addresses import AddressLike
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.stats import WriterStats
 from gnsqsync.writer.writer import Writer
@@ -41,7 +42,7 @@ class MemoryWriter(Writer):
     ``messages``: a list of CapturedMessage, in the order of the publishes; any thread may append.
     """
 
-    def __init__(self, nsqd_tcp_addresses: object = "127.0.0.1:4150", **options: Any) -> None:
+    def __init__(self, nsqd_tcp_addresses: AddressLike = "127.0.0.1:4150", **options: Any) -> None:
         super().__init__(nsqd_tcp_addresses, **options)
         self.messages: list[CapturedMessage] = []
 

@@ -16,7 +16,7 @@ from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.discovery.lookups import Finder, Lookups
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
-from gnsqsync.policy.bench import WriterNodes
+from gnsqsync.policy.bench import Policy, WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
@@ -71,13 +71,13 @@ class NsqdPool:
     def __init__(
         self,
         addresses: Sequence[Address],
-        policy: str,
+        policy: Policy,
         options: ConnectionOptions,
         runtime: Runtime,
         lookups: Lookups,
         outage: Outage,
     ) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self.runtime = runtime
         self._failover = policy == "failover"
         self._now = runtime.now
@@ -96,7 +96,7 @@ class NsqdPool:
         # Suspects in whose place there is another one, until their answers have come.
         self._replaced: set[Connection] = set()
         # Whether there are any of these: then an OK is news, and to be told to prove().
-        self.in_doubt = False
+        self.in_doubt: bool = False
         self._turn = itertools.count()
         self._past_published = 0
 

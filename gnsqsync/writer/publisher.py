@@ -21,6 +21,7 @@ from gnsqsync.errors import (
     Refused,
 )
 from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import WriterConnectionStats, WriterStats
@@ -53,7 +54,7 @@ class Publisher:
     def __init__(
         self,
         addresses: Sequence[Address],
-        policy: str,
+        policy: Policy,
         options: ConnectionOptions,
         runtime: Runtime,
         *,
@@ -63,7 +64,7 @@ class Publisher:
     ) -> None:
         self.runtime = runtime
         self._pool = NsqdPool(addresses, policy, options, runtime, lookups, outage)
-        self.pid = self._pool.pid
+        self.pid: int = self._pool.pid
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
         self._now = runtime.now

@@ -8,12 +8,13 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from gnsqsync.addresses import http_urls, parse_addresses
+from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError, PublishError
 from gnsqsync.options import (
+    ConnectionOptionKeywords,
     ConnectionOptions,
     check_body,
     check_duration,
@@ -21,8 +22,9 @@ from gnsqsync.options import (
     check_topic,
     split_connection_options,
 )
+from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import REFUSED, Outage
-from gnsqsync.runtime import Runtime, choose
+from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
@@ -68,23 +70,23 @@ class Writer:
 
     def __init__(
         self,
-        nsqd_tcp_addresses: object = None,
+        nsqd_tcp_addresses: AddressLike | None = None,
         *,
-        lookupd_http_addresses: object = (),
+        lookupd_http_addresses: UrlLike = (),
         lookupd_poll_interval: float = 60.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
         lookupd_session: Callable[[], requests.Session] | None = None,
-        policy: str = "round_robin",
+        policy: Policy = "round_robin",
         publish_timeout: float = 5.0,
         retry_unknown: bool = False,
-        outage: str = "fail",
+        outage: Literal["fail", "wait"] = "fail",
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
         max_defer: float = 3600.0,
-        runtime: str | Runtime | None = None,
+        runtime: RuntimeLike | None = None,
         options: ConnectionOptions | None = None,
-        **connection_options: Any,
+        **connection_options: Unpack[ConnectionOptionKeywords],
     ) -> None:
         urls = http_urls(lookupd_http_addresses)
         if nsqd_tcp_addresses is None:

@@ -118,9 +118,20 @@ async def coroutine(message: object) -> None: ...
         ({"on_giving_up": coroutine}, "on_giving_up is a coroutine function"),
         (
             {"on_giving_up": lambda message: None},
-            "called with the message and the exception or None: too many positional arguments",
+            "too many positional arguments; it must be a callable that takes the message and the",
         ),
-        ({"on_giving_up": [].append}, "it is called with the message and the exception or None"),
+        (
+            {"on_giving_up": [].append},
+            r"list\.append\(object, /\): too many positional arguments; ",
+        ),
+        (
+            {"handler": lambda: None},
+            "too many positional arguments; it must be a callable that takes a",
+        ),
+        (
+            {"handler": lambda message, reader: None},
+            "missing a required argument: 'reader'; it must",
+        ),
         ({"on_giving_up": "drop"}, "on_giving_up is 'drop'; it must be 'discard' or a callable"),
         (
             {"on_giving_up": "discard", "dead_letter_topic": "dead"},

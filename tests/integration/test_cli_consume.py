@@ -133,7 +133,7 @@ def test_metrics_and_an_observer(site: Site, nsqd: Server, tmp_path: Path) -> No
 
 
 def test_a_reader_that_ends_by_itself(nsqd: Server) -> None:
-    result = run("consume", unique(), "c", "os:getpid", "-n", tcp(nsqd), "--tls")
+    result = run("consume", unique(), "c", "os:remove", "-n", tcp(nsqd), "--tls")
     assert result.returncode == 1
     assert b"gnsqsync: ended by itself: " in result.stderr and b"TLS" in result.stderr
 
@@ -270,11 +270,10 @@ def test_a_relative_module_is_wrong_usage(named: tuple[str, ...]) -> None:
     [
         ("async def handle(message): pass\n", "a coroutine function"),
         ("def handle(message): yield\n", "a generator function"),
+        ("def handle(message, log): pass\n", "jobs.handle(message, log): missing a required"),
     ],
 )
-def test_a_handler_whose_code_would_never_run_is_wrong_usage(
-    tmp_path: Path, source: str, kind: str
-) -> None:
+def test_a_handler_that_cannot_work_is_wrong_usage(tmp_path: Path, source: str, kind: str) -> None:
     (tmp_path / "jobs.py").write_text(source)
     ended = run("consume", "orders", "billing", "jobs:handle", "-n", "127.0.0.1:1", cwd=tmp_path)
     assert ended.returncode == 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import ConnectionOptions, check_handler, check_takes
+from gnsqsync.options import ConnectionOptions, check_handler
 
 
 def plain(message: object) -> None: ...
@@ -40,6 +41,26 @@ class Coroutine:
     async def __call__(self, message: object) -> None: ...
 
 
+class Made:
+    def __init__(self, message: object) -> None: ...
+
+
+class Injecting:
+    """A decorator that is written in another way than as a function."""
+
+    def __init__(self, function: Any) -> None:
+        functools.update_wrapper(self, function)
+
+    def __call__(self, message: object) -> None: ...
+
+
+def takes_two(message: object, database: object) -> None: ...
+
+
+@functools.wraps(takes_two)
+def injects(message: object) -> None: ...
+
+
 class Generator:
     def __call__(self, message: object) -> Iterator[None]:
         yield
@@ -48,7 +69,25 @@ class Generator:
 @pytest.mark.parametrize(
     "function",
     # A class is called as a function is, and a wrapper is what it does itself.
-    [plain, wrapper, functools.partial(plain), Plain(), Plain().__call__, Coroutine, print],
+    [
+        plain,
+        wrapper,
+        functools.partial(plain),
+        Plain(),
+        Plain().__call__,
+        Made,
+        print,
+        injects,
+        Injecting(takes_two),
+        functools.partial(takes_two, database=None),
+        lambda *everything, **more: None,
+        lambda message, verbose=False, *, log=None: None,
+        mock.Mock(),
+        # Written in C: of some it is known what they take, of others not.
+        [].append,
+        max,
+        dict,
+    ],
 )
 def test_a_handler_that_runs_when_it_is_called(function: Any) -> None:
     check_handler("handler", function)
@@ -68,15 +107,46 @@ def test_a_handler_that_runs_when_it_is_called(function: Any) -> None:
     ],
 )
 def test_a_hook_that_takes_two_arguments(function: Any) -> None:
-    check_takes("hook", function, "the message", "the exception")
+    check_handler("hook", function, "the message", "the exception")
 
 
-@pytest.mark.parametrize("function", [plain, [].append, lambda: None, lambda a, b, c: None])
-def test_a_hook_that_takes_another_number_of_arguments(function: Any) -> None:
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: None, "test_options.<lambda>(): too many positional arguments"),
+        (lambda a, b, c: None, "<lambda>(a, b, c): missing a required argument: 'c'"),
+        (plain, "test_options.plain(message): too many positional arguments"),
+        ([].append, "hook is list.append(object, /): too many positional arguments"),
+    ],
+)
+def test_a_hook_that_takes_another_number_of_arguments(function: Any, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_takes("hook", function, "the message", "the exception")
-    text = f"hook is {function!r}; it is called with the message and the exception: "
-    assert str(caught.value).startswith(text)
+        check_handler("hook", function, "the message", "the exception")
+    told = str(caught.value)
+    assert text in told
+    assert told.endswith("; it must be a callable that takes the message and the exception")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: None, "<lambda>(): too many positional arguments"),
+        (lambda *, message: None, "<lambda>(*, message): too many positional arguments"),
+        (lambda message, *, database: None, "missing a required"),
+        (takes_two, "missing a required argument: 'database'"),
+        (functools.partial(takes_two, 1, 2), "too many positional arguments"),
+        (Plain, "test_options.Plain(): too many positional arguments"),
+        (Plain.__call__, "missing a required argument: 'message'"),
+        ([].clear, "list.clear(): too many positional arguments"),
+        (functools.wraps(plain)(lambda: None), "too many positional arguments"),
+    ],
+)
+def test_a_handler_that_cannot_take_one_message(function: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_handler("handler", function)
+    told = str(caught.value)
+    assert told.startswith("handler is ") and text in told
+    assert told.endswith("; it must be a callable that takes a message")
 
 
 @pytest.mark.parametrize("function", [None, 3, "os:remove"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.utils import timezone
@@ -12,9 +13,16 @@ from gnsqsync.django.outbox.models import OutboxMessage
 __all__ = ["OutboxMessageAdmin"]
 
 
+if TYPE_CHECKING:
+    _Admin = admin.ModelAdmin[OutboxMessage]
+else:
+    # At run time Django's has no type arguments.
+    _Admin = admin.ModelAdmin
+
+
 class StateFilter(admin.SimpleListFilter):
-    title = "state"
-    parameter_name = "state"
+    title: str = "state"
+    parameter_name: str = "state"
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         return [("waiting", "waiting"), ("failed", "failed")]
@@ -31,15 +39,25 @@ def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
     model_admin.message_user(request, f"{count} messages are due now.")
 
 
-class OutboxMessageAdmin(admin.ModelAdmin):
+class OutboxMessageAdmin(_Admin):
     """Messages are looked at, tried again or deleted; not made or changed."""
 
-    list_display = ("id", "topic", "alias", "state", "created_at", "attempts", "last_error")
-    list_filter = (StateFilter, "alias", "topic")
-    search_fields = ("topic", "last_error")
-    actions = (admin.action(permissions=["change"], description="Try again")(try_again),)
-    exclude = ("body",)
-    readonly_fields = ("body_text",)
+    list_display: tuple[str, ...] = (
+        "id",
+        "topic",
+        "alias",
+        "state",
+        "created_at",
+        "attempts",
+        "last_error",
+    )
+    list_filter: ClassVar[tuple[type[StateFilter] | str, ...]] = (StateFilter, "alias", "topic")
+    search_fields: ClassVar[tuple[str, ...]] = ("topic", "last_error")
+    actions: tuple[Callable[..., None], ...] = (
+        admin.action(permissions=["change"], description="Try again")(try_again),
+    )
+    exclude: ClassVar[tuple[str, ...]] = ("body",)
+    readonly_fields: ClassVar[tuple[str, ...]] = ("body_text",)
 
     def state(self, message: OutboxMessage) -> str:
         return "waiting" if message.failed_at is None else "failed"

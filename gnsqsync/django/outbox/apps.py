@@ -10,6 +10,6 @@ __all__ = ["OutboxConfig"]
 class OutboxConfig(AppConfig):
     name = "gnsqsync.django.outbox"
     label = "gnsqsync_outbox"
-    verbose_name = "NSQ outbox"
+    verbose_name: str = "NSQ outbox"
     # As in the migration, whatever the project's own default is.
-    default_auto_field = "django.db.models.BigAutoField"
+    default_auto_field: str = "django.db.models.BigAutoField"

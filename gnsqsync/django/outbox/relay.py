@@ -27,7 +27,7 @@ from gnsqsync.service.supervisor import StopFlag
 
 __all__ = ["Relay"]
 
-log = logging.getLogger("gnsqsync.outbox")
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 # Pauses after which something is tried again, doubled by each failure in a row, in seconds.
 _FIRST_PAUSE = 0.5
@@ -80,7 +80,7 @@ class Relay:
         self._pauses = Pauses()
         self._database_pauses = Pauses()
         self._locks = bool(connections[database].features.has_select_for_update_skip_locked)
-        self.published = 0
+        self.published: int = 0
 
     def run(
         self,

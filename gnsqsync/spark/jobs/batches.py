@@ -73,7 +73,7 @@ class ArchiveWriter:
         on_batch: Callable[[Counts], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.counts = Counts()
+        self.counts: Counts = Counts()
         self._path = path
         # Batch numbers begin anew with each checkpoint.
         self._prefix = f"part-{stream[:8]}-"

@@ -26,7 +26,7 @@ from gnsqsync.spark.stores import Store
 
 __all__ = ["FORMAT", "Pace", "ReplaySink", "Settings", "done_name", "open_state"]
 
-log = logging.getLogger("gnsqsync.spark")
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 FORMAT = "gnsqsync-replay"
 # Name of the option that holds Settings; all others are the sink's.
@@ -84,7 +84,7 @@ class Pace:
         self._clock = clock
         self._sleep = sleep
         self._due = clock()
-        self.burst = max(1, int(rate * _BURST_SECONDS))
+        self.burst: int = max(1, int(rate * _BURST_SECONDS))
 
     def spent(self, messages: int) -> None:
         self._due += messages / self._rate

@@ -198,6 +198,9 @@ def test_handlers_are_checked_where_they_are_written() -> None:
     def lazily(message: Message) -> Iterator[None]:
         yield
 
+    def takes_two(message, app):  # type: ignore[no-untyped-def]
+        pass
+
     handler = nsq.handlers["handle"]
     assert (handler.topic, handler.channel, handler.function) == ("t", "c", handle)
     nsq.handler("t", "c")(handle)
@@ -206,6 +209,11 @@ def test_handlers_are_checked_where_they_are_written() -> None:
         (lambda: nsq.handler("t", "c")(later), r"\.later is a coroutine function"),
         (lambda: nsq.handler("t", "c")(partial(later)), "the handler of t/c is a coroutine"),
         (lambda: nsq.handler("t", "c")(lazily), r"\.lazily is a generator function"),
+        (
+            lambda: nsq.handler("t", "c")(takes_two),
+            r"takes_two\(message, app\): missing .* 'app'; ",
+        ),
+        (lambda: nsq.handler("t", "c")(lambda: None), "must be a callable that takes a message"),
         (lambda: nsq.handler("no topic", "c")(handle), "no topic"),
         (lambda: nsq.handler("t", "c", concurrency=0)(handle), "concurrency"),
         (lambda: nsq.handler("t", "c", nsqd_tcp_addresses="a")(handle), "in the config"),

@@ -459,6 +459,9 @@ class Registering(SimpleTestCase):
         def generator(message):
             yield
 
+        def takes_two(request, message):
+            pass
+
         def good(message):
             pass
 
@@ -469,6 +472,8 @@ class Registering(SimpleTestCase):
             ("coroutine is a coroutine function", {}, coroutine),
             ("the handler of t/c is a coroutine function", {}, partial(coroutine)),
             ("generator is a generator function", {}, generator),
+            ("takes_two(request, message): missing a required argument: 'message'", {}, takes_two),
+            ("it must be a callable that takes a message", {}, lambda: None),
             ("alias of a database", {"per_message_transaction": 1}, good),
             ("'shop.slowly'", {"name": "shop.slowly"}, good),
         ):
