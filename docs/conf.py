@@ -48,5 +48,12 @@ def escape_codes(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"\bE_(?= )", r"E\\_", line) for line in lines]
 
 
+def link_citations(app, what, name, obj, options, lines):
+    """A citation of the protocol in a docstring is a link to its section."""
+    section = r"docs/protocol/[\w-]+#([\w-]+)"
+    lines[:] = [re.sub(section, r":ref:`protocol-\1`", line) for line in lines]
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", escape_codes)
+    app.connect("autodoc-process-docstring", link_citations)

@@ -115,7 +115,7 @@ class WrongPort(ProtocolError):
 
 
 class ServerError(NSQError):
-    """An error frame of nsqd (nsq-reference 1.24).
+    """An error frame of nsqd (docs/protocol/errors#error-frames).
 
     ``code`` is the first word (``"E_BAD_TOPIC"``), ``detail`` the rest of the text.
     """

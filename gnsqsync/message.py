@@ -113,7 +113,8 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The 16 hex digits nsqd gave it. Unique per nsqd and topic only (nsq-reference 1.23)."""
+        """The 16 hex digits nsqd gave it. Unique per nsqd and topic only
+        (docs/protocol/publishing#ids)."""
         return self._id.decode("ascii", "replace")
 
     @property
@@ -125,7 +126,8 @@ class Message:
     def deadline(self) -> float:
         """When nsqd takes the message back, in seconds of ``time.monotonic()``.
 
-        Each touch moves it, but never past the server's max_msg_timeout (nsq-reference 1.14).
+        Each touch moves it, but never past the server's max_msg_timeout
+        (docs/protocol/timeouts#touch).
         """
         responder = self._responder
         return min(self._touched_at + responder.msg_timeout, self.hard_deadline)
@@ -134,7 +136,7 @@ class Message:
     def hard_deadline(self) -> float:
         """When no touch helps any more: nsqd's max_msg_timeout after the delivery.
 
-        In seconds of ``time.monotonic()`` (nsq-reference 1.14).
+        In seconds of ``time.monotonic()`` (docs/protocol/timeouts#touch).
         """
         return self._received_at + self._responder.max_msg_timeout
 

@@ -1,7 +1,8 @@
 """Options as frozen objects; units, ranges and names are checked in their constructors.
 
-Knows what nsqd accepts (nsq-reference 1.8, 1.19), so that a wrong value fails where the caller
-stands and not in an endless reconnect loop. Knows nothing of bytes on the wire.
+Knows what nsqd accepts (docs/protocol/handshake#identify-body and docs/protocol/limits#names), so
+that a wrong value fails where the caller stands and not in an endless reconnect loop. Knows nothing
+of bytes on the wire.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ def _check_name(kind: str, name: object) -> str:
 
 
 def check_topic(name: object) -> str:
-    """The topic name, or ConfigError (nsq-reference 1.19)."""
+    """The topic name, or ConfigError (docs/protocol/limits#names)."""
     return _check_name("topic", name)
 
 
 def check_channel(name: object) -> str:
-    """The channel name, or ConfigError (nsq-reference 1.19)."""
+    """The channel name, or ConfigError (docs/protocol/limits#names)."""
     return _check_name("channel", name)
 
 
@@ -75,7 +76,7 @@ def check_body(body: object, max_size: int, what: str = "body") -> bytes:
 
     ConfigError when it is of another type, a str that UTF-8 cannot encode, empty, or larger than
     ``max_size`` bytes: nsqd would close the connection, and with it other publishes under way
-    (nsq-reference 1.18).
+    (docs/protocol/publishing#publish).
     """
     if isinstance(body, bytes):
         data = body
@@ -210,7 +211,8 @@ def _short_hostname() -> str:
 class ConnectionOptions:
     """How to talk to one nsqd. All are keyword options of Reader and Writer too.
 
-    Durations are float seconds, sizes are bytes. Ranges are nsqd's own (nsq-reference 1.8):
+    Durations are float seconds, sizes are bytes. Ranges are nsqd's own
+    (docs/protocol/handshake#identify-body):
 
     ``client_id``, ``hostname``, ``user_agent``: shown in nsqd's /stats.
     ``connect_timeout``: one deadline over dialling, TLS, IDENTIFY, upgrades, AUTH and SUB.
@@ -303,7 +305,7 @@ class ConnectionOptions:
         if self.deflate and self.output_buffer_size == -1:
             raise ConfigError(
                 "deflate with output_buffer_size=-1 keeps messages inside nsqd's compressor"
-                " (nsq-reference 1.10); leave the buffer on"
+                "; leave the buffer on"
             )
         self._check_tls()
         self._check_secret()

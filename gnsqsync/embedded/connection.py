@@ -315,7 +315,7 @@ class Connection:
         try:
             while self._unsent:
                 interval = session.settings.heartbeat_interval
-                # nsqd's write deadline (nsq-reference 1.12).
+                # nsqd's write deadline (docs/protocol/timeouts#heartbeats).
                 socket.wait_write(self._sock.fileno(), interval or None, _TooSlow())
                 self._send_some()
                 if not self._unsent:

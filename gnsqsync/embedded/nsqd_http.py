@@ -1,4 +1,4 @@
-"""nsqd's HTTP API (nsq-reference 2): publishing, topics and channels, /stats and /config.
+"""nsqd's HTTP API (docs/protocol/nsqd-http): publishing, topics and channels, /stats and /config.
 
 Knows requests and answers; what they do is done by the broker and the server.
 """

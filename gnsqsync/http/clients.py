@@ -1,4 +1,5 @@
-"""The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (nsq-reference 2 and 4).
+"""The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (docs/protocol/nsqd-http and
+docs/protocol/nsqlookupd#lookupd-http).
 
 Knows parameters and answers. Knows nothing of sessions, time-outs or envelopes, which are
 http_transport's, nor of the shape of JSON, which is http_types'.
@@ -278,7 +279,8 @@ class NsqdHTTP(HTTPClient):
         self._despite_500("POST", "/debug/freememory", {})
 
     def _despite_500(self, method: str, path: str, params: dict[str, str]) -> None:
-        """nsqd 1.3.0 does what these two ask and then answers 500 (nsq-reference 2.2)."""
+        """nsqd 1.3.0 does what these two ask and then answers 500
+        (docs/protocol/nsqd-http#endpoints)."""
         try:
             self._request(method, path, params)
         except HTTPError as error:

@@ -75,10 +75,10 @@ class RdyLevel:
 
     nsqd buffers outgoing messages, and sends the buffer when it is full, when a timer ticks (25 to
     250 ms), or when the consumer cannot take more: as many messages in flight as its RDY
-    (nsq-reference 1.17). So with RDY 100 a lone message waits for the timer, with RDY 1 it is sent
-    at once. While messages trickle in, this class therefore asks for one more than there
-    are in flight ("tight"): each message fills the RDY and is sent without delay. That costs one
-    RDY command and one packet a message, so in a stream it asks for the whole share at once.
+    (docs/protocol/flow#output-buffer). So with RDY 100 a lone message waits for the timer, with RDY
+    1 it is sent at once. While messages trickle in, this class therefore asks for one more than
+    there are in flight ("tight"): each message fills the RDY and is sent without delay. That costs
+    one RDY command and one packet a message, so in a stream it asks for the whole share at once.
 
     A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
     sends about one message a round trip, so on a slow network that rate could never be

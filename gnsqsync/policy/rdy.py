@@ -44,10 +44,10 @@ class RdyAllocator(Generic[Key]):
     """Divides a reader's max_in_flight among its nsqds.
 
     nsqd pushes messages, and RDY is how a consumer bounds that: "RDY n" on a connection means "at
-    most n unanswered messages here", a ceiling that stays until it is changed (nsq-reference
-    1.13). A reader promises its user that at most ``max_in_flight`` messages are unanswered in
-    all, but it cannot know which of its nsqds will have some. This class decides how the promise
-    is split, and keeps it: after each update ::
+    most n unanswered messages here", a ceiling that stays until it is changed
+    (docs/protocol/flow#rdy). A reader promises its user that at most ``max_in_flight`` messages are
+    unanswered in all, but it cannot know which of its nsqds will have some. This class decides how
+    the promise is split, and keeps it: after each update ::
 
         sum(max(RDY, in flight) over all nodes) <= max_in_flight
 

@@ -53,7 +53,8 @@ Step: TypeAlias = Send | Receive | Upgrade
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiated:
-    """What nsqd answered to IDENTIFY and AUTH (nsq-reference 1.9, 1.11).
+    """What nsqd answered to IDENTIFY and AUTH (docs/protocol/handshake#identify-answer and
+    docs/protocol/handshake#auth).
 
     Durations in seconds. ``auth`` is its answer to AUTH, None when AUTH was not sent.
     ``auth_ignored``: there is a secret, but nsqd does not ask for one, so it was not sent.
@@ -95,7 +96,7 @@ def handshake(
     yield Send(commands.MAGIC_V2 + commands.identify(commands.identify_body(options)))
     # While a layer may be about to change, nsqd throws away what it read ahead, or takes it for
     # bytes of the next layer. So heartbeats go unanswered until that is settled; IDENTIFY itself
-    # was a sign of life (nsq-reference 1.10, 1.12).
+    # was a sign of life (docs/protocol/handshake#upgrades and docs/protocol/timeouts#heartbeats).
     wants_layers = options.uses_tls or options.snappy or options.deflate
     answer = yield from _receive("IDENTIFY", nsqd, answer_heartbeats=not wants_layers)
     negotiated = _read_identify_answer(answer, options, nsqd)

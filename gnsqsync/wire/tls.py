@@ -163,7 +163,7 @@ class TlsLayer:
     @property
     def peer_common_name(self) -> str:
         """The common name in the peer's verified certificate, or "": nsqd tells it to its auth
-        server (nsq-reference 1.11)."""
+        server (docs/protocol/handshake#auth)."""
         certificate: Any = self._tls.getpeercert() if self.done else None
         for names in (certificate or {}).get("subject", ()):
             for key, value in names:
@@ -173,7 +173,8 @@ class TlsLayer:
 
 
 def _reason(error: ssl.SSLError, data: bytes = b"") -> str:
-    """OpenSSL's reason in words, and nsqd's own if it came in clear (nsq-reference 1.10)."""
+    """OpenSSL's reason in words, and nsqd's own if it came in clear
+    (docs/protocol/handshake#tls)."""
     text = (error.reason or str(error)).replace("_", " ").lower()
     start = data.find(b"E_IDENTIFY_FAILED")
     if start >= 0:

@@ -214,7 +214,8 @@ class Writer:
         return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
 
     def _chunks(self, bodies: list[bytes]) -> list[list[bytes]]:
-        """Split by nsqd's limits: the bytes of an MPUB body, and its count (nsq-reference 1.18)."""
+        """Split by nsqd's limits: the bytes of an MPUB body, and its count
+        (docs/protocol/publishing#publish)."""
         # A body has a byte or more, so what fits in bytes fits in number, too.
         if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= self._max_body_size:
             return [bodies]
