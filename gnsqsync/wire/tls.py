@@ -86,7 +86,8 @@ class TlsLayer:
                 ) from error
             except ssl.SSLError as error:
                 text = f"the TLS handshake with {self._peer} failed: {_reason(error, data)}"
-                # nsqd gives it five seconds; that they were over says nothing of either side.
+                # nsqd waits five seconds for the handshake. That they are over does not say who was
+                # slow.
                 if text.endswith("i/o timeout"):
                     raise ConnectionLost(text) from error
                 raise NegotiationFailed(text) from error
@@ -144,8 +145,8 @@ class TlsLayer:
                 try:
                     self._tls.unwrap()
                 except ssl.SSLError:
-                    # Either the peer's close_notify is not there, which nobody waits for, or the
-                    # stream is broken and there is nothing to say any more.
+                    # Nobody waits for the peer's close_notify. On a broken stream nothing more can
+                    # be sent.
                     pass
             return self._outgoing.read()
 
