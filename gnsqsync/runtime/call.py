@@ -21,9 +21,10 @@ __all__ = ["Call"]
 class Call:
     """The requests of one session, one at a time.
 
-    Of each connection that a request uses it holds a descriptor of its own, so that ``cut`` ends
-    the connection whoever has its socket at the moment: TLS takes it over, responses keep it.
-    ``_lock`` guards them; ``cut`` only tries it, and who holds it looks at ``is_cut`` behind.
+    It holds a duplicate of the descriptor of each connection that a request uses. So ``cut`` ends
+    the connection, whichever object has its socket at the moment: TLS takes it over, responses keep
+    it. ``_lock`` guards the duplicates. ``cut`` only tries the lock; whoever holds it checks
+    ``is_cut`` afterwards.
     """
 
     def __init__(self) -> None:
