@@ -1,8 +1,8 @@
 """The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (docs/protocol/nsqd-http and
 docs/protocol/nsqlookupd#lookupd-http).
 
-Knows parameters and answers. Knows nothing of sessions, time-outs or envelopes, which are
-http_transport's, nor of the shape of JSON, which is http_types'.
+Knows parameters and answers. Sessions and time-outs are in transport.py, envelopes in envelopes.py,
+the shapes of JSON in nsqd_types.py and lookupd_types.py.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
 log = logging.getLogger("gnsqsync.http")
 
 _OPTION = re.compile(r"[a-z0-9_]+")
-# So that a server that sends new nonsense each time fills no memory.
+# So that a server that sends new nonsense each time does not fill the memory.
 _MAX_SKIPPED = 1000
 _PROFILES = ("", "block", "cmdline", "goroutine", "heap", "threadcreate")
 
