@@ -125,7 +125,8 @@ class StopFlag:
 
 
 def tell_terminal(count: int) -> None:
-    """What a further signal does, behind so many. For signal handlers, too."""
+    """Say on the terminal what the next signal does, after ``count`` of them. Signal handlers may
+    call it."""
     if os.isatty(2):
         again = "once more forces" if count == 1 else "once more ends at once"
         os.write(2, f"\nstopping; {again}\n".encode())
