@@ -142,7 +142,7 @@ class Connection:
             if session.closed:
                 return
             if session.is_backlogged:
-                # What it is owed is more than it reads: nothing more is read from it either.
+                # Too much output waits for it. Until that is written nothing more is read from it.
                 self.flush()
                 self._wait_until_written()
             if session.commands != commands:
