@@ -195,3 +195,12 @@ def test_the_guide_names_the_flags_without_effect() -> None:
     text = (DOCS / "guides" / "embedded.rst").read_text(encoding="utf-8")
     told = {flag.replace("-", "_") for flag in re.findall(r"``--([\w-]+)``", text)}
     assert told >= NO_EFFECT
+
+
+def test_the_glossary_has_twenty_words_at_most_and_each_is_used() -> None:
+    page = (DOCS / "design" / "glossary.rst").read_text(encoding="utf-8")
+    words = re.findall(r"^   (\w[\w ]*)\n      ", page, re.MULTILINE)
+    assert 15 <= len(words) <= 20
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "gnsqsync").rglob("*.py")]
+    code = " ".join(" ".join(sources).replace("#", " ").split())
+    assert [word for word in words if not re.search(rf"\b{word}", code, re.IGNORECASE)] == []
