@@ -30,7 +30,7 @@ class Call:
     def __init__(self) -> None:
         self.deadline = math.inf
         self.is_cut = False
-        # Native: the request may run in another OS thread than who cuts it.
+        # Native, because the request may run in another OS thread than the one that cuts it.
         new_lock = world.native("_thread", "allocate_lock")
         self._native_socket = world.native("socket", "socket")
         self._lock = new_lock()
@@ -48,7 +48,7 @@ class Call:
                 self._held.pop().close()
 
     def left(self, timeout: float | None) -> float:
-        """How long it may wait now, ``timeout`` at most; TimeoutError behind the deadline."""
+        """How long it may wait now, ``timeout`` at most; TimeoutError after the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the answer does not end")
