@@ -29,7 +29,8 @@ _GRACE_SECONDS = 5.0
 
 
 def _without_frames(error: BaseException | None) -> None:
-    """Take the tracebacks off: they lead to who published, and so keep a forgotten Writer alive."""
+    """Remove the tracebacks: they refer to frames of publishers, and so keep a forgotten Writer
+    alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -154,7 +155,8 @@ class Dials:
         except NSQError as error:
             failure = error
         except Exception:
-            # By a function of the user, as auth_secret: who publishes next is told, too.
+            # Raised by a function of the user, such as auth_secret. That is no outage, so that the
+            # next publish gets the error, too.
             with self._lock:
                 self._outage.works(address)
             raise

@@ -257,9 +257,9 @@ class NsqdPool:
             return any(address != connection.address for address in self._live)
 
     def pass_over(self, connection: Connection) -> None:
-        """A publish failed there. If it is about to be lost, no other one goes there.
+        """A publish failed there. If the connection is about to end, no other publish goes there.
 
-        ``on_lost`` comes only when callbacks of futures have returned.
+        ``on_lost`` is called only after callbacks of futures have returned.
         """
         with self._lock:
             if connection.closed or connection.send_queue.has_ended:
@@ -411,7 +411,7 @@ class NsqdPool:
     def let_go(self) -> None:
         """The Writer was forgotten without a close. By the garbage collector: takes no lock.
 
-        Nobody waits for an answer then. A forked child must not end its parent's connections.
+        Nobody waits for an answer any more. A forked child must not end its parent's connections.
         """
         if self.pid != os.getpid():
             return
