@@ -44,7 +44,7 @@ ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
 _WAKE_SECONDS = 1.0
 # What a process is granted beyond its handlers' time until it is killed.
 _GRACE_SECONDS = 10.0
-# A process that lived so long was not ended by what happened at its start.
+# A process that lived longer than this did not end because of its start.
 _SETTLED_SECONDS = 60.0
 
 
