@@ -31,7 +31,7 @@ _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 
 
 class Peer:
-    """Who is at the other end: the address, and once TLS is up what it told."""
+    """The client: its address, and what its TLS handshake told."""
 
     __slots__ = ("cipher", "common_name", "ip", "name", "tls_version")
 
