@@ -130,7 +130,7 @@ class Finder:
         return list(self._failures.values())
 
     def wait(self, news: Latch, until: float) -> None:
-        """Wait for ``news``, until ``until`` at most; nsqlookupds are asked more often meanwhile."""
+        """Wait for ``news`` until ``until``; nsqlookupds are asked more often meanwhile."""
         while (left := until - self._now()) > 0:
             if not self.asks:
                 news.wait(left)

@@ -68,7 +68,7 @@ class Outage:
         self._away: dict[Address | None, _Away] = {}
 
     def begun(self, address: Address | None, now: float) -> None:
-        """A dial begins, or the search for addresses. It counts as silent until there is a result."""
+        """A dial begins, or the search for addresses: silence until there is a result."""
         away = self._away.get(address)
         if away is None:
             away = self._away[address] = _Away(now, ReconnectDelays(_FIRST, _LONGEST, self._rng))
