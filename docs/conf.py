@@ -17,6 +17,8 @@ version = release = __version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "option_tables"]
 napoleon_numpy_docstring = False
+# A list in the text of the class, and no entry of its own for each field.
+napoleon_use_ivar = True
 # Who may call, and on which thread something is called.
 napoleon_custom_sections = ["Threads"]
 exclude_patterns = ["_build"]
