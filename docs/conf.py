@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "docs"))
 
 from gnsqsync import __version__  # noqa: E402
 
@@ -14,7 +15,12 @@ project = "gnsqsync"
 copyright = "the gnsqsync authors"
 version = release = __version__
 
-extensions = ["sphinx.ext.autodoc"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "option_tables"]
+napoleon_numpy_docstring = False
+# A list in the text of the class, and no entry of its own for each field.
+napoleon_use_ivar = True
+# Who may call, and on which thread something is called.
+napoleon_custom_sections = ["Threads"]
 exclude_patterns = ["_build"]
 html_theme = "alabaster"
 html_static_path = ["_static"]
@@ -24,7 +30,9 @@ html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sideba
 autodoc_mock_imports = [
     name for name in ("pyspark", "pyarrow", "pytest") if find_spec(name) is None
 ]
-autodoc_typehints = "signature"
+# Types stand in the signature and in the list of parameters, both from the annotations.
+autodoc_typehints = "both"
+autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 90
 default_role = "any"
@@ -49,5 +57,12 @@ def escape_codes(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"\bE_(?= )", r"E\\_", line) for line in lines]
 
 
+def link_citations(app, what, name, obj, options, lines):
+    """A citation of the protocol in a docstring is a link to its section."""
+    section = r"docs/protocol/[\w-]+#([\w-]+)"
+    lines[:] = [re.sub(section, r":ref:`protocol-\1`", line) for line in lines]
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", escape_codes)
+    app.connect("autodoc-process-docstring", link_citations)

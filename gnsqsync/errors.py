@@ -83,7 +83,8 @@ class ConfigError(NSQError, ValueError):
 class ClosedError(NSQError):
     """The Reader or Writer was closed, or was made in the parent of this process.
 
-    ``acknowledged``: how many messages of the same publish_many were confirmed before it.
+    Attributes:
+        acknowledged: How many messages of the same ``publish_many()`` were confirmed before it.
     """
 
     acknowledged = 0
@@ -115,9 +116,12 @@ class WrongPort(ProtocolError):
 
 
 class ServerError(NSQError):
-    """An error frame of nsqd (nsq-reference 1.24).
+    """An error frame of nsqd (docs/protocol/errors#error-frames).
 
-    ``code`` is the first word (``"E_BAD_TOPIC"``), ``detail`` the rest of the text.
+    Attributes:
+        code: The first word, such as ``E_BAD_TOPIC``.
+        detail: The rest of the text.
+        fatal: Whether nsqd closes the connection after it.
     """
 
     fatal: ClassVar[bool] = True
@@ -259,8 +263,10 @@ def server_error(data: bytes) -> ServerError:
 class HTTPError(ServerError):
     """An HTTP answer of nsqd or nsqlookupd that is not a success.
 
-    ``status`` is the HTTP status (int), ``code`` the text of its ``message`` ("TOPIC_NOT_FOUND"),
-    ``url`` what was asked, without user info.
+    Attributes:
+        status: The HTTP status.
+        code: The text of its ``message``, such as ``TOPIC_NOT_FOUND``.
+        url: What was asked, without user info.
     """
 
     fatal = False
@@ -274,7 +280,8 @@ class HTTPError(ServerError):
 class PublishError(NSQError):
     """A publish that was not acknowledged. One of the three subclasses says what is known.
 
-    ``acknowledged``: how many messages of the same publish_many were confirmed before it.
+    Attributes:
+        acknowledged: How many messages of the same ``publish_many()`` were confirmed before it.
     """
 
     acknowledged = 0
@@ -283,7 +290,8 @@ class PublishError(NSQError):
 class NotSent(PublishError):
     """No nsqd has got all of it, and none keeps a part: publishing again cannot duplicate it.
 
-    ``causes`` holds what went wrong at each nsqd that was tried, newest last.
+    Attributes:
+        causes: What went wrong at each nsqd that was tried, newest last.
     """
 
     retriable = True
@@ -294,7 +302,12 @@ class NotSent(PublishError):
 
 
 class Refused(PublishError):
-    """nsqd answered with an error. ``error`` is that ServerError, ``code`` its E_ code."""
+    """nsqd answered with an error.
+
+    Attributes:
+        error: That ServerError.
+        code: Its E_ code.
+    """
 
     def __init__(self, text: str, error: ServerError) -> None:
         super().__init__(text)

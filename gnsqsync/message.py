@@ -26,9 +26,14 @@ BEGUN = 8
 class Requeue(Exception):
     """Raise it in a handler to send REQ instead of FIN.
 
-    ``delay``: seconds until nsqd delivers the message again; None means attempts times the
-    reader's ``requeue_delay``. ``backoff``: whether this counts as a failure, for the backoff and
-    for ``max_attempts``; without it, it says "not now".
+    Args:
+        delay: Seconds until nsqd delivers the message again; None: attempts times the reader's
+            ``requeue_delay``.
+        backoff: Whether this counts as a failure, for the backoff and for ``max_attempts``. Without
+            it, it says "not now".
+
+    Raises:
+        ConfigError: The delay is negative or no number.
     """
 
     # For subclasses with a constructor of their own.
@@ -78,7 +83,10 @@ class Message:
     """A message as delivered to a handler.
 
     ``body`` (bytes), ``attempts`` (int, 1 on the first delivery), ``timestamp`` (int, nanoseconds
-    since the epoch when nsqd accepted the publish). A message may be answered from any thread.
+    since the epoch when nsqd accepted the publish).
+
+    Threads:
+        A message may be answered from any thread.
     """
 
     __slots__ = (
@@ -113,7 +121,10 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The 16 hex digits nsqd gave it. Unique per nsqd and topic only (nsq-reference 1.23)."""
+        """The 16 hex digits nsqd gave it.
+
+        Unique per nsqd and topic only (docs/protocol/publishing#ids).
+        """
         return self._id.decode("ascii", "replace")
 
     @property
@@ -125,7 +136,8 @@ class Message:
     def deadline(self) -> float:
         """When nsqd takes the message back, in seconds of ``time.monotonic()``.
 
-        Each touch moves it, but never past the server's max_msg_timeout (nsq-reference 1.14).
+        Each touch moves it, but never past the server's max_msg_timeout
+        (docs/protocol/timeouts#touch).
         """
         responder = self._responder
         return min(self._touched_at + responder.msg_timeout, self.hard_deadline)
@@ -134,7 +146,7 @@ class Message:
     def hard_deadline(self) -> float:
         """When no touch helps any more: nsqd's max_msg_timeout after the delivery.
 
-        In seconds of ``time.monotonic()`` (nsq-reference 1.14).
+        In seconds of ``time.monotonic()`` (docs/protocol/timeouts#touch).
         """
         return self._received_at + self._responder.max_msg_timeout
 
@@ -170,9 +182,12 @@ class Message:
     def finish(self) -> bool:
         """Send FIN: the message is done.
 
-        Returns False when the connection it came on is gone or nsqd timed it out; it then comes
-        again, to this or another consumer, if no other copy of it was answered here. Raises
-        MessageAnswered on a second answer.
+        Returns:
+            False when the connection it came on is gone or nsqd timed it out. It then comes again,
+            to this or another consumer, if no other copy of it was answered here.
+
+        Raises:
+            MessageAnswered: It was answered before.
         """
         if self._responder.finish(self):
             return True
@@ -181,11 +196,20 @@ class Message:
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> bool:
         """Send REQ: deliver it again after ``delay`` seconds.
 
-        ``delay=None`` is attempts times the reader's ``requeue_delay``; ``backoff`` says whether
-        it counts as a failure. A failure of the last of ``max_attempts`` gives the message up
-        instead, here: ``on_giving_up`` is called, with the exception that is handled at this
-        moment, if any, and the dead letter published before this returns. Returns and raises as
-        ``finish()``; ConfigError for a bad delay.
+        A failure of the last of ``max_attempts`` gives the message up instead, before this returns:
+        ``on_giving_up`` is called with the exception that is handled at this moment, if any, or the
+        dead letter is published.
+
+        Args:
+            delay: Seconds, 0 or more; None: attempts times the reader's ``requeue_delay``.
+            backoff: Whether it counts as a failure.
+
+        Returns:
+            As ``finish()``.
+
+        Raises:
+            MessageAnswered: It was answered before.
+            ConfigError: The delay is not allowed.
         """
         if delay is not None and not delay >= 0:
             raise ConfigError(f"delay is {delay!r}; it must be None or seconds, 0 or more")
@@ -194,7 +218,14 @@ class Message:
         return self._not_in_flight("requeue")
 
     def touch(self) -> bool:
-        """Send TOUCH: ask nsqd for another msg_timeout. Returns and raises as ``finish()``."""
+        """Send TOUCH: ask nsqd for another msg_timeout. Returns and raises as ``finish()``.
+
+        Returns:
+            False when the connection is gone or nsqd timed it out.
+
+        Raises:
+            MessageAnswered: It was answered before.
+        """
         if self._responder.touch(self):
             return True
         return self._not_in_flight("touch")
@@ -204,7 +235,11 @@ class Message:
         self._status |= DETACHED
 
     def json(self) -> Any:
-        """The body parsed as JSON. Raises ValueError when it is not."""
+        """The body parsed as JSON.
+
+        Raises:
+            ValueError: It is not JSON.
+        """
         return json.loads(self.body)
 
     def _not_in_flight(self, answer: str) -> bool:

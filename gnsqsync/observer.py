@@ -24,40 +24,76 @@ class Observer:
     """
 
     def connected(self, nsqd_address: str) -> None:
-        """Subscribed at an nsqd."""
+        """Subscribed at an nsqd.
+
+        Args:
+            nsqd_address: Its ``host:port``.
+        """
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        """A connection ended, or could not be made. It is dialled again by itself, unless it was
-        found by nsqlookupds and they list it no more, or the reader stops.
+        """A connection ended, or could not be made.
+
+        It is dialled again by itself, unless it was found by nsqlookupds and they list it no more,
+        or the reader stops.
+
+        Args:
+            nsqd_address: Its ``host:port``.
+            reason: Why.
         """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
-        """An nsqlookupd gave no answer of use; once, until it works again. It is asked on."""
+        """An nsqlookupd gave no answer of use; once, until it works again. It is asked on.
+
+        Args:
+            url: Which one, without user info.
+            reason: Why.
+        """
 
     def lookup_recovered(self, url: str) -> None:
-        """An nsqlookupd answers again after it failed."""
+        """An nsqlookupd answers again after it failed.
+
+        Args:
+            url: Which one, without user info.
+        """
 
     def backoff(self, level: int, seconds: float) -> None:
         """Backoff began or went to another level; RDY is 0 everywhere for ``seconds``.
 
-        Level 0 and 0 seconds: backoff is over.
+        Args:
+            level: 0: backoff is over.
+            seconds: How long; 0 with level 0.
         """
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
         """A message was given up and is finished: max_attempts or max_deliveries.
 
-        ``error``: what its handler raised; None where ``message.requeue()`` was called outside of
-        an ``except``, or no handler ran.
+        Args:
+            message: Which one.
+            error: What its handler raised; None where ``message.requeue()`` was called outside of
+                an ``except``, or no handler ran.
         """
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
         """nsqd refused an answer: the message had timed out and comes again, or came already.
 
-        ``code``: "E_FIN_FAILED", "E_REQ_FAILED" or "E_TOUCH_FAILED". On the reading thread.
+        Args:
+            nsqd_address: Which nsqd.
+            message_id: Which message.
+            code: ``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``.
+
+        Threads:
+            Called on the reading thread.
         """
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
-        """A worker handled a chunk of messages of one connection in ``seconds``."""
+        """A worker handled a chunk of messages of one connection in ``seconds``.
+
+        Args:
+            nsqd_address: Where they came from.
+            finished: How many were finished.
+            failed: How many were not.
+            seconds: The time of all of them.
+        """
 
 
 def each(observer: object) -> Iterator[Observer]:

@@ -1,7 +1,8 @@
 """Options as frozen objects; units, ranges and names are checked in their constructors.
 
-Knows what nsqd accepts (nsq-reference 1.8, 1.19), so that a wrong value fails where the caller
-stands and not in an endless reconnect loop. Knows nothing of bytes on the wire.
+Knows what nsqd accepts (docs/protocol/handshake#identify-body and docs/protocol/limits#names), so
+that a wrong value fails where the caller stands and not in an endless reconnect loop. Knows nothing
+of bytes on the wire.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ def _check_name(kind: str, name: object) -> str:
 
 
 def check_topic(name: object) -> str:
-    """The topic name, or ConfigError (nsq-reference 1.19)."""
+    """The topic name, or ConfigError (docs/protocol/limits#names)."""
     return _check_name("topic", name)
 
 
 def check_channel(name: object) -> str:
-    """The channel name, or ConfigError (nsq-reference 1.19)."""
+    """The channel name, or ConfigError (docs/protocol/limits#names)."""
     return _check_name("channel", name)
 
 
@@ -75,7 +76,7 @@ def check_body(body: object, max_size: int, what: str = "body") -> bytes:
 
     ConfigError when it is of another type, a str that UTF-8 cannot encode, empty, or larger than
     ``max_size`` bytes: nsqd would close the connection, and with it other publishes under way
-    (nsq-reference 1.18).
+    (docs/protocol/publishing#publish).
     """
     if isinstance(body, bytes):
         data = body
@@ -210,27 +211,43 @@ def _short_hostname() -> str:
 class ConnectionOptions:
     """How to talk to one nsqd. All are keyword options of Reader and Writer too.
 
-    Durations are float seconds, sizes are bytes. Ranges are nsqd's own (nsq-reference 1.8):
+    Ranges are nsqd's own (docs/protocol/handshake#identify-body).
 
-    ``client_id``, ``hostname``, ``user_agent``: shown in nsqd's /stats.
-    ``connect_timeout``: one deadline over dialling, TLS, IDENTIFY, upgrades, AUTH and SUB.
-    ``heartbeat_interval``: 1 to 60; twice as long without a frame means the nsqd is dead.
-    ``msg_timeout``: None for nsqd's own, or 1 to 900 and at most its --max-msg-timeout.
-    ``sample_rate``: 0 to 99; N > 0 delivers N+1 percent, nsqd throws the rest away.
-    ``output_buffer_size``: -1 (off), 0 (nsqd's default) or 64 to 65536.
-    ``output_buffer_timeout``: 0 (nsqd's default) or 0.025 to 30; -1 (no timer) leaves messages in
-    the buffer until it is full, RDY is used up, or the next heartbeat.
-    ``tls``: True, False, or an ssl.SSLContext. Once asked for, a server without it is refused.
-    ``tls_ca_file``, ``tls_cert_file``, ``tls_key_file``: PEM paths; each of them implies ``tls``.
-    ``tls_verify``: check certificate and host name. ``tls_server_hostname``: the name to check.
-    ``snappy`` or ``deflate`` (with ``deflate_level`` 1 to 9): compression, not both.
-    ``auth_secret``: str, bytes or a callable that returns one; asked at each connect.
-    ``topology_region``, ``topology_zone``: for nsqds with topology-aware consumption.
-    ``local_addr``: host or host:port to bind before dialling.
-    ``address_map``: a dict or callable from ``host:port`` as found to ``host:port`` to dial.
-    ``max_frame_size``: the largest frame to accept from nsqd.
+    Args:
+        client_id: Shown in nsqd's stats; the host name up to the first dot.
+        hostname: Shown in nsqd's stats.
+        user_agent: Shown in nsqd's stats.
+        connect_timeout: Seconds, 0.001 or more: one deadline over dialling, TLS, IDENTIFY, AUTH and
+            SUB.
+        heartbeat_interval: Seconds, 1 to 60 (nsqd's ``--max-heartbeat-interval``); twice that
+            without a frame means that the nsqd is dead.
+        msg_timeout: Seconds, 1 to 900 and at most nsqd's ``--max-msg-timeout``, until an unanswered
+            message is delivered again; None: nsqd's ``--msg-timeout``.
+        sample_rate: 0 to 99. N above 0: N+1 percent are delivered, nsqd throws the rest away.
+        output_buffer_size: Bytes of nsqd's buffer for this connection, 64 to 65536; -1: none, 0:
+            nsqd's default.
+        output_buffer_timeout: Seconds, 0.025 to 30, that nsqd holds its buffer back; 0: nsqd's
+            default. -1: no timer, so messages stay in the buffer until it is full, RDY is used up,
+            or the next heartbeat; the embedded nsqd sends them at once all the same. To have each
+            message at once from both, switch the buffer off: ``output_buffer_size=-1``.
+        tls: True, or an ``ssl.SSLContext``. A server without TLS is then refused.
+        tls_ca_file: PEM path of the authorities to trust; implies ``tls``.
+        tls_cert_file: PEM path of the client certificate; implies ``tls``.
+        tls_key_file: PEM path of its key.
+        tls_verify: Whether to check certificate and host name.
+        tls_server_hostname: The name to check; None: the host of the address.
+        snappy: Compress; required once asked for.
+        deflate: Compress; not together with ``snappy``.
+        deflate_level: 1 to 9; nsqd may lower it.
+        auth_secret: str, bytes, or a function that returns one and is asked at each connect.
+        topology_region: For nsqds with topology-aware consumption.
+        topology_zone: The same.
+        local_addr: ``host`` or ``host:port`` to bind before dialling.
+        address_map: A dict or function from ``host:port`` as found to ``host:port`` to dial.
+        max_frame_size: Bytes, 1024 or more: the largest frame to accept from nsqd.
 
-    Raises ConfigError for a value out of range.
+    Raises:
+        ConfigError: A value is out of range, or two do not go together.
     """
 
     client_id: str = field(default_factory=_short_hostname)
@@ -303,7 +320,7 @@ class ConnectionOptions:
         if self.deflate and self.output_buffer_size == -1:
             raise ConfigError(
                 "deflate with output_buffer_size=-1 keeps messages inside nsqd's compressor"
-                " (nsq-reference 1.10); leave the buffer on"
+                "; leave the buffer on"
             )
         self._check_tls()
         self._check_secret()
@@ -344,7 +361,8 @@ class ConnectionOptions:
     def ssl_context(self) -> ssl.SSLContext:
         """The context to use: the one given, or a default one with the files and tls_verify.
 
-        Raises ConfigError when a file cannot be loaded.
+        Raises:
+            ConfigError: A file cannot be loaded.
         """
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls

@@ -33,9 +33,15 @@ _made: weakref.WeakValueDictionary[int, Metrics] = weakref.WeakValueDictionary()
 class Metrics:
     """All metrics of gnsqsync in one registry: make one of it per process.
 
-    ``registry``: prometheus_client's own if None. ``buckets``: upper bounds in seconds of the two
-    histograms. ``observer()`` counts what happens, ``watch()`` shows how things are when Prometheus
-    asks. Starts nothing; a second one in the same registry raises prometheus_client's ValueError.
+    ``observer()`` counts what happens, ``watch()`` shows how things are when Prometheus asks. It
+    starts nothing.
+
+    Args:
+        registry: None: prometheus_client's own.
+        buckets: Upper bounds of the two histograms, in seconds.
+
+    Raises:
+        ValueError: The registry has one already. prometheus_client raises it.
     """
 
     def __init__(

@@ -9,7 +9,18 @@ __all__ = ["ConnectionStats", "ReaderStats", "StopResult", "WriterConnectionStat
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStats:
-    """One connection of a Reader. Counters are of this connection, not of the nsqd."""
+    """One connection of a Reader. Counters are of this connection, not of the nsqd.
+
+    Attributes:
+        address: ``host:port`` of the nsqd.
+        rdy: The last RDY that was sent.
+        in_flight: Messages without an answer now.
+        received: Messages that arrived.
+        finished: FINs that were sent.
+        requeued: REQs that were sent.
+        answers_failed: FIN, REQ and TOUCH that nsqd refused.
+        connected_seconds: For how long it has been up.
+    """
 
     address: str
     rdy: int
@@ -23,7 +34,23 @@ class ConnectionStats:
 
 @dataclass(frozen=True, slots=True)
 class ReaderStats:
-    """A Reader at one moment; counters run since ``start()``, over lost connections too."""
+    """A Reader at one moment; counters run since ``start()``, over lost connections too.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        connections: One entry for each connection.
+        received: Messages that arrived.
+        finished: FINs that were sent.
+        requeued: REQs that were sent.
+        gave_up: Messages finished because they were given up; not those that wait in nsqd.
+        answers_failed: FIN, REQ and TOUCH that nsqd refused, mostly because they came too late.
+        in_flight: Messages without an answer now.
+        max_in_flight: The limit now.
+        is_paused: Whether it is paused by ``pause()``.
+        is_in_backoff: Whether failures have slowed it down.
+        backoff_level: 0 when not in backoff.
+    """
 
     topic: str
     channel: str
@@ -44,9 +71,9 @@ class ReaderStats:
 class StopResult:
     """How a Reader ended: what was left when it closed its connections.
 
-    ``clean``: every message that had been delivered was answered, and every thread ended.
-    ``unanswered``: messages in flight that nsqd will deliver again after their timeout.
-    ``workers_running``: handlers that did not return in time; their threads are abandoned.
+    Attributes:
+        unanswered: Messages in flight that nsqd will deliver again after their timeout.
+        workers_running: Handlers that did not return in time; their threads are abandoned.
     """
 
     unanswered: int
@@ -54,12 +81,19 @@ class StopResult:
 
     @property
     def clean(self) -> bool:
+        """Whether every message that had been delivered was answered, and every thread ended."""
         return not self.unanswered and not self.workers_running
 
 
 @dataclass(frozen=True, slots=True)
 class WriterConnectionStats:
-    """One connection of a Writer."""
+    """One connection of a Writer.
+
+    Attributes:
+        address: ``host:port`` of the nsqd.
+        unanswered: Publishes without an answer now.
+        connected_seconds: For how long it has been up.
+    """
 
     address: str
     unanswered: int
@@ -70,9 +104,16 @@ class WriterConnectionStats:
 class WriterStats:
     """A Writer at one moment; counters run since the first publish of this process.
 
-    ``published`` counts messages that nsqd confirmed, also after their publisher gave up waiting;
-    the others count calls (an MPUB of publish_many is one) by what they ended with.
-    ``outage_seconds``: for how long no nsqd could take a publish, 0 when there is no outage.
+    ``refused``, ``not_sent`` and ``outcome_unknown`` count calls, by what they ended with. An MPUB
+    of ``publish_many()`` is one.
+
+    Attributes:
+        connections: One entry for each connection.
+        published: Messages that nsqd has said OK to, also after their publisher gave up waiting.
+        refused: Publishes that ended as ``Refused``.
+        not_sent: Publishes that ended as ``NotSent``.
+        outcome_unknown: Publishes that ended as ``OutcomeUnknown``.
+        outage_seconds: For how long no nsqd could take a publish; 0 when there is no outage.
     """
 
     connections: tuple[WriterConnectionStats, ...]

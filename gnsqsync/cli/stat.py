@@ -152,7 +152,7 @@ class Rates:
             for key, row in rows:
                 counts[key] = row["messages"]
                 before = self._last.get(key)
-                # An nsqd that restarted counts from 0 again (nsq-reference 2.4).
+                # An nsqd that restarted counts from 0 again (docs/protocol/nsqd-http#stats).
                 if before is not None and elapsed > 0 and row["messages"] >= before:
                     row["messages_per_second"] = round((row["messages"] - before) / elapsed, 1)
         self._last = counts

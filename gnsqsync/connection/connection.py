@@ -38,7 +38,7 @@ from gnsqsync.wire.handshake import Negotiated
 
 __all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner"]
 
-log = logging.getLogger("gnsqsync.connection")
+log: logging.Logger = logging.getLogger("gnsqsync.connection")
 
 _OK = b"OK"
 _HEARTBEAT = b"_heartbeat_"
@@ -107,26 +107,26 @@ class Connection:
         adaptive: bool = True,
     ) -> None:
         self.address = address
-        self.nsqd_address = str(address)
-        self.in_flight = InFlight()
+        self.nsqd_address: str = str(address)
+        self.in_flight: InFlight = InFlight()
         self.received = 0
-        self.last_message_at = 0.0
-        self.last_frame_at = 0.0
-        self.connected_at = 0.0
-        self.answers_failed = 0
+        self.last_message_at: float = 0.0
+        self.last_frame_at: float = 0.0
+        self.connected_at: float = 0.0
+        self.answers_failed: int = 0
         # Messages that nsqd let nobody answer here: FIN or REQ refused, or TOUCH, and then no FIN;
         # and doubles of messages in flight, which get no answer of their own.
-        self.unanswerable = 0
+        self.unanswerable: int = 0
         # How much later (seconds) SUB was answered than IDENTIFY.
-        self.sub_delay = 0.0
+        self.sub_delay: float = 0.0
         # Set by close() and start_closing(); an end that follows is not news.
-        self.closing = False
-        self.closed = False
+        self.closing: bool = False
+        self.closed: bool = False
         # nsqd has answered CLS: no message comes any more.
-        self.quiet = False
+        self.quiet: bool = False
         # False from the moment when queued messages must not reach a handler any more.
-        self.hands_over = True
-        self.level = RdyLevel(adaptive) if consumer is not None else None
+        self.hands_over: bool = True
+        self.level: RdyLevel | None = RdyLevel(adaptive) if consumer is not None else None
         self._options = options
         self._runtime = runtime
         self._owner = owner
@@ -134,7 +134,7 @@ class Connection:
         self._topic = topic
         self._channel = channel
         # Whether nsqd deletes the channel with its last connection.
-        self.is_ephemeral = channel is not None and channel.endswith("#ephemeral")
+        self.is_ephemeral: bool = channel is not None and channel.endswith("#ephemeral")
         self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._decoder = FrameDecoder(self, options.max_frame_size)
@@ -178,7 +178,7 @@ class Connection:
         stream = self._stream
         assert stream is not None
         heartbeat = self._options.heartbeat_interval
-        # Two silent heartbeats are death (nsq-reference 1.12).
+        # Two silent heartbeats are death (docs/protocol/timeouts#heartbeats).
         stream.set_read_timeout(2 * heartbeat)
         self.send_queue = SendQueue(
             stream,
@@ -275,12 +275,14 @@ class Connection:
             # Never a publish's answer: FIN, REQ and TOUCH have no place in the queue of answers.
             self._answer_failed(error)
             return
-        # nsqd stops reading and closes (nsq-reference 1.24): what is queued behind was not read.
+        # nsqd stops reading and closes (docs/protocol/commands#unread-body): what is queued behind
+        # was not read.
         self.send_queue.peer_stopped = True
         # Not waiting for the EOF, which would tell less.
         if " failed to read " in error.detail:
-            # Part of a publish came in the time of two heartbeats (nsq-reference 1.12). Whatever
-            # the code says, it is not the message that is wrong.
+            # Part of a publish came in the time of two heartbeats
+            # (docs/protocol/timeouts#heartbeats). Whatever the code says, it is not the message
+            # that is wrong.
             raise ConnectionLost(f"{self.nsqd_address} waited too long for a publish: {error}")
         raise error
 
@@ -310,7 +312,8 @@ class Connection:
 
         1. no more answers are taken, and a sender that blocks is woken;
         2. the socket closes; publishes learn what is known of them;
-        3. what is in flight is orphaned: it comes again after its timeout (nsq-reference 1.15);
+        3. what is in flight is orphaned: it comes again after its timeout
+           (docs/protocol/errors#closing);
         4. the owner forgets the connection.
         """
         self.closed = True

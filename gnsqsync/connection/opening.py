@@ -12,7 +12,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.options import ConnectionOptions
-from gnsqsync.runtime import Runtime
+from gnsqsync.runtime import Cutter, Runtime
 from gnsqsync.wire.codec import DeflateLayer, SnappyLayer
 from gnsqsync.wire.frames import FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated, Receive, Send, Upgrade, handshake
@@ -43,10 +43,10 @@ class Opening:
         self.options = options
         self.runtime = runtime
         self.decoder = decoder
-        self.cutter = runtime.cutter()
+        self.cutter: Cutter = runtime.cutter()
         self.replies: deque[Reply] = deque()
-        self.round_trip = 0.0
-        self.last_took = 0.0
+        self.round_trip: float = 0.0
+        self.last_took: float = 0.0
         self._topic = topic
         self._channel = channel
         self._deadline = 0.0
@@ -145,7 +145,8 @@ class Opening:
                 f"{self.address} sent more than its answer to IDENTIFY before {step.kind} was on"
             )
         self.replies.clear()
-        # Bytes that arrived behind the answer belong to the next layer (nsq-reference 1.10).
+        # Bytes that arrived behind the answer belong to the next layer
+        # (docs/protocol/handshake#upgrades).
         surplus = self.decoder.take_rest()
         self._doing = f"switching to {step.kind}"
         if step.kind == "tls":

@@ -38,8 +38,8 @@ class PublishReplies:
     ) -> None:
         """``on_reply`` takes what is no OK."""
         # Messages that nsqd has confirmed.
-        self.published = 0
-        self.last_frame_at = runtime.now()
+        self.published: int = 0
+        self.last_frame_at: float = runtime.now()
         # Answered ones whose future is left to the reading thread.
         self.ended: deque[PublishSlot] = deque()
         self._nsqd_address = nsqd_address

@@ -72,7 +72,7 @@ class ReadTurn:
     """
 
     def __init__(self, runtime: Runtime, nsqd_address: str) -> None:
-        self.state = _READING_THREAD
+        self.state: TurnState = _READING_THREAD
         self._nsqd_address = nsqd_address
         self._now = runtime.now
         self._mutex = runtime.mutex()

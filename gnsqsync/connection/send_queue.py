@@ -56,16 +56,16 @@ class PublishSlot:
         messages: int = 1,
         on_end: Callable[[PublishSlot], None] | None = None,
     ) -> None:
-        self.data = data
-        self.messages = messages
+        self.data: bytes = data
+        self.messages: int = messages
         self.error: PublishError | None = None
         # Its publisher gave up waiting; it keeps its place in the queue of answers.
-        self.abandoned = False
-        self.done = False
-        self.latch = latch
-        self.future = future
+        self.abandoned: bool = False
+        self.done: bool = False
+        self.latch: Latch | None = latch
+        self.future: Future[None] | None = future
         # Called with the slot before its future ends; must be short.
-        self.on_end = on_end
+        self.on_end: Callable[[PublishSlot], None] | None = on_end
 
     def succeed(self) -> None:
         self._end()
@@ -118,10 +118,10 @@ class SendQueue:
         self.fins: list[bytes] = []
         self.slots: deque[PublishSlot] = deque()
         self.pending: deque[PublishSlot] = deque()
-        self.rdy_sent = 0
-        self.finished = 0
-        self.requeued = 0
-        self.sends = 0
+        self.rdy_sent: int = 0
+        self.finished: int = 0
+        self.requeued: int = 0
+        self.sends: int = 0
         self.broken: Exception | None = None
         # Set by the reading thread at a fatal error frame: nsqd reads nothing that came behind
         # the command that caused it.
@@ -145,7 +145,7 @@ class SendQueue:
         self._batch: Sequence[PublishSlot] = ()
         # Released when no publish waits for an answer any more.
         self.drained: list[Latch] = []
-        self.is_closed = False
+        self.is_closed: bool = False
 
     @property
     def has_ended(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from gnsqsync.errors import ConnectionLost
 from gnsqsync.runtime import Runtime, Socket
@@ -29,15 +30,15 @@ class Stream:
         self._layers: list[Layer] = []
         self._tls: TlsLayer | None = None
         # Whether the bytes on the socket are the bytes of the protocol, without any layer.
-        self.is_clear = True
+        self.is_clear: bool = True
         # What the socket was told last, in seconds.
-        self.read_timeout = math.inf
+        self.read_timeout: float = math.inf
         # Append what arrives, as it is on the socket, to a deque: see Socket.receive.
-        self.receive = sock.receive
+        self.receive: Callable[[deque[bytes], int], None] = sock.receive
         # What the kernel takes now of already encoded bytes; 0 when its buffer is full.
-        self.send_some = sock.send
+        self.send_some: Callable[[bytes | memoryview], int] = sock.send
         # Whether nsqd's EOF is here, read or not, or who reads has met one that a layer says.
-        self.peer_has_ended = sock.peer_has_ended
+        self.peer_has_ended: Callable[[], bool] = sock.peer_has_ended
 
     @property
     def tls(self) -> TlsLayer | None:

@@ -130,7 +130,7 @@ class Finder:
         return list(self._failures.values())
 
     def wait(self, news: Latch, until: float) -> None:
-        """Until ``news``, or the moment ``until``; meanwhile it is asked more often."""
+        """Wait for ``news`` until ``until``; nsqlookupds are asked more often meanwhile."""
         while (left := until - self._now()) > 0:
             if not self.asks:
                 news.wait(left)

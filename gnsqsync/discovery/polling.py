@@ -255,7 +255,7 @@ class Discovery(Generic[Found]):
                     finally:
                         poll.asked_at = self._runtime.now()
         except BaseException:
-            # As a gevent.Timeout that a hook of an observer let out: another thread goes on.
+            # Such as a gevent.Timeout out of an observer's hook. Another thread goes on.
             with self._lock:
                 poll.begun = False
             self._begin(poll)
@@ -278,7 +278,7 @@ class Discovery(Generic[Found]):
         try:
             answer = self._lookup(poll)
         except NSQError as error:
-            # Behind the end it was cut, which is no news.
+            # At the end the query was cut; that is no failure to report.
             if not poll.stopped.is_set():
                 self._failed(poll, error)
         except Exception as error:  # noqa: BLE001 - a poll thread that dies ends discovery for good
@@ -293,7 +293,7 @@ class Discovery(Generic[Found]):
                 self._changed(poll.client.url, None)
 
     def _failed(self, poll: _Poll, error: Exception) -> None:
-        # News is that it fails, not each text that a broken server comes up with.
+        # Report that it fails, and not each new text of a broken server.
         poll.failures += 1
         url = poll.client.url
         tell = troubles().began(url, AWAY)

@@ -47,12 +47,21 @@ def nsq_handler(
     it returns, raises ``Requeue`` or another exception, or detaches the message, as the handler of
     a Reader does. Django's old database connections are closed before and after each message.
 
-    ``name``: for the command line, "<app>.<function>" if None. ``alias``: the entry of GNSQSYNC.
-    ``per_message_transaction``: True or the alias of a database: each message is handled in one
-    ``transaction.atomic()``, and finished after its commit; what is raised rolls it back.
-    ``options``: those of Reader, such as ``concurrency``, ``max_attempts``, ``dead_letter_topic``.
+    Args:
+        topic: As of the Reader.
+        channel: As of the Reader.
+        name: For ``manage.py nsq_consume``; None: ``<app>.<function>``.
+        alias: The entry of ``GNSQSYNC``.
+        per_message_transaction: True or the alias of a database: one ``transaction.atomic()`` for
+            each message, FIN after its commit; what is raised rolls it back.
+        **options: Those of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
+            ``dead_letter_topic``.
 
-    Raises ConfigError for a value that is not allowed, and for a name that is taken.
+    Returns:
+        A decorator.
+
+    Raises:
+        ConfigError: A value is not allowed, or the name is taken.
     """
     wrong = options.keys() & {"nsqd_tcp_addresses", "lookupd_http_addresses"}
     if wrong:

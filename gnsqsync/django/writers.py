@@ -35,8 +35,14 @@ _replaced: dict[str, Writer] = {}
 def get_writer(alias: str = DEFAULT) -> Writer:
     """The Writer of an entry of GNSQSYNC, the same in all threads of a process. Do not close it.
 
-    It connects at its first publish, in the child of a fork by itself anew, and is closed at the
-    end of the process. ImproperlyConfigured when the entry is missing or wrong.
+    It connects at its first publish. The child of a fork connects anew by itself. It is closed at
+    the end of the process.
+
+    Args:
+        alias: The entry of ``GNSQSYNC``.
+
+    Raises:
+        ImproperlyConfigured: The entry is missing or wrong.
     """
     writer = _replaced.get(alias) or _writers.get(alias)
     if writer is None:
@@ -79,8 +85,15 @@ def publish(
 ) -> None:
     """``get_writer(alias).publish(...)``: returns when nsqd has the message, or raises.
 
-    ``body``: bytes, or str sent as UTF-8. ``defer``, ``timeout``: seconds. In an async view call
-    it through ``sync_to_async(publish, thread_sensitive=False)``, as it blocks.
+    In an async view call it through ``sync_to_async(publish, thread_sensitive=False)``, as it
+    blocks.
+
+    Args:
+        topic: The topic; nsqd creates it.
+        body: bytes, or a str, which is sent as UTF-8; not empty.
+        alias: The entry of ``GNSQSYNC``.
+        defer: Seconds until it is delivered; None: at once.
+        timeout: Seconds; None: the ``publish_timeout`` of the settings.
     """
     get_writer(alias).publish(topic, body, defer=defer, timeout=timeout)
 
@@ -92,7 +105,14 @@ def publish_many(
     alias: str = DEFAULT,
     timeout: float | None = None,
 ) -> None:
-    """``get_writer(alias).publish_many(...)``: several messages with as few MPUB as possible."""
+    """``get_writer(alias).publish_many(...)``: several messages with as few MPUB as possible.
+
+    Args:
+        topic: The topic; nsqd creates it.
+        bodies: The messages, as of ``publish()``; one or more.
+        alias: The entry of ``GNSQSYNC``.
+        timeout: Seconds for all of them; None: the ``publish_timeout`` of the settings.
+    """
     get_writer(alias).publish_many(topic, bodies, timeout=timeout)
 
 
@@ -108,11 +128,20 @@ def publish_on_commit(
 ) -> None:
     """Publish when the transaction of the database ``using`` commits; never if it rolls back.
 
-    Outside of a transaction that is at once. What is wrong with topic, body or ``defer`` raises
-    here; a PublishError is raised where the transaction ends, after its commit, or with ``robust``
-    only logged by Django. ``timeout``: seconds, short since a request waits for it.
+    Outside of a transaction that is at once. A crash between commit and publish loses the message.
 
-    A crash between commit and publish loses the message.
+    Args:
+        topic: The topic; nsqd creates it.
+        body: bytes, or a str, which is sent as UTF-8; not empty.
+        using: The alias of a database; None: the default one.
+        robust: Whether Django only logs a PublishError.
+        alias: The entry of ``GNSQSYNC``.
+        defer: Seconds until it is delivered; None: at once.
+        timeout: Seconds; short, since a request waits for it.
+
+    Raises:
+        ConfigError: At once, when topic, body or ``defer`` is not allowed.
+        PublishError: Where the transaction ends, after its commit, unless ``robust``.
     """
     # Encoded now, for what it raises; and what the caller does to the body later is too late.
     get_writer(alias)._encode(topic, body, defer)

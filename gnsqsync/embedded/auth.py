@@ -1,4 +1,4 @@
-"""Asking auth servers what a client may do (nsq-reference 1.11).
+"""Asking auth servers what a client may do (docs/protocol/handshake#auth).
 
 Knows their HTTP API and the rules of their answers; nothing of the TCP protocol.
 """

@@ -1,4 +1,5 @@
-"""Reading the body of MPUB piece by piece, for TCP and HTTP alike. No I/O (nsq-reference 1.18)."""
+"""Reading the body of MPUB piece by piece, for TCP and HTTP alike. No I/O
+(docs/protocol/publishing#publish)."""
 
 from __future__ import annotations
 

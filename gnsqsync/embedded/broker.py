@@ -40,7 +40,7 @@ class Broker:
 
     ``listeners`` hear of topics and channels coming and going. ``known_channels`` may be set to a
     function that names the channels a new topic should have before its first message flows
-    (nsq-reference 1.20); it may block, and other greenlets go on meanwhile.
+    (docs/protocol/publishing#channels); it may block, and other greenlets go on meanwhile.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """A channel: its queue, what is in flight and deferred, and handing messages to consumers.
 
-No I/O; time comes from the schedule's clock. Follows nsq-reference 1.13 to 1.16, 1.21 and 1.22.
+No I/O; time comes from the schedule's clock. Follows docs/protocol/flow, docs/protocol/timeouts and
+docs/protocol/requeue.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class Channel(Queueing):
         while queue and len(batch) < limit and size < _BATCH_BYTES:
             message = queue.popleft()
             if sample_rate and self._schedule.rng.randrange(100) > sample_rate:
-                continue  # gone for everybody, nsq-reference 1.16
+                continue  # gone for everybody, docs/protocol/flow#sampling
             message.attempts = (message.attempts + 1) & 0xFFFF
             message.owner = consumer
             message.deadline = deadline
@@ -243,7 +244,7 @@ class Channel(Queueing):
     # -- answers of consumers ------------------------------------------------------------------
 
     def finish(self, id: bytes, consumer: Consumer) -> bytes | None:
-        """FIN. None when done, else the reason of the error (nsq-reference 1.14)."""
+        """FIN. None when done, else the reason of the error (docs/protocol/flow#fin)."""
         message = self.in_flight.get(id)
         if message is None:
             return NOT_IN_FLIGHT
@@ -338,7 +339,8 @@ class Channel(Queueing):
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach it. What it has in flight stays so until the timeout (nsq-reference 1.15)."""
+        """Detach it. What it has in flight stays so until the timeout
+        (docs/protocol/errors#closing)."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             if not self.consumers and self.ephemeral:

@@ -1,7 +1,7 @@
 """The bytes of one TCP V2 connection: command lines and bodies in, frames out, and its end.
 
-Knows how commands are cut out of the stream (nsq-reference 1.4) and that fatal errors end it;
-what the commands mean stands in session.py. No I/O.
+Knows how commands are cut out of the stream (docs/protocol/commands#command-lines) and that fatal
+errors end it; what the commands mean stands in session.py. No I/O.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Connection:
             if session.closed:
                 return
             if session.is_backlogged:
-                # What it is owed is more than it reads: nothing more is read from it either.
+                # Too much output waits for it. Until that is written nothing more is read from it.
                 self.flush()
                 self._wait_until_written()
             if session.commands != commands:
@@ -315,7 +315,7 @@ class Connection:
         try:
             while self._unsent:
                 interval = session.settings.heartbeat_interval
-                # nsqd's write deadline (nsq-reference 1.12).
+                # nsqd's write deadline (docs/protocol/timeouts#heartbeats).
                 socket.wait_write(self._sock.fileno(), interval or None, _TooSlow())
                 self._send_some()
                 if not self._unsent:

@@ -1,4 +1,4 @@
-"""Command line and config file of nsqd and nsqlookupd (nsq-reference 5) to option objects.
+"""Command line and config file of nsqd and nsqlookupd (docs/protocol/limits) to option objects.
 
 Knows how options are spelled. Knows nothing of what the servers do with them, and imports
 neither gevent nor a server.
@@ -188,7 +188,7 @@ def _parse(cls: type[_T], arguments: Sequence[str]) -> _T:
 
 
 def config_names(cls: type[Options]) -> dict[str, str]:
-    """{name in the config file and in /config/<name>: field name} (nsq-reference 5)."""
+    """{name in the config file and in /config/<name>: field name} (docs/protocol/limits)."""
     return {option.metadata["cfg"] or option.name: option.name for option in fields(cls)}
 
 
@@ -243,7 +243,7 @@ def _from_config(kind: str, value: Any) -> Any:
 
 
 def config_value(options: Options, name: str) -> Any:
-    """What GET /config/<name> shows: str bare, else for JSON (nsq-reference 2.2).
+    """What GET /config/<name> shows: str bare, else for JSON (docs/protocol/nsqd-http#endpoints).
 
     Durations are int nanoseconds, log_level 1 to 5, TLS settings Go's numbers. KeyError when
     there is no such option.

@@ -1,4 +1,4 @@
-"""Message ids: 16 hex digits that rise within a topic (nsq-reference 1.23).
+"""Message ids: 16 hex digits that rise within a topic (docs/protocol/publishing#ids).
 
 Knows arithmetic only; the wall clock comes as an argument.
 """

@@ -41,7 +41,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
 
 
 class _Server(WSGIServer):  # type: ignore[misc]
-    """With a gate, and TLS handshakes that end: by themselves they may take for ever."""
+    """A server with a gate, and a limit for TLS handshakes, which gevent does not have."""
 
     gate: Gate
 
@@ -60,7 +60,7 @@ class _Server(WSGIServer):  # type: ignore[misc]
         try:
             super().wrap_socket_and_handle(sock, address)
         except OSError:
-            # Its own affair; gevent would print a traceback.
+            # The client's fault; gevent would print a traceback.
             return
 
 

@@ -1,6 +1,7 @@
 """IDENTIFY: the JSON body by Go's rules, the ranges, and what nsqd answers.
 
-Knows nsq-reference 1.8 and 1.9. No I/O, and nothing of the other commands.
+Knows docs/protocol/handshake#identify-body and docs/protocol/handshake#identify-answer. No I/O, and
+nothing of the other commands.
 """
 
 from __future__ import annotations

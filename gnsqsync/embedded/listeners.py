@@ -124,5 +124,5 @@ def address_text(sock: Any) -> str:
 
 
 def port_of(sock: Any) -> int:
-    """The port of a listening socket; -1 for a unix socket (nsq-reference 2.3)."""
+    """The port of a listening socket; -1 for a unix socket (docs/protocol/nsqd-http#info)."""
     return -1 if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])

@@ -1,4 +1,5 @@
-"""nsqd's side of nsqlookupd's protocol V1 (nsq-reference 3.3): one greenlet per nsqlookupd.
+"""nsqd's side of nsqlookupd's protocol V1 (docs/protocol/nsqlookupd#what-nsqd-sends): one greenlet
+per nsqlookupd.
 
 Knows how to register names and to ask for channels; learns of topics only through the functions
 below. How nsqd uses it::
@@ -196,7 +197,7 @@ class LookupPeers:
     def start(self, wait: float = 0.0) -> None:
         """Connects to all; waits at most ``wait`` seconds until each has all names, or failed.
 
-        A client that publishes after that finds its channels (nsq-reference 1.20).
+        A client that publishes after that finds its channels (docs/protocol/publishing#channels).
         """
         self._started = True
         self.set_addresses(self._addresses)

@@ -1,4 +1,4 @@
-"""nsqlookupd's side of the TCP protocol V1 (nsq-reference 3.1) as bytes in, bytes out.
+"""nsqlookupd's side of the TCP protocol V1 (docs/protocol/nsqlookupd#v1) as bytes in, bytes out.
 
 The time comes as an argument (unix seconds); no socket, no HTTP.
 """

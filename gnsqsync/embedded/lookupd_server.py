@@ -1,7 +1,7 @@
 """The embedded nsqlookupd: TCP and HTTP listeners around the registration database.
 
-Knows gevent and nsqlookupd's HTTP API (nsq-reference 4); the rules are in registrations.py and
-lookupd.py.
+Knows gevent and nsqlookupd's HTTP API (docs/protocol/nsqlookupd#lookupd-http); the rules are in
+registrations.py and lookupd.py.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _close_gently(connection: Any) -> None:
 
 
 class LookupdHTTPApi:
-    """nsqlookupd's HTTP API (nsq-reference 4). ``clock`` gives unix seconds."""
+    """nsqlookupd's HTTP API (docs/protocol/nsqlookupd#lookupd-http). ``clock`` gives unix
+    seconds."""
 
     def __init__(
         self,

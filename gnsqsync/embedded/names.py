@@ -1,6 +1,7 @@
 """Topic and channel names as nsqd checks them, and Go's quoting of them in error texts.
 
-Knows nsq-reference 1.19 and the %q of "How to read the marks"; nothing of topics themselves.
+Knows docs/protocol/limits#names and the %q of docs/protocol/index#notation; nothing of topics
+themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _SHORT_ESCAPES = {
 
 
 def valid_name(name: bytes) -> bool:
-    """Whether ``name`` may name a topic or a channel: 1 to 64 bytes (nsq-reference 1.19)."""
+    """Whether ``name`` may name a topic or a channel: 1 to 64 bytes
+    (docs/protocol/limits#names)."""
     # fullmatch, because $ would accept a trailing newline.
     return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
 

@@ -1,4 +1,4 @@
-"""nsqd's HTTP API (nsq-reference 2): publishing, topics and channels, /stats and /config.
+"""nsqd's HTTP API (docs/protocol/nsqd-http): publishing, topics and channels, /stats and /config.
 
 Knows requests and answers; what they do is done by the broker and the server.
 """
@@ -168,7 +168,7 @@ class NsqdHandlers:
             raise HTTPFault(413, "BODY_TOO_BIG")
         topic = self._publish_topic(request)
         text = request.get("binary")
-        # Whatever is not known counts as true, even nothing.
+        # Any other value counts as true, also an empty one.
         if text is not None and _BOOLS.get(text, True):
             return self._publish(topic, self._binary_bodies(request))
         body = request.read(limit + 1)

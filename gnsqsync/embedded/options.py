@@ -1,4 +1,4 @@
-"""The options of nsqd and nsqlookupd (nsq-reference 5) as frozen objects.
+"""The options of nsqd and nsqlookupd (docs/protocol/limits) as frozen objects.
 
 Knows names, defaults and ranges. Knows nothing of how a command line or a config file spells
 them (flags.py), nor of what the servers do with them.
@@ -73,7 +73,7 @@ def _broadcast_address(tcp_address: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdOptions:
-    """Every flag of nsqd 1.3.0, ``-`` written ``_`` (nsq-reference 5.1).
+    """Every flag of nsqd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqd-flags).
 
     Durations are float seconds, sizes bytes, addresses str, repeatable flags tuples.
     Unlike the Go program it listens on 127.0.0.1 unless told otherwise, and then tells nsqlookupd
@@ -240,7 +240,7 @@ class NsqdOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupdOptions:
-    """Every flag of nsqlookupd 1.3.0, ``-`` written ``_`` (nsq-reference 5.2).
+    """Every flag of nsqlookupd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqlookupd-flags).
 
     Durations are float seconds. Listens on 127.0.0.1 unless told otherwise, like NsqdOptions.
     """

@@ -303,11 +303,19 @@ def _environment() -> dict[str, str]:
 class Nsqd(_Server):
     """An nsqd for development and tests, in a child process: ``with Nsqd() as nsqd: ...``.
 
-    ``tcp_address``, ``http_address``: host:port; None lets the kernel choose a port of 127.0.0.1,
-    which restart() keeps. ``http_address=""`` switches HTTP off. ``lookupd_tcp_addresses``: str or
-    an iterable of str. ``data_path``: None for a temporary folder. ``binary``: path of a real nsqd
-    to start instead. ``start_timeout``: seconds. Other keywords are nsqd's flags with ``_`` for
-    ``-``: durations in seconds, sizes in bytes, repeated flags as lists. Raises ConfigError.
+    Args:
+        tcp_address: ``host:port``; None: a port of 127.0.0.1 that the kernel chooses, and that
+            ``restart()`` keeps.
+        http_address: As ``tcp_address``; empty: no HTTP.
+        lookupd_tcp_addresses: The nsqlookupds to register with: a str or an iterable of str.
+        data_path: The folder of its data; None: a temporary one.
+        binary: The path of a real nsqd to start instead.
+        start_timeout: Seconds until it must listen.
+        **flags: nsqd's flags with ``_`` for ``-``: durations in seconds, sizes in bytes, repeated
+            flags as lists.
+
+    Raises:
+        ConfigError: A value is not allowed.
     """
 
     options: ClassVar[type[NsqdOptions]] = NsqdOptions
@@ -354,7 +362,18 @@ class Nsqd(_Server):
 
 
 class Nsqlookupd(_Server):
-    """An nsqlookupd for development and tests, in a child process; arguments as in Nsqd."""
+    """An nsqlookupd for development and tests, in a child process.
+
+    Args:
+        tcp_address: As of Nsqd.
+        http_address: As of Nsqd.
+        binary: The path of a real nsqlookupd to start instead.
+        start_timeout: Seconds until it must listen.
+        **flags: As of Nsqd.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
 
     options: ClassVar[type[LookupdOptions]] = LookupdOptions
 

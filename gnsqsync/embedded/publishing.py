@@ -1,4 +1,4 @@
-"""PUB, MPUB and DPUB of one connection (nsq-reference 1.18). No I/O.
+"""PUB, MPUB and DPUB of one connection (docs/protocol/publishing#publish). No I/O.
 
 Knows bodies and topics; whether the client may publish is asked of the session.
 """

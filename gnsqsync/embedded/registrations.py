@@ -1,4 +1,4 @@
-"""nsqlookupd's registration database (nsq-reference 3.2), without I/O.
+"""nsqlookupd's registration database (docs/protocol/nsqlookupd#registrations), without I/O.
 
 Knows producers, topics, channels and tombstones; times are unix seconds given by the caller.
 Knows nothing of the commands and requests that change it.
@@ -69,7 +69,7 @@ class _Topic:
 
 
 class RegistrationDB:
-    """Who produces which topics and channels (nsq-reference 3.2).
+    """Who produces which topics and channels (docs/protocol/nsqlookupd#registrations).
 
     Names stay when their producers go, except ephemeral ones that are unregistered by hand. Lists
     are in order of first registration.

@@ -1,7 +1,8 @@
 """The server side of one TCP V2 connection: bytes in, frames out, commands to the broker.
 
 No I/O and no clock. Two callables from outside may block: an auth server's answer, and the
-broker's ``known_channels``. Follows nsq-reference 1.4 to 1.18; the order of checks is 1.6.
+broker's ``known_channels``. Follows docs/protocol/commands; checks are made in the order of
+docs/protocol/commands#order-of-checks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gnsqsync.wire.frames import FRAME_MESSAGE, encode_error, encode_response
 
 __all__ = ["CLOSING", "INIT", "SUBSCRIBED", "Peer", "Session"]
 
-# As /stats shows them (nsq-reference 1.7).
+# As /stats shows them (docs/protocol/commands#connection-states).
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 
 _HEARTBEAT = encode_response(b"_heartbeat_")
@@ -30,7 +31,7 @@ _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 
 
 class Peer:
-    """Who is at the other end: the address, and once TLS is up what it told."""
+    """The client: its address, and what its TLS handshake told."""
 
     __slots__ = ("cipher", "common_name", "ip", "name", "tls_version")
 
@@ -87,7 +88,7 @@ class Session(Publishing):
             msg_timeout=options.msg_timeout,
             output_buffer_timeout=options.output_buffer_timeout,
         )
-        # Fixed by the first IDENTIFY (the quirk in nsq-reference 1.8).
+        # Fixed by the first IDENTIFY (the case of docs/protocol/handshake#identify-twice).
         self.heartbeat_period: float = self.settings.heartbeat_interval
         self.delivery_timeout: float = options.msg_timeout
         self.sample_rate: int = 0
@@ -161,7 +162,7 @@ class Session(Publishing):
             raise Fatal(b"E_INVALID", b"cannot %s in current state" % command)
 
     def _check_auth(self, command: bytes, topic: bytes, channel: bytes = b"") -> None:
-        """May block: rights that ran out are asked for anew (nsq-reference 1.11)."""
+        """May block: rights that ran out are asked for anew (docs/protocol/handshake#auth)."""
         if self._query_auth is None:
             return
         authorization = self.authorization
@@ -284,7 +285,7 @@ class Session(Publishing):
         return offset
 
     def room(self) -> int:
-        """How many messages this consumer takes now (nsq-reference 1.13)."""
+        """How many messages this consumer takes now (docs/protocol/flow#rdy)."""
         if self.state != SUBSCRIBED or self.closed or self.is_backlogged:
             return 0
         return max(0, self.ready_count - self.in_flight)

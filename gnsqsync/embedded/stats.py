@@ -1,4 +1,4 @@
-"""/stats of the embedded nsqd, as JSON and as text (nsq-reference 2.4).
+"""/stats of the embedded nsqd, as JSON and as text (docs/protocol/nsqd-http#stats).
 
 Reads the broker and the sessions; changes nothing.
 """

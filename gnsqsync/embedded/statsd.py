@@ -26,8 +26,8 @@ Collect = Callable[[], tuple[list[Figures], "dict[str, int] | None"]]
 """Gives the topics as in /stats, and the memory figures or None when they are not sent."""
 
 _DIAL_TIMEOUT = 1.0
-# A push is spread over the interval, so that its packets do not come all at once; it has ended
-# so long (seconds) before the next one begins.
+# A push is spread over the interval, so that its packets do not come all at once. It ends so many
+# seconds before the next one begins.
 _REST = 1.0
 _DEFAULT_PACKET_SIZE = 4096
 

@@ -1,7 +1,7 @@
 """--data-path: names and paused flags in nsqd.dat, and the queues over a clean stop.
 
-The files have nsqd's own form (nsq-reference 6.1), so that the real nsqd can take over a folder
-and the other way round. Knows files; what they hold lives in the broker.
+The files have nsqd's own form (docs/protocol/end#files), so that the real nsqd can take over a
+folder and the other way round. Knows files; what they hold lives in the broker.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _load_ca(context: ssl.SSLContext, path: str, what: str) -> None:
 def cipher_name(context: ssl.SSLContext, name: str | None) -> str:
     """How nsqd's /stats calls a cipher suite of ``context`` that OpenSSL calls ``name``.
 
-    All of TLS 1.3 and the newer ones of TLS 1.2 are unknown to it (nsq-reference 2.4).
+    All of TLS 1.3 and the newer ones of TLS 1.2 are unknown to it (docs/protocol/nsqd-http#stats).
     """
     for suite in context.get_ciphers():
         if suite["name"] == name:

@@ -1,6 +1,6 @@
 """A topic: what was published, and the copying of it to the channels.
 
-No I/O. Follows nsq-reference 1.18 to 1.23.
+No I/O. Follows docs/protocol/publishing and docs/protocol/requeue.
 """
 
 from __future__ import annotations
@@ -109,6 +109,6 @@ class Topic(Queueing):
         if len(self.queue) >= self._schedule.options.mem_queue_size:
             if self.ephemeral:
                 return
-            # On nsqd's disk the delay is not kept (nsq-reference 1.21).
+            # On nsqd's disk the delay is not kept (docs/protocol/requeue#lost-delays).
             message.delay = 0.0
         self.queue.append(message)

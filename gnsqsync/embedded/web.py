@@ -1,4 +1,5 @@
-"""The HTTP habits that nsqd and nsqlookupd share (nsq-reference 2.1), as a WSGI application.
+"""The HTTP habits that nsqd and nsqlookupd share (docs/protocol/nsqd-http#http-common), as a WSGI
+application.
 
 Knows routing, query strings, error answers and headers; knows neither topics nor registrations.
 No gevent and no socket: http_server.py serves it.

@@ -55,8 +55,12 @@ class NSQ:
     def init_app(self, app: Flask) -> None:
         """Check the config, add ``flask nsq``; connects to nothing.
 
-        Raises ConfigError that names what is wrong in the ``NSQ_`` keys, and RuntimeError when the
-        application has an NSQ already.
+        Args:
+            app: The application.
+
+        Raises:
+            ConfigError: It names what is wrong in the ``NSQ_`` keys.
+            RuntimeError: The application has an NSQ already.
         """
         if NAME in app.extensions:
             raise RuntimeError("this application has an NSQ already; init_app() is for once")
@@ -95,7 +99,11 @@ class NSQ:
     ) -> None:
         """``Writer.publish``: returns when nsqd has the message, else raises a PublishError.
 
-        ``defer`` and ``timeout``: seconds.
+        Args:
+            topic: The topic; nsqd creates it.
+            body: bytes, or a str, which is sent as UTF-8; not empty.
+            defer: Seconds until it is delivered; None: at once.
+            timeout: Seconds; None: the ``publish_timeout`` of the config.
         """
         self.writer.publish(topic, body, defer=defer, timeout=timeout)
 
@@ -119,10 +127,18 @@ class NSQ:
         detaches the message, as the handler of a Reader does. Each message is handled in an
         application context of its own, which ends with it.
 
-        ``name``: for the command line, the function's if None. ``options``: those of Reader, such
-        as ``concurrency``, ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``.
+        Args:
+            topic: As of the Reader.
+            channel: As of the Reader.
+            name: For ``flask nsq consume``; None: the name of the function.
+            **options: Those of Reader but the addresses, such as ``concurrency``,
+                ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``.
 
-        Raises ConfigError for a value that is not allowed, and for a name that is taken.
+        Returns:
+            A decorator.
+
+        Raises:
+            ConfigError: A value is not allowed, or the name is taken.
         """
         wrong = options.keys() & {"nsqd_tcp_addresses", "lookupd_http_addresses"}
         if wrong:
@@ -162,8 +178,12 @@ class NSQ:
     def captured_messages(self, app: Flask | None = None) -> Iterator[list[CapturedMessage]]:
         """Inside of the ``with`` nothing that the application publishes leaves the process.
 
-        ``app``: None for the current one. Yields the list of messages, which grows as they are
-        published, by any thread; each has ``topic``, ``body``, ``defer`` and ``json()``.
+        Args:
+            app: The application; None: the current one.
+
+        Yields:
+            The list of messages, which grows as they are published, by any thread. Each has
+            ``topic``, ``body``, ``defer`` and ``json()``.
         """
         if app is None:
             app = current_app._get_current_object()  # type: ignore[attr-defined]

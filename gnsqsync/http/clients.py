@@ -1,7 +1,8 @@
-"""The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (nsq-reference 2 and 4).
+"""The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (docs/protocol/nsqd-http and
+docs/protocol/nsqlookupd#lookupd-http).
 
-Knows parameters and answers. Knows nothing of sessions, time-outs or envelopes, which are
-http_transport's, nor of the shape of JSON, which is http_types'.
+Knows parameters and answers. Sessions and time-outs are in transport.py, envelopes in envelopes.py,
+the shapes of JSON in nsqd_types.py and lookupd_types.py.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ __all__ = [
 log: logging.Logger = logging.getLogger("gnsqsync.http")
 
 _OPTION = re.compile(r"[a-z0-9_]+")
-# So that a server that sends new nonsense each time fills no memory.
+# So that a server that sends new nonsense each time does not fill the memory.
 _MAX_SKIPPED = 1000
 _PROFILES = ("", "block", "cmdline", "goroutine", "heap", "threadcreate")
 
@@ -78,15 +79,30 @@ def _channel_params(topic: object, channel: object) -> dict[str, str]:
 class NsqdHTTP(HTTPClient):
     """nsqd's HTTP API. Every method may be called from any thread.
 
-    ``address``: ``host``, ``host:port`` (4151 without one), ``unix:///path`` or an http(s) URL; its
-    path, query and user info are kept. ``timeout``: seconds nsqd may be silent before an answer;
-    ``connect_timeout``: seconds for the connection. ``max_msg_size`` and ``max_body_size``: bytes,
-    as nsqd's flags. ``authorization``: a bearer token. ``session``: your own requests.Session,
-    not closed by us. ``trust_env``: honour proxy variables and .netrc. ``tls_*``: for https.
-    ``runtime``: as for Reader; None runs the request on the calling thread.
+    Args:
+        address: ``host``, ``host:port`` (4151 without one), an http(s) URL, whose path, query and
+            user info are kept, or ``unix:///path``.
+        timeout: Seconds, 0.001 or more, that nsqd may be silent; dial, redirects and the whole
+            answer together may take ten times that.
+        max_msg_size: Bytes; as nsqd's flag.
+        max_body_size: Bytes; as nsqd's flag.
+        connect_timeout: Seconds, 0.001 or more.
+        authorization: A bearer token.
+        session: Your own ``requests.Session``; it is not closed.
+        trust_env: Whether proxy variables and .netrc count.
+        tls_ca_file: PEM path, for https.
+        tls_cert_file: PEM path, for https.
+        tls_key_file: PEM path, for https.
+        tls_verify: Whether to check the certificate.
+        runtime: None: the request runs on the calling thread. ``'gevent'``: where sockets are not
+            patched, in gevent's pool of native threads.
 
-    Each method raises ConnectionLost, HTTPError (its ``code`` is nsqd's, "TOPIC_NOT_FOUND") or
-    ProtocolError, and ConfigError for a name or size that nsqd would refuse.
+    Raises:
+        ConfigError: A value is not allowed. Methods raise it for a name or size that nsqd would
+            refuse.
+        ConnectionLost: By each method: nsqd could not be reached, or did not answer in time.
+        HTTPError: By each method: nsqd refused; ``code`` is its word, such as ``TOPIC_NOT_FOUND``.
+        ProtocolError: By each method: the answer is not one of nsqd's.
     """
 
     default_port = NSQD_HTTP_PORT
@@ -121,7 +137,17 @@ class NsqdHTTP(HTTPClient):
         include_clients: bool = True,
         include_mem: bool = True,
     ) -> Stats:
-        """Counters of all topics, or of one topic or channel; an unknown one gives no topics."""
+        """Counters of all topics, or of one topic or channel; an unknown one gives no topics.
+
+        Args:
+            topic: Only this one; None: all.
+            channel: Only this one, of each topic that has it; None: all.
+            include_clients: Whether to list clients and producers.
+            include_mem: Whether to show nsqd's memory.
+
+        Returns:
+            The numbers of this moment.
+        """
         params = self._stats_params(topic, channel, include_clients, include_mem)
         return Stats.parse(self._get_json("/stats", {"format": "json", **params}))
 
@@ -133,7 +159,14 @@ class NsqdHTTP(HTTPClient):
         include_clients: bool = True,
         include_mem: bool = True,
     ) -> str:
-        """The same as nsqd's page of text."""
+        """The same as nsqd's page of text.
+
+        Args:
+            topic: As of ``stats()``.
+            channel: As of ``stats()``.
+            include_clients: As of ``stats()``.
+            include_mem: As of ``stats()``.
+        """
         params = self._stats_params(topic, channel, include_clients, include_mem)
         return self._get_text("/stats", params)
 
@@ -152,9 +185,14 @@ class NsqdHTTP(HTTPClient):
         return params
 
     def pub(self, topic: str, body: bytes | str, *, defer: float | None = None) -> None:
-        """Publish one message; ``defer``: seconds that nsqd holds it back, whole milliseconds.
+        """Publish one message.
 
         After a ConnectionLost nsqd may or may not have it.
+
+        Args:
+            topic: The topic; nsqd creates it.
+            body: bytes, or a str, which is sent as UTF-8; not empty.
+            defer: Seconds that nsqd holds it back, in whole milliseconds; None: not at all.
         """
         params = _topic_params(topic)
         data = check_body(body, self._max_msg_size)
@@ -167,7 +205,13 @@ class NsqdHTTP(HTTPClient):
         """Publish several messages in one request, all or none of them, always as binary.
 
         In nsqd's text form a body with a newline would be split and an empty line vanish.
-        ConfigError when they are larger than ``max_body_size`` together.
+
+        Args:
+            topic: The topic; nsqd creates it.
+            bodies: The messages, as of ``pub()``; one or more.
+
+        Raises:
+            ConfigError: They are larger than ``max_body_size`` together.
         """
         params = {**_topic_params(topic), "binary": "true"}
         if isinstance(bodies, (str, bytes, bytearray, memoryview)):
@@ -227,17 +271,29 @@ class NsqdHTTP(HTTPClient):
         self._post("/channel/unpause", _channel_params(topic, channel))
 
     def get_config(self, option: str) -> Any:
-        """The value of an nsqd option: str, or parsed JSON; durations in nanoseconds, as sent.
+        """The value of an nsqd option.
 
-        ``option`` is the config name (``max_msg_size``). HTTPError 400 INVALID_OPTION if unknown.
+        Args:
+            option: Its name in the config file, such as ``max_msg_size``.
+
+        Returns:
+            A str, or parsed JSON; durations in nanoseconds, as sent.
+
+        Raises:
+            HTTPError: 400 ``INVALID_OPTION``: nsqd does not know it.
         """
         kind, content, shown = self._request("GET", self._config_path(option))
         return self._config_value(kind, content, shown)
 
     def set_config(self, option: str, value: Any) -> Any:
-        """Change ``log_level`` (a str) or ``nsqlookupd_tcp_addresses`` (a list); no others exist.
+        """Change ``log_level`` or ``nsqlookupd_tcp_addresses``; nsqd lets no other be changed.
 
-        Returns the new value as ``get_config`` does.
+        Args:
+            option: One of the two.
+            value: A str for the first, a list of ``host:port`` for the second.
+
+        Returns:
+            The new value, as of ``get_config()``.
         """
         body = value if isinstance(value, str) else json.dumps(value)
         kind, content, shown = self._request("PUT", self._config_path(option), body=body.encode())
@@ -260,16 +316,24 @@ class NsqdHTTP(HTTPClient):
             raise ProtocolError(f"{shown}: the answer is not JSON: {error}") from None
 
     def pprof(self, profile: str = "goroutine") -> str:
-        """One of Go's profiles as text: goroutine, heap, block, threadcreate, cmdline or "" (list).
+        """One of Go's profiles as text.
 
         The binary ones (CPU profile, trace) are for ``go tool pprof``.
+
+        Args:
+            profile: ``goroutine``, ``heap``, ``block``, ``threadcreate``, ``cmdline``, or empty for
+                the list.
         """
         if profile not in _PROFILES:
             raise ConfigError(f"profile is {profile!r}; allowed are {', '.join(_PROFILES[1:])}")
         return self._get_text(f"/debug/pprof/{profile}", {"debug": "1"})
 
     def set_block_rate(self, rate: int) -> None:
-        """Go's block profile rate in nanoseconds; 0 switches it off."""
+        """Set the rate of Go's block profile.
+
+        Args:
+            rate: Nanoseconds; 0 switches it off.
+        """
         params = {"rate": str(check_int("rate", rate, 0, unit=" ns"))}
         self._despite_500("PUT", "/debug/setblockrate", params)
 
@@ -278,7 +342,8 @@ class NsqdHTTP(HTTPClient):
         self._despite_500("POST", "/debug/freememory", {})
 
     def _despite_500(self, method: str, path: str, params: dict[str, str]) -> None:
-        """nsqd 1.3.0 does what these two ask and then answers 500 (nsq-reference 2.2)."""
+        """nsqd 1.3.0 does what these two ask and then answers 500
+        (docs/protocol/nsqd-http#endpoints)."""
         try:
             self._request(method, path, params)
         except HTTPError as error:
@@ -289,8 +354,21 @@ class NsqdHTTP(HTTPClient):
 class LookupdHTTP(HTTPClient):
     """nsqlookupd's HTTP API. Every method may be called from any thread.
 
-    Options and errors as of NsqdHTTP; the port is 4161 without one, the time-outs are those of a
-    poll: 1 s to connect, 2 s for an answer.
+    Args:
+        address: As of NsqdHTTP; 4161 without a port.
+        timeout: Seconds; as of NsqdHTTP.
+        connect_timeout: Seconds; as of NsqdHTTP.
+        authorization: As of NsqdHTTP.
+        session: As of NsqdHTTP.
+        trust_env: As of NsqdHTTP.
+        tls_ca_file: As of NsqdHTTP.
+        tls_cert_file: As of NsqdHTTP.
+        tls_key_file: As of NsqdHTTP.
+        tls_verify: As of NsqdHTTP.
+        runtime: As of NsqdHTTP.
+
+    Raises:
+        ConfigError: A value is not allowed. Methods raise what those of NsqdHTTP do.
     """
 
     default_port = NSQLOOKUPD_HTTP_PORT
@@ -323,7 +401,11 @@ class LookupdHTTP(HTTPClient):
     def lookup(self, topic: str) -> LookupResult:
         """The nsqds that have ``topic``, and its channels.
 
-        HTTPError 404 TOPIC_NOT_FOUND is the usual answer before the first publish.
+        Args:
+            topic: The topic.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND`` is the usual answer before the first publish.
         """
         return LookupResult.parse(self._get_json("/lookup", _topic_params(topic)), self._skip)
 
@@ -355,7 +437,9 @@ class LookupdHTTP(HTTPClient):
     def tombstone_topic(self, topic: str, node: str | Producer) -> None:
         """Hide ``topic`` of one nsqd from lookups for a while (45 s unless configured).
 
-        ``node``: ``broadcast_address:http_port``, or a Producer or Node of an earlier answer.
+        Args:
+            topic: The topic.
+            node: ``broadcast_address:http_port``, or a Producer or Node of an earlier answer.
         """
         name = node.http_address if isinstance(node, Producer) else node
         if not isinstance(name, str) or ":" not in name or any(c.isspace() for c in name):

@@ -37,7 +37,7 @@ SLOWEST_ANSWER = 10
 
 
 class _Dated(io.RawIOBase):
-    """A socket's file that gives nothing more behind the deadline of its call."""
+    """A socket's file whose reads end at the deadline of its call."""
 
     def __init__(self, raw: Any, sock: Any, call: Call) -> None:
         self._raw = raw
@@ -67,7 +67,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watched:
-    """Beside a connection of urllib3: its socket is that of a Call, and so is its time."""
+    """Beside a connection of urllib3, which then uses the socket and the deadline of a Call."""
 
     sock: Any
     response_class: Any
@@ -169,10 +169,10 @@ def watch_session(session: requests.Session, call: Call) -> None:
 
 
 def watch_redirects(deadline: float, shown: str) -> Callable[..., None]:
-    """A hook for responses: a redirect's body is not read, however long it is, TLS is not left.
+    """A hook for responses: it reads no body of a redirect, and follows none from https to http.
 
-    TimeoutError for one that comes behind ``deadline`` (monotonic), ProtocolError for one from
-    https to http: what is asked there was to be asked of a server that had been verified.
+    TimeoutError for one that comes after ``deadline`` (monotonic). ProtocolError for one to http:
+    what was asked of a verified server must not be asked of any other.
     """
 
     def watch(response: requests.Response, *args: Any, **options: Any) -> None:

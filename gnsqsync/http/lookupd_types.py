@@ -1,4 +1,5 @@
-"""What nsqlookupd's HTTP API answers, as frozen dataclasses (nsq-reference 4).
+"""What nsqlookupd's HTTP API answers, as frozen dataclasses
+(docs/protocol/nsqlookupd#lookupd-http).
 
 Knows the shapes. Knows nothing of requests, URLs or sockets. Where discovery depends on an answer
 (lookup, nodes, topics, channels), an entry that is broken is left out and the others count.

@@ -1,4 +1,5 @@
-"""What nsqd's HTTP API answers, as frozen dataclasses (nsq-reference 2.3, 2.4).
+"""What nsqd's HTTP API answers, as frozen dataclasses (docs/protocol/nsqd-http#info and
+docs/protocol/nsqd-http#stats).
 
 Knows the shapes. Knows nothing of requests, URLs or sockets. Unknown keys are ignored; a value of
 a wrong type is a ProtocolError.
@@ -15,7 +16,8 @@ _NANOSECONDS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class NsqdInfo:
-    """``GET /info`` of nsqd (nsq-reference 2.3); durations in seconds, ports -1 on unix sockets."""
+    """``GET /info`` of nsqd (docs/protocol/nsqd-http#info); durations in seconds, ports -1 on unix
+    sockets."""
 
     version: str
     broadcast_address: str
@@ -71,7 +73,7 @@ class ClientStats:
     """One connection in /stats: a consumer of a channel, or under ``producers`` a publisher.
 
     ``connect_ts`` is in unix seconds. ``pub_counts`` are (topic, count) pairs; nsqd shows at most
-    one of them (nsq-reference 2.4).
+    one of them (docs/protocol/nsqd-http#stats).
     """
 
     client_id: str
@@ -212,7 +214,7 @@ class MemoryStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """``GET /stats`` of nsqd (nsq-reference 2.4).
+    """``GET /stats`` of nsqd (docs/protocol/nsqd-http#stats).
 
     ``health`` is ``OK`` or ``NOK - <the last disk error>``. ``memory`` is None when it was not
     asked for. ``producers`` are the connections that published something.

@@ -84,9 +84,27 @@ class HTTPKeywords(TypedDict, total=False):
 
 
 class HTTPClient:
-    """What NsqdHTTP and LookupdHTTP share. Thread-safe; a session is used by one call at a time.
+    """What NsqdHTTP and LookupdHTTP share.
 
     Nothing is connected before the first call. After a fork the child starts with no session.
+
+    Args:
+        address: ``host``, ``host:port``, an http(s) URL, or ``unix:///path``.
+        timeout: Seconds, 0.001 or more, that the server may be silent; dial, redirects and the
+            whole answer together may take ten times that.
+        connect_timeout: Seconds, 0.001 or more.
+        authorization: A bearer token.
+        session: Your own ``requests.Session``; it is not closed.
+        trust_env: Whether proxy variables and .netrc count.
+        tls_ca_file: PEM path, for https.
+        tls_cert_file: PEM path, for https.
+        tls_key_file: PEM path, for https.
+        tls_verify: Whether to check the certificate.
+        runtime: None: the request runs on the calling thread. ``'gevent'``: where sockets are not
+            patched, in gevent's pool of native threads.
+
+    Threads:
+        Any thread may call; a session is used by one call at a time.
     """
 
     default_port = 0
@@ -157,8 +175,11 @@ class HTTPClient:
     def cut(self) -> None:
         """End the calls under way: they raise ClosedError soon, and later ones at once.
 
-        From any task; takes no lock and never waits. ``close()`` is still to be called. Calls
-        over a ``session`` that was given end by their time-outs.
+        ``close()`` is still to be called. Calls over a ``session`` that was given end by their
+        time-outs.
+
+        Threads:
+            From any task; it takes no lock and never waits.
         """
         self._closed = self._is_cut = True
         for call in list(self._calls):

@@ -19,8 +19,8 @@ Strategy = Callable[[int], float]
 # After losing the connection under test: long enough not to spin, short enough not to matter.
 RETEST_DELAY: Final = 1.0
 
-# Levels are left one success at a time, so a strategy that never reaches the ceiling must not
-# climb without end. 2**32 seconds is past any ceiling.
+# One success leads one level down, so a strategy that never reaches the ceiling must not climb for
+# ever. 2**32 seconds is past any ceiling.
 _TOP_LEVEL: Final = 32
 
 

@@ -1,6 +1,6 @@
-"""Which nsqd gets the next publish, and how long one that failed is passed over.
+"""Which nsqd gets the next publish, and for how long one that failed is avoided.
 
-Knows addresses, wishes and delays. Must not know sockets, locks or the time of day.
+Knows addresses, failures and delays. Must not know sockets, locks or the time of day.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["TRIAL", "Policy", "WriterNodes"]
 
 Policy: TypeAlias = Literal["round_robin", "failover"]
 
-# For how long (seconds) one publisher tries a node that came off its bench, and the others do not.
+# Seconds in which only one publisher tries a node whose bench has just ended.
 TRIAL: Final = 5.0
 
-# Among how many turns the first is drawn when no nsqd is known yet.
+# The first turn is drawn from so many while no nsqd is known yet.
 _TURNS: Final = 1000
 
 
@@ -36,18 +36,18 @@ class _Bench:
 class WriterNodes:
     """In which order a publish tries the nsqds.
 
-    A message is published to any one nsqd, so several of them are a spare wheel ("failover": the
-    first of the list that works) or share the load ("round_robin": each in its turn). One that
-    failed sits on the bench for a jittered, growing time, in which publishes go to the others.
-    When its bench is over, a single publish tries it while the others stay away for TRIAL
-    seconds, so that a node that hangs does not hold up everybody; if it works it is back.
+    One nsqd is enough for a message. Several are either a reserve ("failover": the first of the
+    list that works), or share the load ("round_robin": each in its turn). A node that failed is
+    benched: for a growing, jittered time publishes go to the others. Then a single publish tries
+    it, and the others stay away for TRIAL seconds, so that a node that hangs does not delay
+    everybody. If it works, it is back.
 
-    When all are benched, they are still offered, first the one whose bench ends first: trying
-    is better than failing untried. Not thread-safe: the owner holds a lock.
+    When all are benched, they are still offered, the one whose bench ends first at the front:
+    trying is better than failing untried. Not thread-safe: the owner holds a lock.
 
-    Like a reader's, addresses are given ("direct") or found by asking nsqlookupds. One that is
-    listed no more comes after all others, and only while it has a connection: an nsqlookupd that
-    restarts forgets everything, and a node that leaves for good must get nothing new.
+    Like a reader's, addresses are given ("direct") or found by asking nsqlookupds. One that is no
+    longer listed comes last, and only while it has a connection: an nsqlookupd that restarts
+    forgets everything, and a node that is gone for good must get nothing new.
     """
 
     def __init__(

@@ -13,9 +13,9 @@ __all__ = ["STREAM_BELOW", "STREAM_FROM", "RdyLevel", "Together"]
 STREAM_FROM: Final = 1000.0
 STREAM_BELOW: Final = 500.0
 
-# A rate is judged over the time that this many messages take at the limit, a tenth or a fifth of
-# a second: enough messages that chance does not look like a stream, or like its end. Each of many
-# connections is judged by fewer, or it would take too long.
+# A rate is measured over the time that this many messages take at the limit: a tenth or a fifth of
+# a second. With fewer, chance would look like a stream, or like its end. Where connections are
+# many, each is measured over fewer messages, or it would take too long.
 _SAMPLE: Final = 100
 _LEAST_SAMPLE: Final = 20
 # The rate of all connections together is taken over so many seconds.
@@ -25,7 +25,7 @@ _ROUND_SECONDS: Final = 0.2
 class Together:
     """What the connections of a Reader, or of all Readers of a group, receive together.
 
-    Whoever reads adds to it, without a lock: what two threads lose between them is less than what
+    Reading threads add to it without a lock: two threads may lose a count, which is less than what
     chance adds.
     """
 
@@ -38,7 +38,7 @@ class Together:
         self._rate = 0.0
 
     def join(self, level: RdyLevel) -> None:
-        """By whoever has that connection; before its first message."""
+        """Add a connection; before its first message."""
         self._levels.add(level)
         self._tell_number()
 
@@ -64,7 +64,7 @@ class Together:
 
     def _begin_round(self, now: float) -> None:
         since, self._since = self._since, now
-        # Otherwise another thread was first.
+        # Else another thread has done it.
         if now - since >= _ROUND_SECONDS:
             self._rate = self._count / (now - since)
             self._count = 0
@@ -75,10 +75,10 @@ class RdyLevel:
 
     nsqd buffers outgoing messages, and sends the buffer when it is full, when a timer ticks (25 to
     250 ms), or when the consumer cannot take more: as many messages in flight as its RDY
-    (nsq-reference 1.17). So with RDY 100 a lone message waits for the timer, with RDY 1 it is sent
-    at once. While messages trickle in, this class therefore asks for one more than there
-    are in flight ("tight"): each message fills the RDY and is sent without delay. That costs one
-    RDY command and one packet a message, so in a stream it asks for the whole share at once.
+    (docs/protocol/flow#output-buffer). So with RDY 100 a lone message waits for the timer, with RDY
+    1 it is sent at once. While messages trickle in, this class therefore asks for one more than
+    there are in flight ("tight"): each message fills the RDY and is sent without delay. That costs
+    one RDY command and one packet a message, so in a stream it asks for the whole share at once.
 
     A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
     sends about one message a round trip, so on a slow network that rate could never be
@@ -136,7 +136,7 @@ class RdyLevel:
 
     @share.setter
     def share(self, share: int) -> None:
-        # In this order: RDY is sent by who reads the share.
+        # In this order, because the thread that reads the share sends the RDY.
         self.allowed = max(self.allowed, share)
         self._share = share
 
@@ -162,8 +162,9 @@ class RdyLevel:
     def wanted(self, in_flight: int) -> int:
         """The RDY to have with so many messages in flight. For every send; never above share.
 
-        With more than the share, 0: nsqd takes off what timed out while it waits here, and would
-        fill that room for ever with messages that are as late when their turn comes.
+        0 if more than the share are in flight. nsqd stops counting messages that time out while
+        they wait here. It would fill their places for ever, with messages that time out in the same
+        queue.
         """
         share = self._share
         if in_flight >= share:

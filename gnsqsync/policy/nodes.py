@@ -28,11 +28,11 @@ STABLE_AFTER: Final = 5.0
 # Dials of a discovered node that no nsqlookupd lists any more, before it is forgotten.
 UNLISTED_TRIES: Final = 3
 
-# Questions about one whose connection ended, before it is forgotten: about a minute at the usual
-# delays, by which time a node that was started anew is registered.
+# How often nsqlookupds are asked about a node whose connection ended, before it is forgotten. At
+# the usual delays that is about a minute; a node that restarted is registered by then.
 UNLISTED_ASKS: Final = 7
 
-# How long (seconds) nsqlookupds may take to answer that, before what they said last stands.
+# Seconds that nsqlookupds have to answer that. After them, what they said last counts.
 ANSWER_SECONDS: Final = 2.0
 
 
@@ -79,9 +79,9 @@ class _Node:
         self.delays = delays
         self.direct = False
         self.sources: set[Hashable] = set()
-        # Those that listed it when its connection ended, and have not been heard of since.
+        # The nsqlookupds that listed it when its connection ended, and have not answered since.
         self.stale: set[Hashable] = set()
-        # Its connection ended, and no nsqlookupd was asked and listed it since then.
+        # Its connection ended, and no nsqlookupd has listed it since.
         self.in_doubt = False
         self.asks_left = 0
         self.tries_left = 0
@@ -92,7 +92,7 @@ class _Node:
         return self.direct or bool(self.sources or self.stale)
 
     def doubt(self) -> None:
-        """What nsqlookupds said is from before the end of its connection."""
+        """Its connection ended: what nsqlookupds said before may be wrong now."""
         self.in_doubt = True
         self.asks_left = UNLISTED_ASKS
         self.stale |= self.sources
@@ -202,7 +202,7 @@ class ReaderNodes:
             if not node.in_doubt or node.due_at > now:
                 continue
             if node.asked and node.listed:
-                # Who listed it does not answer.
+                # Those that listed it do not answer.
                 node.trust()
             elif node.asks_left:
                 wanted = True

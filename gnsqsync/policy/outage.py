@@ -1,4 +1,4 @@
-"""When nsqds that are away are an outage, in which publishes fail at once.
+"""When unreachable nsqds count as an outage, in which publishes fail at once.
 
 Knows addresses, errors and delays. Must not know sockets, locks or the time of day.
 """
@@ -25,23 +25,23 @@ _LONGEST: Final = 3.0
 
 
 def is_final(error: NSQError) -> bool:
-    """Whether waiting is no use: something has to be changed first.
+    """Whether waiting is useless because something has to be changed first.
 
-    nsqd does not tell a secret that was refused from an auth server that is away.
+    nsqd does not say whether it refused a secret or could not reach its auth server.
     """
     return not error.retriable or isinstance(error, AuthFailed)
 
 
 class _Away:
-    """One that could not take a publish since ``since``."""
+    """An nsqd that could not take a publish since ``since``."""
 
     __slots__ = ("connected", "delays", "error", "refused_since", "since")
 
     def __init__(self, since: float, delays: ReconnectDelays) -> None:
         self.since = since
-        # It has a connection again, which has answered no publish yet.
+        # Connected again, but no publish was answered yet.
         self.connected = False
-        # Since when it has said no, each time; None while it is silent.
+        # Since when every attempt was refused; None while it is silent.
         self.refused_since: float | None = None
         self.error: NSQError | None = None
         self.delays = delays
@@ -50,11 +50,15 @@ class _Away:
 class Outage:
     """Whether none of a Writer's nsqds can take a publish, and for how long that has been so.
 
-    One is away from the beginning of the dial, or of the publish, that brought no good answer, and
-    until it is connected or answers. That is an outage when all are away, each for long enough: at
-    once where trying again is no use, after ``refused`` seconds of nothing but refusals (whatever
-    says no, and is not silent), after ``silent`` seconds in any case. With infinity for both only
-    what is final counts. The address None stands for the lack of any. Not thread-safe.
+    An nsqd is away from the start of a dial or publish that failed until it is connected or
+    answers. It is an outage when all are away, each for long enough:
+
+    * at once, where trying again is useless;
+    * after ``refused`` seconds, if it refused each time;
+    * after ``silent`` seconds in any case.
+
+    With infinity for both only what is final counts. The address None stands for "no address is
+    known". Not thread-safe.
     """
 
     def __init__(self, refused: float, silent: float, rng: random.Random | None = None) -> None:
@@ -64,12 +68,13 @@ class Outage:
         self._away: dict[Address | None, _Away] = {}
 
     def begun(self, address: Address | None, now: float) -> None:
-        """A dial begins, or any address is looked for: silence until something else is known."""
+        """A dial begins, or the search for addresses: silence until there is a result."""
         away = self._away.get(address)
         if away is None:
             away = self._away[address] = _Away(now, ReconnectDelays(_FIRST, _LONGEST, self._rng))
         elif away.connected:
-            # The delays go on: one that takes connections and no publishes gets fewer and fewer.
+            # The delays go on growing: an nsqd that accepts connections but no publishes is dialled
+            # less and less often.
             self._away[address] = _Away(now, away.delays)
 
     def failed(
@@ -118,11 +123,11 @@ class Outage:
         return min(silent, away.refused_since + self._refused)
 
     def since(self, addresses: Collection[Address]) -> float:
-        """Since when none of them worked, where all are away."""
+        """Since when all have been away; only where they are."""
         return max(self._away[address].since for address in addresses or (None,))
 
     def errors(self, addresses: Iterable[Address]) -> list[NSQError]:
-        """What came of each, where all are away."""
+        """The last error of each; only where all are away."""
         found = ((address, self._away[address].error) for address in addresses)
         return [error or ConnectionLost(f"{address} does not answer") for address, error in found]
 

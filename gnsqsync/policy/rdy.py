@@ -44,10 +44,10 @@ class RdyAllocator(Generic[Key]):
     """Divides a reader's max_in_flight among its nsqds.
 
     nsqd pushes messages, and RDY is how a consumer bounds that: "RDY n" on a connection means "at
-    most n unanswered messages here", a ceiling that stays until it is changed (nsq-reference
-    1.13). A reader promises its user that at most ``max_in_flight`` messages are unanswered in
-    all, but it cannot know which of its nsqds will have some. This class decides how the promise
-    is split, and keeps it: after each update ::
+    most n unanswered messages here", a ceiling that stays until it is changed
+    (docs/protocol/flow#rdy). A reader promises its user that at most ``max_in_flight`` messages are
+    unanswered in all, but it cannot know which of its nsqds will have some. This class decides how
+    the promise is split, and keeps it: after each update ::
 
         sum(max(RDY, in flight) over all nodes) <= max_in_flight
 
@@ -288,8 +288,8 @@ class RdyAllocator(Generic[Key]):
                 if node.target < node.rdy:
                     used[i] = max(used[i], node.rdy)
         free = max(0, self.max_in_flight - sum(used))
-        # Free slots go first to what nodes have already; RDY up to what a node uses anyhow
-        # costs none.
+        # Free slots first go to the RDY that nodes have already. RDY up to what a node uses already
+        # costs no slot.
         keep = [min(node.rdy, node.target) for node in nodes]
         base = [min(level, use) for level, use in zip(keep, used, strict=True)]
         kept = fill(base, keep, free)
@@ -342,7 +342,8 @@ class RdyAllocator(Generic[Key]):
             node.held = max(node.held, node.rdy)
             node.held_until = now + self._transit
         node.rdy = rdy
-        # Whose slot is only used up elsewhere keeps its place in front.
+        # A node that still has its turn, and lost the RDY because others use up the limit, keeps
+        # its place in the queue.
         if not node.target:
             node.queued = self._updates
 

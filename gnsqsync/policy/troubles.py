@@ -15,7 +15,7 @@ __all__ = ["AT_ONCE", "FIRST_INTERVAL", "LONGEST_INTERVAL", "MOST_PLACES", "Tell
 FIRST_INTERVAL: Final = 60.0
 LONGEST_INTERVAL: Final = 3600.0
 
-# Beginnings that are told at once, until there was none for a whole interval.
+# So many beginnings are told at once; then none until an interval passed without any.
 AT_ONCE: Final = 5
 
 # Places with troubles of their own; those beyond share one, as a peer may make up any number.
@@ -27,8 +27,8 @@ _ELSEWHERE: Final = object()
 class Tell(NamedTuple):
     """A line is due about a trouble.
 
-    ``seconds``: how long it has gone on, 0 at its beginning. ``times``: how often it was met since
-    the line before. ``again``: seconds until the next line about it, at the earliest; 0 where the
+    ``seconds``: how long it has lasted, 0 at its beginning. ``times``: how often it was met since
+    the last line. ``again``: seconds until the next line about it, at the earliest; 0 where the
     next one is told at once. ``users``: the names of who uses the place.
     """
 
@@ -52,7 +52,7 @@ class _Trouble:
         self.times = 0
 
     def is_over(self, now: float) -> bool:
-        """Whether it is so long ago that the next one is told as if it was the first."""
+        """Whether it is so long ago that the next one counts as new."""
         return not self.open and now - self.last_at > self.interval
 
     def met(self, now: float, lasts: bool) -> bool:

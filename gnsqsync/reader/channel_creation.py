@@ -1,7 +1,7 @@
 """Making a topic and its channel exist before the first message. Knows addresses and deadlines.
 
-A channel sees what is published after it was made (nsq-reference 1.20), so a consumer that comes
-later than the first message of a new nsqd may miss it.
+A channel sees what is published after it was made (docs/protocol/publishing#channels), so a
+consumer that comes later than the first message of a new nsqd may miss it.
 """
 
 from __future__ import annotations

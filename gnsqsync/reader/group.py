@@ -57,7 +57,18 @@ class Group(ABC):
         return False
 
     def start(self, block: bool = True) -> list[StopResult] | None:
-        """Start all; with ``block`` until ``stop()``, then their results. See Reader.start."""
+        """Start all; with ``block`` until ``stop()``, then their results. See Reader.start.
+
+        Args:
+            block: Whether to wait for the end.
+
+        Returns:
+            The results in the order of the readers; None if it did not block.
+
+        Raises:
+            ClosedError: It was started before.
+            NSQError: One of them could not start, or ended by an error; the others are stopped.
+        """
         runtime = choose(self._runtime_choice)
         members = Members(runtime, self._max_in_flight, self.stop, self._forgets)
         # dict.setdefault is atomic, so of two threads that start, one wins.
@@ -83,14 +94,23 @@ class Group(ABC):
             raise
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask every reader to end; returns at once. See Reader.stop."""
+        """Ask every reader to end; returns at once. See Reader.stop.
+
+        Args:
+            timeout: Seconds that handlers at work have to finish.
+        """
         for reader in self.readers:
             reader.stop(timeout)
 
     def join(self) -> list[StopResult]:
         """Wait until all have stopped, and return their results in order.
 
-        When one stops by an error, the others are stopped, and the error is raised here.
+        Returns:
+            The results in the order of the readers.
+
+        Raises:
+            ClosedError: It was not started.
+            NSQError: One of them ended by this error; the others were stopped.
         """
         members = self._members
         if members is None:
@@ -119,9 +139,14 @@ class Group(ABC):
 class ReaderGroup(Group):
     """Starts and stops ``readers`` together.
 
-    ``max_in_flight``: one limit for all of them, divided anew each second: idle readers keep one
-    message and lend the rest to busy ones. None leaves each with its own. ``runtime`` as for a
-    Reader. Raises ConfigError when there is no reader, or one is not a Reader.
+    Args:
+        readers: The Readers; one or more, none of them started.
+        max_in_flight: 1 or more: one limit for all of them, divided anew each second. Idle readers
+            keep one message and lend the rest to busy ones. None: each keeps its own.
+        runtime: As of the Reader.
+
+    Raises:
+        ConfigError: There is no reader, or one is not a Reader.
     """
 
     def __init__(

@@ -59,41 +59,82 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 class Reader:
     """Consumes a channel: calls ``handler`` with each message, on worker threads or greenlets.
 
-    ``handler(message)``, a plain function and no coroutine, returns: FIN. Raises
-    ``Requeue(delay, backoff)``: REQ. Any other exception: REQ after attempts times
-    ``requeue_delay``, and the reader backs off. After ``message.detach()`` the handler answers
-    later, from any thread. If it has a method ``worker_ended()``, each worker calls that at its
-    end, on its own thread or greenlet. Without a handler, take messages with ``batches()`` or by
-    iteration, and answer each.
+    What the handler does decides what nsqd is told:
 
-    ``nsqd_tcp_addresses``: nsqds to connect to, always. ``lookupd_http_addresses``: nsqlookupds
-    that say where the topic is. One of them is needed; a str or a list.
-    ``max_in_flight``: messages unanswered at a time over all nsqds; None is ``concurrency``.
-    ``concurrency``: workers. ``max_attempts``: a message whose handler fails on this delivery or a
-    later one is given up, 0 never; one that no handler failed on is not, however often it came.
-    ``max_deliveries``: one that was delivered more often is given up before the handler, 0 never.
-    ``requeue_delay``, ``max_requeue_delay``: seconds. ``max_backoff_duration``: seconds, 0 is
-    off; ``backoff_multiplier``: seconds; the pause of level n is that times 2 to the n;
-    ``backoff_strategy``: "exponential", "full_jitter" or a function from level to seconds, which
-    must only compute: it runs under the reader's lock. ``backoff_on_fin_failed``: a FIN that
-    nsqd refuses, since the message had timed out, counts as a failure.
-    ``lookupd_poll_interval``: seconds, each moved by ``lookupd_poll_jitter`` (0 to 1).
-    ``lookupd_authorization``: a bearer token for nsqlookupds behind a proxy that wants one.
-    ``lookupd_session``: a function that returns a new requests.Session, for proxies, retries or
-    another way to authenticate; called once for each nsqlookupd, the session is closed with it.
-    ``low_rdy_idle_timeout``, ``low_rdy_timeout``: with more nsqds than max_in_flight, how many
-    seconds one holds its turn idle, or at all. ``rdy_redistribute_interval``: seconds.
-    ``latency``: "adaptive" keeps RDY just above what is in flight while messages trickle, so
-    that nsqd sends each at once; "throughput" always gives the full share.
-    ``auto_touch``: TOUCH messages in flight until nsqd's max_msg_timeout.
-    ``on_giving_up(message, error)``: called before a message is given up, with what its handler
-    raised, or None; if it raises, REQ. "discard": such a message is finished.
-    ``dead_letter_topic``: where given up messages are published before they are finished. Without
-    both they are not finished: they come again every ``max_requeue_delay``.
-    ``observer``: an Observer, or a list of them. ``runtime``: None, "threads" or "gevent".
-    ``options``: ConnectionOptions, or give its fields as keywords.
+    * it returns: FIN;
+    * it raises ``Requeue(delay, backoff)``: REQ;
+    * it raises anything else: REQ after attempts times ``requeue_delay``, and the reader backs off;
+    * it calls ``message.detach()``: nothing yet; somebody answers later, from any thread.
 
-    The constructor starts nothing and raises ConfigError for any value that is not allowed.
+    If the handler has a method ``worker_ended()``, each worker calls it at its end, on its own
+    thread or greenlet. Without a handler, take messages with ``batches()`` or by iteration, and
+    answer each.
+
+    The constructor starts nothing.
+
+    Args:
+        topic: 1 to 64 of ``.a-zA-Z0-9_-``, and at the end optionally ``#ephemeral``.
+        channel: As ``topic``.
+        handler: Called with each message; a plain function and no coroutine. None for the pull
+            form.
+        nsqd_tcp_addresses: The nsqds to connect to, always: ``host:port`` (4150 without one),
+            ``[ipv6]:port`` or ``unix:///path``; a str, with commas for several, or a list. These or
+            the next are needed.
+        lookupd_http_addresses: The nsqlookupds that say where the topic is: ``host:port`` (4161
+            without one) or URLs; a str or a list. Path, query and user info of a URL are kept; an
+            https one is verified with the ``tls_`` files of the connection options, if there are
+            any.
+        max_in_flight: Messages unanswered at a time over all nsqds, 0 or more; None: as
+            ``concurrency``.
+        concurrency: Workers, 1 or more.
+        max_attempts: A message whose handler fails on this delivery or a later one is given up, 0
+            to 65535; 0: never. One that no handler failed on is not, however often it came.
+        max_deliveries: A message that was delivered more often is given up without the handler, 0
+            to 65535; 0: never. Needs ``on_giving_up`` or ``dead_letter_topic``.
+        requeue_delay: Seconds, 0 to 3600, times attempts, until a failed message comes again.
+        max_requeue_delay: Seconds, 0 to 3600: the most that comes of that.
+        max_backoff_duration: Seconds, 0 to 3600: the longest pause of the backoff; 0: no backoff.
+        backoff_multiplier: Seconds, 0.001 to 3600; the pause at level n is this times 2 to the n.
+        backoff_strategy: ``'exponential'``, ``'full_jitter'``, or a function from level to seconds;
+            where that raises, exponential. It must only compute, because it runs under the reader's
+            lock.
+        backoff_on_fin_failed: Whether a FIN that nsqd refuses counts as a failure: the work was
+            done, but too late.
+        lookupd_poll_interval: Seconds, 0.01 to 3600, between two questions to an nsqlookupd.
+        lookupd_poll_jitter: Part of the interval, 0 to 1: each wait is moved by up to half of it,
+            either way.
+        lookupd_authorization: A bearer token that each nsqlookupd is sent; not together with user
+            info in a URL.
+        lookupd_session: A function that returns a new ``requests.Session``, for proxies, retries,
+            other TLS or another way to authenticate. It is called once for each nsqlookupd, and by
+            ``ensure_channel()``; the session is closed with its thread. Its settings count instead
+            of the ``tls_`` files.
+        low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message until an nsqd lends its RDY or
+            loses its turn.
+        low_rdy_timeout: Seconds, 0.1 to 300, of a turn at most, with more nsqds than
+            ``max_in_flight``.
+        rdy_redistribute_interval: Seconds, 0.01 to 60, between two rounds of sharing RDY, if
+            nothing else causes one.
+        latency: ``'adaptive'`` keeps RDY just above what is in flight while messages trickle, so
+            that nsqd sends each at once. ``'throughput'`` always gives the full share.
+        auto_touch: TOUCH what is in flight at half of its timeout, as long as nsqd grants it.
+        on_giving_up: Called with a message before it is given up, and what its handler raised, or
+            None; if it raises itself, the message is requeued. Or ``'discard'``: the message is
+            finished.
+        dead_letter_topic: Topic to which the bodies of given up messages are published before they
+            are finished. With neither this nor ``on_giving_up`` they wait in nsqd and come again
+            every ``max_requeue_delay``.
+        observer: An Observer, or a list of them.
+        runtime: ``'threads'`` or ``'gevent'``; None: as the process is patched when it starts.
+        options: A ConnectionOptions, or give its fields as keywords; not both.
+        **connection_options: The fields of ConnectionOptions.
+
+    Raises:
+        ConfigError: A value is not allowed, or no address is given.
+
+    Threads:
+        Any thread may call; on gevent any greenlet of the OS thread that called ``start()``.
+        ``stop()``, ``stats()`` and answers to messages come from any thread there, too.
     """
 
     def __init__(
@@ -190,9 +231,15 @@ class Reader:
     def start(self, block: bool = True) -> StopResult | None:
         """Connect and consume; with ``block`` until ``stop()`` is called elsewhere.
 
-        Returns the StopResult when it blocked. Raises ClosedError when it was started before,
-        and the NSQError of an nsqd when every one refuses us for good. Ctrl-C stops the reader
-        and is raised again.
+        Args:
+            block: Whether to wait for the end. Ctrl-C then stops the reader and is raised again.
+
+        Returns:
+            What was left at the end; None if it did not block.
+
+        Raises:
+            ClosedError: It was started before.
+            NSQError: Every nsqd refuses us for good; it is the error of one of them.
         """
         if self._run is not None:
             raise ClosedError("a Reader is started once; make a new one to consume again")
@@ -225,9 +272,14 @@ class Reader:
     def stop(self, timeout: float = 30.0) -> None:
         """Ask the reader to end; returns at once. From a signal handler or a handler, too.
 
-        Handlers at work have ``timeout`` seconds to finish; what none has begun is requeued. A
-        second call can only shorten the time; ``stop(0)`` forces. Before ``start()`` it has that
+        A second call can only shorten the time; ``stop(0)`` forces. Before ``start()`` it has that
         one end as soon as it begins.
+
+        Args:
+            timeout: Seconds that handlers at work have to finish. What none has begun is requeued.
+
+        Raises:
+            ConfigError: The timeout is negative or no number.
         """
         check_duration("timeout", timeout)
         self._stop_asked = timeout
@@ -238,7 +290,15 @@ class Reader:
     def join(self, timeout: float | None = None) -> StopResult | None:
         """Wait until the reader has stopped, and return what was left; None if it takes longer.
 
-        ``timeout``: seconds. Raises what made the reader stop by itself.
+        Args:
+            timeout: Seconds; None: for as long as it takes.
+
+        Returns:
+            What was left at the end, or None after ``timeout``.
+
+        Raises:
+            ClosedError: It was not started.
+            NSQError: What made the reader stop by itself.
         """
         run = self._running()
         return run.join(timeout)
@@ -266,8 +326,14 @@ class Reader:
     def add_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
 
-        ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid, and on gevent
-        from another OS thread than that of ``start()``. Nothing happens when it is known already.
+        Nothing happens when it is known already.
+
+        Args:
+            address: As one of ``nsqd_tcp_addresses``.
+
+        Raises:
+            ConfigError: The address is not valid, or on gevent this is another OS thread than that
+                of ``start()``.
         """
         nsqd = parse_address(address)
         self._nsqds[nsqd] = None
@@ -279,6 +345,12 @@ class Reader:
 
         A connection gets CLS: handlers at work finish, what none has begun is requeued, then it
         closes. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
+
+        Args:
+            address: As one of ``nsqd_tcp_addresses``.
+
+        Raises:
+            ConfigError: As of ``add_nsqd``.
         """
         nsqd = parse_address(address)
         self._nsqds.pop(nsqd, None)
@@ -288,8 +360,12 @@ class Reader:
     def add_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
 
-        ``url`` as one of ``lookupd_http_addresses``; ConfigError if it is not valid, and on gevent
-        from another OS thread than that of ``start()``.
+        Args:
+            url: As one of ``lookupd_http_addresses``.
+
+        Raises:
+            ConfigError: The URL is not valid, or on gevent this is another OS thread than that of
+                ``start()``.
         """
         (lookupd,) = http_urls([url])
         self._check_lookupd(lookupd)
@@ -301,6 +377,12 @@ class Reader:
         """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
 
         Connections live on. One that ends later is dialled again only if another one lists it.
+
+        Args:
+            url: As one of ``lookupd_http_addresses``.
+
+        Raises:
+            ConfigError: As of ``add_lookupd``.
         """
         (lookupd,) = http_urls([url])
         self._lookupds.pop(lookupd, None)
@@ -310,13 +392,18 @@ class Reader:
     def ensure_channel(self, timeout: float = 10.0) -> None:
         """Make topic and channel exist, so that no message is published before. Blocks.
 
-        Before or after ``start()``, from any thread. Registers the channel at every nsqlookupd,
-        where nsqds that get the topic later find it; makes it at the nsqds that have the topic,
-        over HTTP or else by a short SUB; and by a short SUB at the ``nsqd_tcp_addresses``, whose
-        HTTP port is not known. ``timeout``: seconds for all of it.
+        Before or after ``start()``, from any thread. It registers the channel at every nsqlookupd,
+        where nsqds that get the topic later find it. It creates the channel at the nsqds that have
+        the topic, over HTTP or else by a short SUB, and by a short SUB at the
+        ``nsqd_tcp_addresses``, whose HTTP port is not known. One nsqlookupd out of several is
+        enough.
 
-        Raises ConnectionLost that says what could not be reached, and ConfigError for an
-        #ephemeral channel. One nsqlookupd out of several is enough.
+        Args:
+            timeout: Seconds for all of it, 0.001 or more.
+
+        Raises:
+            ConnectionLost: Something could not be reached; the text says what.
+            ConfigError: The channel is ephemeral.
         """
         check_duration("timeout", timeout, 0.001)
         ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
@@ -352,7 +439,15 @@ class Reader:
         self._running().subscription.resume()
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change max_in_flight; 0 or more. 0 stops deliveries, as ``pause()`` does."""
+        """Change max_in_flight; 0 or more. 0 stops deliveries, as ``pause()`` does.
+
+        Args:
+            count: Messages unanswered at a time over all nsqds.
+
+        Raises:
+            ConfigError: The count is negative or no int.
+            ClosedError: It was not started.
+        """
         self._running().subscription.set_max_in_flight(check_int("max_in_flight", count, 0))
 
     @property
@@ -377,14 +472,25 @@ class Reader:
     ) -> Iterator[list[Message]]:
         """Lists of up to ``max_messages``, each collected for at most ``max_wait`` seconds.
 
-        With ``max_idle`` a list that has messages ends, too, when no more came for so many
-        seconds. With several nsqds each may send its share of max_in_flight: while one only has
-        messages, a list longer than that is not full before other nsqds had their time to send,
-        ``max_idle`` or else ``max_wait``. Lists of at most max_in_flight divided by the nsqds do
-        not wait. For a Reader without a handler; starts it if needed and ends after ``stop()``.
-        A list may be empty. Each message has to be answered; until then, or until 5 s after nsqd
-        has taken it back (``Message.deadline``), it counts as in flight, so
-        ``max_messages`` must not be above ``max_in_flight`` (ConfigError).
+        For a Reader without a handler; starts it if needed and ends after ``stop()``. A list may be
+        empty. Answer each message. Until then, or until 5 s after nsqd has taken it back
+        (``Message.deadline``), it counts as in flight.
+
+        With several nsqds each may send its share of ``max_in_flight``. While one only has
+        messages, a longer list waits for the others, ``max_idle`` or else ``max_wait``. Lists of at
+        most ``max_in_flight`` divided by the nsqds do not wait.
+
+        Args:
+            max_messages: The length of a list, 1 to ``max_in_flight``.
+            max_wait: Seconds from the first wait for a list to its end.
+            max_idle: Seconds without a new message after which a list that has some ends, too;
+                None: only ``max_wait`` counts.
+
+        Returns:
+            An iterator of lists.
+
+        Raises:
+            ConfigError: The Reader has a handler, or a value is not allowed.
         """
         check_int("max_messages", max_messages, 1)
         check_duration("max_wait", max_wait)
@@ -421,8 +527,14 @@ class Reader:
     def finish(self, messages: Iterable[Message]) -> int:
         """FIN for all of them, in one write for each nsqd; returns for how many.
 
-        Cheaper than ``finish()`` of each. The rest were answered before, or timed out, or their
-        connection is gone: those come again. For any messages of this Reader; from any thread.
+        Cheaper than ``finish()`` of each. From any thread.
+
+        Args:
+            messages: Any messages of this Reader.
+
+        Returns:
+            How many were finished. The rest were answered before, or timed out, or their connection
+            is gone: those come again.
         """
         self._running()
         return sum(

@@ -23,14 +23,14 @@ from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.workers import Workers
-from gnsqsync.runtime import Task, choose
+from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import ReaderStats, StopResult
 
 __all__ = ["RunningReader"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 # What close() and the end of the interpreter grant threads that only have to notice.
 _JOIN_SECONDS = 5.0
@@ -57,7 +57,8 @@ class RunningReader:
     """
 
     def __init__(self, setup: ReaderSetup) -> None:
-        self.runtime = runtime = choose(setup.runtime)
+        runtime = choose(setup.runtime)
+        self.runtime: Runtime = runtime
         self._setup = setup
         self._pid = os.getpid()
         self._control = runtime.timed_queue()
@@ -78,7 +79,7 @@ class RunningReader:
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
         self._dead_letters = DeadLetters(setup, runtime)
-        self.workers = Workers(
+        self.workers: Workers = Workers(
             runtime,
             setup.handler,
             concurrency=flow.concurrency,
@@ -88,7 +89,7 @@ class RunningReader:
             report_all=self._observes_batches,
             log_fields=setup.log_fields,
         )
-        self.subscription = Subscription(
+        self.subscription: Subscription = Subscription(
             setup.topic,
             setup.channel,
             flow,

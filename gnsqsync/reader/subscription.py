@@ -32,7 +32,7 @@ from gnsqsync.stats import ConnectionStats
 
 __all__ = ["Subscription"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Receiver(Protocol):

@@ -36,19 +36,28 @@ _EXIT_SECONDS = 0.5
 class TopicGroup(Group):
     """A Reader for each topic whose name matches ``pattern``, as nsqlookupds list them.
 
-    ``pattern``: a regular expression, found anywhere in the name; ``^`` and ``$`` for all of it.
-    ``make_reader(topic)`` returns a new Reader of that topic; it is called on a thread of the
-    group when the topic appears. When no nsqlookupd lists it any more, the Reader stays as long
-    as it has a connection, and is stopped and forgotten then. One that was stopped elsewhere is
-    forgotten, too. The topic gets a new one when it comes back.
+    When no nsqlookupd lists a topic any more, its Reader stays as long as it has a connection; then
+    it is stopped and forgotten. One that was stopped elsewhere is forgotten, too. The topic gets a
+    new Reader when it comes back.
 
-    ``lookupd_http_addresses``, ``lookupd_poll_interval``, ``lookupd_poll_jitter``,
-    ``lookupd_authorization`` and ``lookupd_session`` as of Reader, for the list of topics: the
-    Readers have their own. The same for ``options``, of which the ``tls_`` files matter here.
-    ``max_in_flight`` and ``runtime`` as of ReaderGroup.
+    Args:
+        pattern: A regular expression, a str or compiled; found anywhere in the name of a topic, so
+            use ``^`` and ``$`` for all of it.
+        make_reader: Called with a topic, returns a new Reader of it. It runs on a thread of the
+            group, when the topic appears.
+        lookupd_http_addresses: As of the Reader: where topics are listed. The Readers have their
+            own.
+        max_in_flight: 1 or more: one limit for all; None: each Reader keeps its own.
+        lookupd_poll_interval: As of the Reader.
+        lookupd_poll_jitter: As of the Reader.
+        lookupd_authorization: As of the Reader.
+        lookupd_session: As of the Reader.
+        runtime: As of the Reader.
+        options: A ConnectionOptions: the ``tls_`` files for https.
 
-    Raises ConfigError. An error of ``make_reader``, like one that ends a Reader for good, stops
-    all and is raised by ``join()``.
+    Raises:
+        ConfigError: A value is not allowed. What ``make_reader`` raises stops all and is raised by
+            ``join()``.
     """
 
     def __init__(
@@ -92,7 +101,11 @@ class TopicGroup(Group):
         return () if members is None else members.readers
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask every reader to end, and start none any more; returns at once. See Reader.stop."""
+        """Ask every reader to end, and start none any more; returns at once. See Reader.stop.
+
+        Args:
+            timeout: Seconds that handlers at work have to finish.
+        """
         check_duration("timeout", timeout)
         self._stop_asked = timeout
         following = self._following

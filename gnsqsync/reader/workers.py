@@ -18,7 +18,7 @@ from gnsqsync.runtime import Queue, Runtime, Task
 
 __all__ = ["Outcomes", "Workers"]
 
-log = logging.getLogger("gnsqsync.reader")
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 # About as much work as a chunk may hold, so that slow handlers share messages one by one and
 # fast ones are handed many at once.

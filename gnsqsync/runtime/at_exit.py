@@ -19,13 +19,13 @@ _once: dict[str, object] = {}
 def at_exit(method: Callable[[], object]) -> None:
     """Call the bound ``method`` when the interpreter ends, if its object lives then.
 
-    Our threads are daemons: the interpreter would wait for others before it runs any atexit
-    hook, and a hook that ends them would never come.
+    Our threads are daemons. The interpreter waits for other threads before it runs any atexit hook,
+    so a hook that ends them would never run.
     """
     token = object()
     if _once.setdefault("installed", token) is token:
         atexit.register(_close_all)
-    # Who was forgotten without a close has no other end.
+    # An object that was forgotten without a close has no other end.
     for known in list(_open):
         if known() is None:
             _open.pop(known, None)

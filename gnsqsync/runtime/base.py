@@ -127,7 +127,7 @@ class Socket(Protocol):
         """
 
     def receive(self, chunks: deque[bytes], size: int) -> None:
-        """As ``recv``, appended to ``chunks``: whatever exception another task or a signal throws
+        """As ``recv``, but appends to ``chunks``. If another task or a signal throws an exception
         in, what was received is there."""
 
     def send(self, data: bytes | memoryview) -> int:
@@ -145,8 +145,8 @@ class Socket(Protocol):
     def peer_has_ended(self) -> bool:
         """Whether the peer's EOF has arrived, whatever is unread before it. Never switches.
 
-        Where the kernel does not tell it is False. A unix socket needs no such question: once the
-        peer has ended it, ``send()`` takes nothing.
+        False where the kernel does not tell. A unix socket needs no such question: once the peer
+        has ended it, ``send()`` takes nothing.
         """
 
     def end_sending(self) -> None:

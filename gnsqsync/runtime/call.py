@@ -21,15 +21,16 @@ __all__ = ["Call"]
 class Call:
     """The requests of one session, one at a time.
 
-    Of each connection that a request uses it holds a descriptor of its own, so that ``cut`` ends
-    the connection whoever has its socket at the moment: TLS takes it over, responses keep it.
-    ``_lock`` guards them; ``cut`` only tries it, and who holds it looks at ``is_cut`` behind.
+    It holds a duplicate of the descriptor of each connection that a request uses. So ``cut`` ends
+    the connection, whichever object has its socket at the moment: TLS takes it over, responses keep
+    it. ``_lock`` guards the duplicates. ``cut`` only tries the lock; whoever holds it checks
+    ``is_cut`` afterwards.
     """
 
     def __init__(self) -> None:
         self.deadline: float = math.inf
         self.is_cut: bool = False
-        # Native: the request may run in another OS thread than who cuts it.
+        # Native, because the request may run in another OS thread than the one that cuts it.
         new_lock = world.native("_thread", "allocate_lock")
         self._native_socket = world.native("socket", "socket")
         self._lock = new_lock()
@@ -47,7 +48,7 @@ class Call:
                 self._held.pop().close()
 
     def left(self, timeout: float | None) -> float:
-        """How long it may wait now, ``timeout`` at most; TimeoutError behind the deadline."""
+        """How long it may wait now, ``timeout`` at most; TimeoutError after the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the answer does not end")

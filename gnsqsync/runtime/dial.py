@@ -66,7 +66,7 @@ class Cutter:
 
     def cut(self) -> None:
         self.is_cut = True
-        # Taken by the dial only where it changes the socket, and then it looks at is_cut behind.
+        # The dial takes it only to change the socket, and checks is_cut afterwards.
         if self._lock.acquire(False):
             try:
                 if self._sock is not None:
@@ -151,7 +151,7 @@ def connect(
     try:
         raise _failure(address, timeout, failures)
     finally:
-        # Each refers to this frame, which refers to them and to the callers' frames.
+        # The errors refer to this frame, and the frame to them: end that circle.
         failures.clear()
 
 

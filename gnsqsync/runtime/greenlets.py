@@ -36,7 +36,7 @@ logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 
 # gevent takes 0 for "do not wait at all".
 _SHORTEST = 1e-6
-# So long may greenlets wait behind one that receives what is there already.
+# Seconds that other greenlets wait at most for one whose receives find data at once.
 _YIELD_SECONDS = 0.01
 
 
@@ -115,13 +115,13 @@ class GreenletRuntime(base.Runtime):
         return RoughLatch(self._clock)
 
     def gather(self) -> None:
-        # What gevent.sleep(0) does, for less. It runs behind all that is ready.
+        # As gevent.sleep(0), but cheaper. We go on behind all greenlets that are ready.
         hub = gevent.get_hub()
         callback = hub.loop.run_callback(gevent.getcurrent().switch)
         try:
             hub.switch()
         finally:
-            # Where an exception was thrown in, it must not switch a second time.
+            # If an exception was thrown in, the callback must not switch here a second time.
             callback.stop()
 
     def queue(self) -> base.Queue:
@@ -279,8 +279,9 @@ class _Socket(dial.Connected):
 
     def recv(self, size: int) -> bytes:
         if self._more:
-            # Of a peer that is faster than we are, a receive never waits: no other greenlet would
-            # run. Ahead of the receive, so that an exception that is thrown in here loses nothing.
+            # A receive from a peer that is faster than we are never waits, and no other greenlet
+            # would run. So yield here. It comes before the receive: an exception that is thrown in
+            # here loses nothing.
             now = time.monotonic()
             if now - self._yielded_at > _YIELD_SECONDS:
                 self._yielded_at = now

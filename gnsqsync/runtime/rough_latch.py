@@ -100,6 +100,6 @@ class RoughLatch:
             clock.waiting.pop(self, None)
             callback, self._callback = self._callback, None
             if callback is not None:
-                # Where an exception was thrown in, it must not switch a second time.
+                # If an exception was thrown in, the callback must not switch here a second time.
                 callback.stop()
         return self.released

@@ -36,8 +36,7 @@ class ThreadRuntime(base.Runtime):
         getaddrinfo = world.native("socket", "getaddrinfo")
 
         def look_up(host: str, port: int, timeout: float) -> list[Any]:
-            # The C library's look-up cannot be given a limit; what it takes is taken off the
-            # time for connecting.
+            # The C library's look-up takes no limit. Its time counts against that for connecting.
             found: list[Any] = getaddrinfo(host, port, type=socket.SOCK_STREAM)
             return found
 

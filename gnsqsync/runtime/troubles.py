@@ -72,10 +72,11 @@ def troubles() -> ProcessTroubles:
 
 
 def kind_of(error: Exception, name: str) -> tuple[str, ...]:
-    """Which failed dials of a server are the same news: not by the text, which a peer can vary.
+    """The kind of a failed dial: failures of one kind at one server are told together.
 
-    One that trying again does not help is of one client, whose ``name`` that is. A thread that
-    cannot be started is a trouble of this process, whether or not the server is away.
+    The text does not count, because a peer can vary it. A failure for which trying again is useless
+    belongs to one client, ``name``. A thread that cannot be started is a trouble of this process,
+    whether or not the server is away.
     """
     kind = type(error).__name__
     if isinstance(error, NSQError) and not error.retriable:
@@ -99,7 +100,7 @@ def duration(seconds: float) -> str:
 def used_by(tell: Tell, what: str) -> str:
     """``; 3 consumers of this process use it: a, b, c`` where ``what`` is "consumers".
 
-    Nothing where it is one at most: who tells it names itself.
+    Empty for one user or none: the line names that one itself.
     """
     names = tell.users
     if len(names) < 2:

@@ -126,9 +126,9 @@ def bodies_of(typed: Iterable[str], file: TextIO | None) -> list[bytes | str]:
 
 
 def failure_of(error: Exception, accepted: int, topic: str) -> str:
-    """Why ``publish_all`` ended, with how many messages nsqd has accepted before.
+    """Why ``publish_all`` ended, and how many messages nsqd had accepted by then.
 
-    Also where the fault is ours: who runs it again is not to publish those twice.
+    Also where the fault is ours: whoever runs the command again must not publish those twice.
     """
     if accepted or isinstance(error, PublishError):
         return f"{accepted} published to {topic}, then: {error}"

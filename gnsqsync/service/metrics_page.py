@@ -86,7 +86,7 @@ class Exposed:
 
 def _parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    # int() takes other digits, too, and refuses what isdigit() has of them.
+    # int() accepts digits of other scripts, and refuses some that isdigit() accepts.
     if re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:
         raise ConfigError(f"the metrics address is {address!r}; it must be PORT or HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)

@@ -61,9 +61,9 @@ def options_for_reader(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """For a check of a Reader's options of which the settings, or a handler, have another part.
+    """Options to check a Reader by, where settings and handler have a part of them each.
 
-    Where messages go that are given up may be said there, so that it cannot be missed here.
+    The other part may say where given up messages go, so that is not asked for here.
     """
     said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
     return {**options} if said else {**options, "on_giving_up": "discard"}

@@ -44,7 +44,7 @@ ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
 _WAKE_SECONDS = 1.0
 # What a process is granted beyond its handlers' time until it is killed.
 _GRACE_SECONDS = 10.0
-# A process that lived so long was not ended by what happened at its start.
+# A process that lived longer than this did not end because of its start.
 _SETTLED_SECONDS = 60.0
 
 
@@ -125,7 +125,8 @@ class StopFlag:
 
 
 def tell_terminal(count: int) -> None:
-    """What a further signal does, behind so many. For signal handlers, too."""
+    """Say on the terminal what the next signal does, after ``count`` of them. Signal handlers may
+    call it."""
     if os.isatty(2):
         again = "once more forces" if count == 1 else "once more ends at once"
         os.write(2, f"\nstopping; {again}\n".encode())

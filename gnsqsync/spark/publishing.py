@@ -225,7 +225,7 @@ class PartitionPublisher:
     def _fitting(self, bodies: list[bytes]) -> int:
         """How many of ``bodies``, at least one, an MPUB may hold: a count, and a size before each.
 
-        (nsq-reference 1.18)
+        (docs/protocol/publishing#publish)
         """
         limit = self._options.max_batch_bytes - 4
         if sum(map(len, bodies)) + 4 * len(bodies) <= limit:

@@ -169,7 +169,7 @@ class Entry:
 
     @property
     def ids(self) -> pa.StringArray:
-        """The message ids, unique per nsqd and topic (nsq-reference 1.23)."""
+        """The message ids, unique per nsqd and topic (docs/protocol/publishing#ids)."""
         return self.stored.column("id")
 
     def batch(self, columns: Sequence[str]) -> pa.RecordBatch:

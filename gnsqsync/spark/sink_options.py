@@ -20,7 +20,7 @@ __all__ = ["SinkOptions"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# nsqd's --max-body-size where nobody changed it (nsq-reference 1.18).
+# nsqd's --max-body-size where nobody changed it (docs/protocol/publishing#publish).
 _MAX_BODY_SIZE = 5242880
 # How often, in seconds, nsqlookupds are asked again while none answers.
 _ASK_SECONDS = 0.5

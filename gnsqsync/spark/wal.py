@@ -200,10 +200,16 @@ class PendingEpoch:
 def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> list[PendingEpoch]:
     """Epochs that a query took from nsqd into its log and has not committed, oldest first.
 
-    For a log whose checkpoint was lost: a new query has a new stream and never reads the old
-    one's rows. Beside a running query its newest epoch is always among these, and every batch
-    read, which nobody commits (its stream begins with "drain-"). ``options`` as walOptions.
-    Raises ConfigError for a path that cannot be a log.
+    For a log whose checkpoint was lost: a new query has a new stream and never reads the old one's
+    rows. Beside a running query its newest epoch is always among these, and every batch read, which
+    nobody commits (its stream begins with "drain-").
+
+    Args:
+        wal_path: The path of the log.
+        options: As ``walOptions``.
+
+    Raises:
+        ConfigError: The path cannot be a log.
     """
     store = open_store(wal_path, options)
     found = []

@@ -1,6 +1,7 @@
 """Compression between socket and frames: raw DEFLATE and Snappy's framing format.
 
-Incremental and symmetric, for both ends (nsq-reference 1.10). Knows nothing of frames.
+Incremental and symmetric, for both ends (docs/protocol/handshake#upgrades). Knows nothing of
+frames.
 """
 
 from __future__ import annotations

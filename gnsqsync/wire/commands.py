@@ -1,4 +1,5 @@
-"""Each command of a client as bytes (nsq-reference 1.4, 1.5, 1.8).
+"""Each command of a client as bytes (docs/protocol/commands#command-lines,
+docs/protocol/commands#command-summary and docs/protocol/handshake#identify-body).
 
 Knows nothing of answers or connections. Sizes against nsqd's limits are the caller's to check.
 """
@@ -52,7 +53,7 @@ _MAX_PUB_HEADS = 10_000
 def identify_body(options: ConnectionOptions) -> dict[str, Any]:
     """The fields of IDENTIFY for these options: integers, milliseconds, no field that is not set.
 
-    nsqd refuses floats even when they are whole (nsq-reference 1.8).
+    nsqd refuses floats even when they are whole (docs/protocol/handshake#identify-body).
     """
     body: dict[str, Any] = {
         "client_id": options.client_id,
@@ -91,7 +92,7 @@ def _milliseconds(seconds: float) -> int:
 
 def identify(body: Mapping[str, Any]) -> bytes:
     """IDENTIFY with ``body`` as JSON. Must be answered before anything else is sent if it asks for
-    TLS or compression: nsqd throws away what it read ahead (nsq-reference 1.10)."""
+    TLS or compression: nsqd throws away what it read ahead (docs/protocol/handshake#upgrades)."""
     return _with_body(b"IDENTIFY\n", json.dumps(dict(body), allow_nan=False).encode())
 
 
@@ -160,7 +161,7 @@ def pub(topic: str, body: bytes) -> bytes:
 
 
 def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
-    """MPUB: all of the bodies or none (nsq-reference 1.18).
+    """MPUB: all of the bodies or none (docs/protocol/publishing#publish).
 
     ConfigError for a bad topic name, no bodies, or an empty one.
     """

@@ -1,4 +1,5 @@
-"""Frames of nsqd as objects, and back to bytes for servers and tests (nsq-reference 1.2, 1.3).
+"""Frames of nsqd as objects, and back to bytes for servers and tests
+(docs/protocol/frames#frame-layout and docs/protocol/frames#message-frame).
 
 Knows nothing of what a reply means or who waits for it.
 """

@@ -53,7 +53,8 @@ Step: TypeAlias = Send | Receive | Upgrade
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiated:
-    """What nsqd answered to IDENTIFY and AUTH (nsq-reference 1.9, 1.11).
+    """What nsqd answered to IDENTIFY and AUTH (docs/protocol/handshake#identify-answer and
+    docs/protocol/handshake#auth).
 
     Durations in seconds. ``auth`` is its answer to AUTH, None when AUTH was not sent.
     ``auth_ignored``: there is a secret, but nsqd does not ask for one, so it was not sent.
@@ -93,9 +94,9 @@ def handshake(
     """
     nsqd = f"nsqd at {server}"
     yield Send(commands.MAGIC_V2 + commands.identify(commands.identify_body(options)))
-    # While a layer may be about to change, nsqd throws away what it read ahead, or takes it for
-    # bytes of the next layer. So heartbeats go unanswered until that is settled; IDENTIFY itself
-    # was a sign of life (nsq-reference 1.10, 1.12).
+    # While TLS or compression may start, nsqd throws away what it read ahead, or takes it for bytes
+    # of the next layer. So no heartbeat is answered until then. IDENTIFY itself counts as a sign of
+    # life (docs/protocol/handshake#upgrades and docs/protocol/timeouts#heartbeats).
     wants_layers = options.uses_tls or options.snappy or options.deflate
     answer = yield from _receive("IDENTIFY", nsqd, answer_heartbeats=not wants_layers)
     negotiated = _read_identify_answer(answer, options, nsqd)
@@ -108,7 +109,7 @@ def handshake(
         yield Upgrade("snappy")
         yield from _receive_ok("the Snappy upgrade", nsqd, answer_heartbeats=False)
     if negotiated.deflate:
-        # More than nsqd's own maximum would cost us what nobody there wants to spend either.
+        # nsqd's maximum bounds our direction, too: a higher level would only cost CPU.
         yield Upgrade("deflate", min(options.deflate_level, negotiated.deflate_level))
         yield from _receive_ok("the DEFLATE upgrade", nsqd, answer_heartbeats=False)
 
@@ -161,7 +162,7 @@ def _read_identify_answer(data: bytes, options: ConnectionOptions, nsqd: str) ->
     answer = _Answer(_read_json(data, "IDENTIFY", nsqd), nsqd)
     return Negotiated(
         version=answer.text("version"),
-        # What nsqd has by default stands for what an old one does not tell.
+        # An old nsqd does not send every field; then the default of nsqd stands in.
         max_rdy_count=answer.integer("max_rdy_count", 2500),
         msg_timeout=answer.seconds("msg_timeout", options.msg_timeout or 60.0),
         max_msg_timeout=answer.seconds("max_msg_timeout", 900.0),

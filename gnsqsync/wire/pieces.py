@@ -7,15 +7,16 @@ from __future__ import annotations
 
 __all__ = ["Pieces"]
 
-# Smaller ones are joined as they come: of a peer that drips, a list of single bytes would take many
-# times the size of what it sends.
+# Smaller ones are joined as they come. Kept as a list of single bytes, the data of a slow peer
+# would take many times its size.
 _LEAST_PIECE = 1024
 
 
 class Pieces:
-    """``kept``, as it arrived, and how many bytes it needs to have until another look at it.
+    """The pieces in ``kept``, as they arrived, and how many bytes are ``need``ed before the next
+    look.
 
-    They are joined only then, so that what is large is not copied with each of its pieces.
+    They are joined only then, so that a large frame is not copied again with each of its pieces.
     """
 
     __slots__ = ("have", "kept", "need")

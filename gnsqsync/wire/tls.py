@@ -86,7 +86,8 @@ class TlsLayer:
                 ) from error
             except ssl.SSLError as error:
                 text = f"the TLS handshake with {self._peer} failed: {_reason(error, data)}"
-                # nsqd gives it five seconds; that they were over says nothing of either side.
+                # nsqd waits five seconds for the handshake. That they are over does not say who was
+                # slow.
                 if text.endswith("i/o timeout"):
                     raise ConnectionLost(text) from error
                 raise NegotiationFailed(text) from error
@@ -144,8 +145,8 @@ class TlsLayer:
                 try:
                     self._tls.unwrap()
                 except ssl.SSLError:
-                    # Either the peer's close_notify is not there, which nobody waits for, or the
-                    # stream is broken and there is nothing to say any more.
+                    # Nobody waits for the peer's close_notify. On a broken stream nothing more can
+                    # be sent.
                     pass
             return self._outgoing.read()
 
@@ -163,7 +164,7 @@ class TlsLayer:
     @property
     def peer_common_name(self) -> str:
         """The common name in the peer's verified certificate, or "": nsqd tells it to its auth
-        server (nsq-reference 1.11)."""
+        server (docs/protocol/handshake#auth)."""
         certificate: Any = self._tls.getpeercert() if self.done else None
         for names in (certificate or {}).get("subject", ()):
             for key, value in names:
@@ -173,7 +174,8 @@ class TlsLayer:
 
 
 def _reason(error: ssl.SSLError, data: bytes = b"") -> str:
-    """OpenSSL's reason in words, and nsqd's own if it came in clear (nsq-reference 1.10)."""
+    """OpenSSL's reason in words, and nsqd's own if it came in clear
+    (docs/protocol/handshake#tls)."""
     text = (error.reason or str(error)).replace("_", " ").lower()
     start = data.find(b"E_IDENTIFY_FAILED")
     if start >= 0:

@@ -13,9 +13,9 @@ BACKLOG_PUBLISHES = 10_000
 
 
 class AsyncWindow:
-    """Lets in what fits, and makes the others wait until outcomes have made room.
+    """Admits publishes while there is room; the others wait until outcomes have made some.
 
-    ``_lock`` guards the three numbers. What is alone always fits, however large.
+    ``_lock`` guards the three numbers. A publish that is alone always fits, however large.
     """
 
     def __init__(self, runtime: Runtime) -> None:

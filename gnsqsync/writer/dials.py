@@ -23,13 +23,14 @@ __all__ = ["Dial", "Dials"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
-# So many seconds after its connect_timeout a dial counts as given up by who began it: killed
-# between two instructions, or still looking up a name.
+# So many seconds after its connect_timeout a dial is overdue: its thread was killed between two
+# instructions, or still looks up a name.
 _GRACE_SECONDS = 5.0
 
 
 def _without_frames(error: BaseException | None) -> None:
-    """Take the tracebacks off: they lead to who published, and so keep a forgotten Writer alive."""
+    """Remove the tracebacks: they refer to frames of publishers, and so keep a forgotten Writer
+    alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -62,7 +63,8 @@ class Seeker(Owner, Protocol):
 
 
 class Dials:
-    """At most one dial for each address, by a publish or aside, on a thread that then reads.
+    """At most one dial for each address, by a publish or in the background, on a thread that then
+    reads.
 
     The lock is its owner's, and guards the table, ``news`` and the outage. Methods that say so are
     called with it held, the others without.
@@ -116,17 +118,17 @@ class Dials:
         return [self.begin(address, self._outage.pause(address, now)) for address in missing]
 
     def failure(self, address: Address, since: float) -> NSQError | None:
-        """What came of its last dial, by whomever, if that failed ``since`` then."""
+        """The error of its last dial, whoever dialled, if that failed at ``since`` or later."""
         failed_at, error = self._failures.get(address, (0.0, None))
         return error if failed_at >= since else None
 
     def renew_news(self) -> Latch:
-        """The one to release behind the lock."""
+        """Returns the latch to release once the lock is free."""
         news, self.news = self.news, self._runtime.latch()
         return news
 
     def _end(self, connection: Connection) -> Dial | None:
-        """None where it was overdue and forgotten."""
+        """None if it was overdue and forgotten."""
         dial = self._under_way.get(connection.address)
         if dial is None or dial.connection is not connection:
             return None
@@ -137,9 +139,10 @@ class Dials:
     def open(
         self, connection: Connection, timeout: float | None, *, aside: bool = False
     ) -> tuple[NSQError | None, Dial | None]:
-        """Dial on this thread; the error, or None when it is live.
+        """Dial on this thread. Returns the error, None when it is live; and what to dial next.
 
-        And what to dial next: the same nsqd again, if it is dialled ``aside`` and still sought.
+        That is the same nsqd again, if it is dialled in the background (``aside``) and still
+        wanted.
         """
         address = connection.address
         failure: NSQError | None = None
@@ -152,7 +155,8 @@ class Dials:
         except NSQError as error:
             failure = error
         except Exception:
-            # By a function of the user, as auth_secret: who publishes next is told, too.
+            # Raised by a function of the user, such as auth_secret. That is no outage, so that the
+            # next publish gets the error, too.
             with self._lock:
                 self._outage.works(address)
             raise
@@ -198,7 +202,8 @@ class Dials:
         self._outage.failed(address, began, now, failure, silent=silent)
 
     def aside(self, dial: Dial) -> None:
-        """On a thread of its own. Where none can be started, the next publish tries again."""
+        """Dial in the background, on a thread of its own. If none can be started, the next publish
+        tries."""
         try:
             self._spawn(dial.connection, self._serve, dial)
         except NotSent as error:
@@ -239,7 +244,7 @@ class Dials:
             self._tasks.append(task)
 
     def _drop(self, connection: Connection) -> bool:
-        """Nobody will dial it. Whether somebody was to."""
+        """Forget a dial that nobody will begin. Returns whether it was planned."""
         with self._lock:
             dial = self._end(connection)
             news = self.renew_news()
@@ -249,7 +254,7 @@ class Dials:
         return dial is not None
 
     def end_overdue(self) -> None:
-        """Forget dials whose end nobody tells."""
+        """Forget dials that nobody ends any more."""
         if not self._under_way:
             return
         now = self._now()

@@ -25,10 +25,10 @@ from gnsqsync.writer.dials import Dial, Dials
 
 __all__ = ["NsqdPool"]
 
-# A dial that failed is not repeated within so many seconds, by whichever publish.
+# Seconds in which a dial that failed is not repeated, whichever publish asks.
 _DIAL_PAUSE = 0.25
-# How long, in seconds, a publish in an outage looks for its end: who publishes in a loop then lets
-# the one run that dials, on greenlets and where threads run during requests only.
+# Seconds that a publish waits for the end of an outage before it fails. A loop of publishes then
+# lets the dialling thread run, also on greenlets and where threads run during requests only.
 _LAST_LOOK = 0.005
 
 
@@ -42,9 +42,9 @@ def _outage_text(choice: _Choice) -> str:
 class _Choice:
     """What to do next for a publish, decided under the lock: one of the first three, or wait."""
 
-    # Released when there is, perhaps, more to choose from than there was.
+    # Released when there may be more nsqds to choose from.
     news: Latch
-    # Until when that is waited for: then it is an outage, or a dial overdue.
+    # How long to wait for that: until the outage begins, or a dial is overdue.
     until: float
     connection: Connection | None = None
     dial: Dial | None = None
@@ -53,7 +53,7 @@ class _Choice:
     # How many nsqds are still to be tried in this round; a dial gets its share of the time.
     untried: int = 1
     dials_aside: list[Dial] = field(default_factory=list)
-    # Why those that failed did so: in this round, whoever dialled, or of all that an outage has.
+    # Why dials failed: those of this round, whoever dialled, or all of an outage.
     failures: list[NSQError] = field(default_factory=list)
 
 
@@ -61,11 +61,12 @@ class NsqdPool:
     """One connection to each nsqd of a Writer.
 
     ``_lock`` guards the tables of connections, dials and tasks, the nodes and the outage. ``ready``
-    is read without it: an immutable tuple, replaced as a whole, of the connections to use when
-    nothing needs a decision; a publish that gets one that is just lost learns it there.
+    is read without it: the connections to use when there is nothing to decide, an immutable tuple
+    that is replaced as a whole. A publish may get one that was lost this moment; it finds out when
+    it sends.
 
-    A publish dials by itself what has not failed just now. When none is left, each nsqd is dialled
-    aside, again and again, until one of them can take publishes.
+    A publish dials an nsqd by itself, unless a dial there has just failed. When no nsqd is left,
+    each is dialled in the background, again and again, until one of them can take publishes.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class NsqdPool:
         self._unproven: set[Connection] = set()
         # Live, but a publish there ended without an answer in time.
         self._suspects: set[Connection] = set()
-        # Suspects in whose place there is another one, until their answers have come.
+        # Suspect connections that were replaced by a new one, and still owe answers.
         self._replaced: set[Connection] = set()
-        # Whether there are any of these: then an OK is news, and to be told to prove().
+        # Whether one of these three has members. Then each OK is passed on to prove().
         self.in_doubt: bool = False
         self._turn = itertools.count()
         self._past_published = 0
@@ -131,7 +132,7 @@ class NsqdPool:
                     return connection
                 causes.append(error)
             else:
-                # Each was tried, and is dialled aside.
+                # Each was tried; from now on it is dialled in the background.
                 self._finder.wait(choice.news, min(deadline, choice.until))
             if self._now() >= deadline:
                 for connection in list(self._live.values()):
@@ -174,7 +175,7 @@ class NsqdPool:
                 elif failure is None and choice.dial is None:
                     choice.dial = self._dials.begin(address)
             if choice.connection is not None and choice.dial is not None:
-                # Somebody else takes this publish; the one that is missing is dialled aside.
+                # Another nsqd takes this publish; the missing one is dialled in the background.
                 choice.dials_aside.append(choice.dial)
                 choice.dial = None
             elif choice.connection is None and choice.dial is None:
@@ -183,7 +184,7 @@ class NsqdPool:
         return choice
 
     def _failed_since(self, since: float) -> list[NSQError]:
-        """What came of the last dials of the listed nsqds, by whomever."""
+        """The errors of the last dials of the listed nsqds, whoever dialled."""
         with self._lock:
             known = [self._dials.failure(address, since) for address in self._nodes.listed]
         return [error for error in known if error is not None]
@@ -228,7 +229,7 @@ class NsqdPool:
             old.cut()
 
     def suspect(self, connection: Connection, since: float, why: str) -> None:
-        """It was too slow: on the bench, so that the next publishes go to others, if there are.
+        """It was too slow: benched, so that the next publishes go to others, if there are.
 
         ``since``: when the publish began that was not answered in time. ``why``: says that.
         """
@@ -249,15 +250,16 @@ class NsqdPool:
     def leave(self, connection: Connection) -> bool:
         """It cannot store a message now: on the bench. Whether there is another one live."""
         with self._lock:
-            # Not one that came behind it: an OK there would not be told, and it stay benched.
+            # Only if it was not replaced meanwhile: nobody would tell of an OK of the new
+            # connection, and the nsqd would stay benched.
             if self._live.get(connection.address, connection) is connection:
                 self._nodes.failed(connection.address, self._now())
             return any(address != connection.address for address in self._live)
 
     def pass_over(self, connection: Connection) -> None:
-        """A publish failed there. If it is about to be lost, no other one goes there.
+        """A publish failed there. If the connection is about to end, no other publish goes there.
 
-        ``on_lost`` comes only when callbacks of futures have returned.
+        ``on_lost`` is called only after callbacks of futures have returned.
         """
         with self._lock:
             if connection.closed or connection.send_queue.has_ended:
@@ -275,7 +277,7 @@ class NsqdPool:
             return False
         before = self._live.get(connection.address)
         if before is not None:
-            # It answers no publish, so there was an outage. What it has may be answered yet.
+            # It answers no publish, so there was an outage. Publishes on it may be answered yet.
             self._suspects.discard(before)
             self._replaced.add(before)
         self._unproven.add(connection)
@@ -409,7 +411,7 @@ class NsqdPool:
     def let_go(self) -> None:
         """The Writer was forgotten without a close. By the garbage collector: takes no lock.
 
-        Nobody waits for an answer then. A forked child must not end its parent's connections.
+        Nobody waits for an answer any more. A forked child must not end its parent's connections.
         """
         if self.pid != os.getpid():
             return

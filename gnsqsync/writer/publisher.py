@@ -30,9 +30,9 @@ from gnsqsync.writer.nsqd_pool import NsqdPool
 
 __all__ = ["Publisher"]
 
-# With so many publishes that gave up waiting and have no answer yet, a connection is closed.
+# A connection is closed when so many publishes gave up waiting on it and have no answer yet.
 _ABANDONED_MAX = 100
-# How often, in seconds, who waits for an answer looks whether its bytes are still unsent.
+# Seconds between two looks of a waiting publish whether its bytes are still unsent.
 _LOOK_SECONDS = 0.1
 
 
@@ -119,10 +119,11 @@ class Publisher:
         deadline: float,
         timeout: float,
     ) -> None:
-        """Until there is an outcome; raises when the time is over before."""
+        """Wait for an outcome; raises when the time is over before."""
         while (left := deadline - self._now()) > 0:
             if connection.send_queue.has_unsent:
-                # Who was writing had less time than we have and left it where it was.
+                # Another thread was writing our bytes, but its deadline came earlier and it
+                # stopped.
                 connection.send_queue.flush(left)
                 if connection.send_queue.is_deserted():
                     connection.cut()
@@ -134,7 +135,7 @@ class Publisher:
     def _verdict(
         self, error: PublishError | ClosedError, causes: list[BaseException]
     ) -> PublishError | ClosedError:
-        """What to raise, counted: once an outcome was unknown, no later attempt makes it known."""
+        """Count and return what to raise. An unknown outcome stays unknown after later attempts."""
         unknown = next((c for c in causes if isinstance(c, OutcomeUnknown)), None)
         if unknown is not None and not isinstance(error, OutcomeUnknown):
             error = OutcomeUnknown(f"{unknown}; sending it again failed: {error}")
@@ -212,9 +213,9 @@ class Publisher:
         elif slot.wait(0):
             return
         else:
-            # The slot stays in the queue of answers, or the next answer would be taken for it.
+            # The slot stays in the queue of answers; else the next answer would be matched to it.
             slot.abandoned = True
-            # If it comes, it is told as that of a future is: then nsqd works again.
+            # An answer that still comes shows that nsqd works again, as that of a Future does.
             slot.on_end = lambda late: self._prove(connection, late)
             slot.future = Future()
             unanswered = list(connection.send_queue.pending)

@@ -42,30 +42,46 @@ _NO_STATS = WriterStats(connections=(), published=0, refused=0, not_sent=0, outc
 
 
 class Writer:
-    """Publishes to one or several nsqds. One per process is enough: any thread may use it; on
-    gevent any greenlet of the OS thread that published first.
+    """Publishes to one or several nsqds. One per process is enough: any thread may use it.
 
-    ``nsqd_tcp_addresses``: a str or a list; None is 127.0.0.1:4150 where no nsqlookupds are given.
-    ``lookupd_http_addresses``: nsqlookupds that say where nsqds are, from the first publish on;
-    with ``lookupd_poll_interval``, ``lookupd_poll_jitter``, ``lookupd_authorization`` and
-    ``lookupd_session`` as of Reader.
-    ``policy``: "round_robin" over the live ones, or "failover": the first live one of the list
-    (what is found follows what is given, sorted), and back to the first when it is.
-    ``publish_timeout``: seconds, one deadline over choosing, dialling, writing and nsqd's OK.
-    ``retry_unknown``: publish again, elsewhere or on a new connection, when a connection ends
-    before nsqd has answered, as long as the deadline allows. nsqd may then have it twice.
-    ``outage``: "fail": while no nsqd can be reached, publishes raise NotSent at once. That is so
-    after a second of nothing but refusals, or one ``publish_timeout`` of silence, and at once for
-    what does not help to try again (a wrong port, a refused secret); each nsqd is then dialled
-    aside until one is back. "wait": publishes wait for that until their timeout.
-    ``max_msg_size``, ``max_body_size``: bytes, nsqd's --max-msg-size and --max-body-size; larger
-    messages are refused here, since nsqd would close the connection on everybody else.
-    ``max_defer``: seconds, nsqd's --max-req-timeout. ``runtime``: None, "threads" or "gevent".
-    ``options``: ConnectionOptions, or give its fields as keywords.
+    The constructor connects nothing; the first publish does. After a fork the child connects anew
+    by itself. A Writer that is forgotten without ``close()`` lets go of its connections when nobody
+    waits for an answer.
 
-    The constructor connects nothing and raises ConfigError for a value that is not allowed; the
-    first publish connects. After a fork the child connects anew by itself. A Writer that is
-    forgotten without ``close()`` lets go of its connections when nobody waits for an answer.
+    Args:
+        nsqd_tcp_addresses: As of the Reader; None: ``127.0.0.1:4150``, or none if there are
+            nsqlookupds.
+        lookupd_http_addresses: As of the Reader: every nsqd that they list takes publishes, from
+            the first publish on.
+        lookupd_poll_interval: As of the Reader.
+        lookupd_poll_jitter: As of the Reader.
+        lookupd_authorization: As of the Reader.
+        lookupd_session: As of the Reader.
+        policy: ``'round_robin'``: the nsqds that are up take turns. ``'failover'``: the first of
+            the list that is up, and back to it when it is up again. What nsqlookupds list comes
+            behind what is given, sorted.
+        publish_timeout: Seconds, 0.001 or more: one deadline over choosing, dialling, writing and
+            the OK.
+        retry_unknown: Publish again, elsewhere or on a new connection, when a connection ended
+            before nsqd answered, as long as the deadline allows; nsqd may then have it twice.
+        outage: ``'fail'``: while no nsqd can be reached, publishes raise NotSent at once. That
+            begins after a second of nothing but refusals, after one ``publish_timeout`` of silence,
+            or at once where a new try does not help (a wrong port, a refused secret). Each nsqd is
+            then dialled in the background until one is back. ``'wait'``: publishes wait until their
+            timeout.
+        max_msg_size: Bytes of a body, 1 or more; as nsqd's ``--max-msg-size``. A larger body is
+            refused here, since nsqd would close the connection.
+        max_body_size: Bytes of an MPUB, 9 or more; as nsqd's ``--max-body-size``.
+        max_defer: Seconds, 0 or more; as nsqd's ``--max-req-timeout``.
+        runtime: As of the Reader.
+        options: As of the Reader.
+        **connection_options: The fields of ConnectionOptions.
+
+    Raises:
+        ConfigError: A value is not allowed.
+
+    Threads:
+        Any thread may use it. On gevent any greenlet of the OS thread that published first.
     """
 
     def __init__(
@@ -137,13 +153,19 @@ class Writer:
     ) -> None:
         """Publish one message; returns when nsqd has said OK.
 
-        ``body``: bytes, or str sent as UTF-8; not empty. ``defer``: seconds until it is
-        delivered. ``timeout``: seconds, instead of ``publish_timeout``.
+        Args:
+            topic: The topic; nsqd creates it.
+            body: bytes, or a str, which is sent as UTF-8; not empty.
+            defer: Seconds, 0 to ``max_defer``, until it is delivered; None: at once.
+            timeout: Seconds, instead of ``publish_timeout``.
 
-        Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
-        tried while there is time), in an outage at once; Refused when nsqd said no;
-        OutcomeUnknown when it left and no answer came, and ``retry_unknown`` did not help.
-        ClosedError after ``close()``.
+        Raises:
+            ConfigError: A value is not allowed; nothing was sent.
+            NotSent: No nsqd got it. Others are tried while there is time; in an outage it is raised
+                at once.
+            Refused: nsqd answered with an error.
+            OutcomeUnknown: It left and no answer came, and ``retry_unknown`` did not help.
+            ClosedError: After ``close()``.
         """
         data = self._encode(topic, body, defer)
         seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
@@ -154,10 +176,19 @@ class Writer:
     ) -> None:
         """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
 
-        Each MPUB is all or nothing, except one that nsqd refuses with E_MPUB_FAILED (a full disk),
-        of which it may have a part; several of them together are not. ``timeout`` is for all of
-        them. Raises as ``publish()``; ``error.acknowledged`` then says how many of the messages,
-        from the first on, nsqd has confirmed.
+        Each MPUB is all or nothing. The one exception is E_MPUB_FAILED (a full disk): nsqd may then
+        have a part. Several MPUBs together are not all or nothing.
+
+        Args:
+            topic: The topic; nsqd creates it.
+            bodies: The messages, as of ``publish()``; one or more.
+            timeout: Seconds for all of them, instead of ``publish_timeout``.
+
+        Raises:
+            PublishError: As of ``publish()``. Its ``acknowledged`` says how many of the messages,
+                from the first on, nsqd has confirmed.
+            ConfigError: A value is not allowed; nothing was sent.
+            ClosedError: After ``close()``; with ``acknowledged``.
         """
         if type(topic) is not str:
             check_topic(topic)
@@ -183,10 +214,20 @@ class Writer:
     ) -> Future[None]:
         """Publish without waiting for nsqd; the Future ends with None or a PublishError.
 
-        Blocks, up to ``publish_timeout``, as long as there is no connection, and while 16 MiB
-        or 10,000 of these publishes wait for their outcome; raises as ``publish()`` until the
-        message is on its way. From then on it is not sent again, ``retry_unknown`` or not.
-        Callbacks of the Future run on the reading thread: they must be short, and not publish.
+        Blocks, up to ``publish_timeout``, as long as there is no connection, and while 16 MiB or
+        10,000 of these publishes wait for their outcome. Once the message is on its way it is not
+        sent again, ``retry_unknown`` or not.
+
+        Args:
+            topic: The topic; nsqd creates it.
+            body: As of ``publish()``.
+            defer: As of ``publish()``.
+
+        Returns:
+            A Future. Its callbacks run on the reading thread: they must be short, and not publish.
+
+        Raises:
+            NSQError: As of ``publish()``, until the message is on its way.
         """
         data = self._encode(topic, body, defer)
         return self._publisher().publish_async(data, 1, self._publish_timeout, self)
@@ -216,7 +257,8 @@ class Writer:
         return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
 
     def _chunks(self, bodies: list[bytes]) -> list[list[bytes]]:
-        """Split by nsqd's limits: the bytes of an MPUB body, and its count (nsq-reference 1.18)."""
+        """Split by nsqd's limits: the bytes of an MPUB body, and its count
+        (docs/protocol/publishing#publish)."""
         # A body has a byte or more, so what fits in bytes fits in number, too.
         if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= self._max_body_size:
             return [bodies]
@@ -244,7 +286,15 @@ class Writer:
     # -- lifecycle -------------------------------------------------------------------------------
 
     def connect(self, timeout: float | None = None) -> None:
-        """Connect to every nsqd now, side by side. NotSent when none is reached in time."""
+        """Connect to every nsqd now, side by side. NotSent when none is reached in time.
+
+        Args:
+            timeout: Seconds, instead of ``publish_timeout``.
+
+        Raises:
+            NotSent: No nsqd was reached.
+            ClosedError: After ``close()``.
+        """
         self._publisher().connect(self._timeout(timeout))
 
     def ping(self, timeout: float | None = None) -> None:
@@ -252,6 +302,13 @@ class Writer:
 
         nsqd does not answer a NOP: a peer that vanished without a word is noticed after two
         heartbeat intervals, here as anywhere.
+
+        Args:
+            timeout: Seconds, instead of ``publish_timeout``.
+
+        Raises:
+            NotSent: No nsqd was reached.
+            ClosedError: After ``close()``.
         """
         self._publisher().ping(self._timeout(timeout))
 
@@ -264,7 +321,13 @@ class Writer:
     def stats(self) -> WriterStats:
         """Counters and connections of this process at this moment. ClosedError after ``close()``.
 
-        Any thread may ask: it begins nothing, so that greenlets stay where they publish first.
+        Any thread may ask, on gevent too: it begins nothing.
+
+        Returns:
+            The numbers of this moment.
+
+        Raises:
+            ClosedError: After ``close()``.
         """
         publisher = self._by_process.get(os.getpid())
         self._check_open()
@@ -273,8 +336,9 @@ class Writer:
     def close(self, timeout: float | None = None) -> None:
         """Wait for publishes under way, close every connection, end every thread. Repeatable.
 
-        ``timeout``: seconds for those publishes, ``publish_timeout`` if None; what is unanswered
-        then fails with OutcomeUnknown where it was called.
+        Args:
+            timeout: Seconds for those publishes, ``publish_timeout`` if None. What is unanswered
+                then fails with OutcomeUnknown where it was called.
         """
         seconds = self._timeout(timeout)
         self._closed = True

@@ -88,7 +88,8 @@ class Row:
         """Messages beyond the last measured one, so that the stream never runs dry.
 
         At the end of a topic nsqd holds a partly filled buffer back until its flush timer, up to
-        250 ms (nsq-reference 1.17); measuring that would say nothing about the client.
+        250 ms (docs/protocol/flow#output-buffer); measuring that would say nothing about the
+        client.
         """
         return 2 * self.max_in_flight + 2000 if self.fed else 0
 

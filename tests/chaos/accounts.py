@@ -28,7 +28,8 @@ UNKNOWN = "outcome unknown"
 CAUSES = (KILLED, REQUEUED, UNANSWERED, TIMED_OUT, CONNECTION, UNKNOWN)
 
 OK, NOT_KNOWN, NOT_SENT, REFUSED, CLOSED = "ok", "unknown", "not sent", "refused", "closed"
-# An MPUB that was refused: a full disk may have left a part of it (nsq-reference 1.18).
+# An MPUB that was refused: a full disk may have left a part of it
+# (docs/protocol/publishing#publish).
 IN_PART = "refused in part"
 
 # An answer that was given so shortly before a loss may still have been in the client's hands: the
@@ -266,9 +267,9 @@ class Ledger:
         """Whether it is one of those that the last kill of nsqd has brought back.
 
         nsqd then reads its channel's queue again, where each delivery before may have left a
-        record, and its topic's queue, from where it comes once more (nsq-reference 6.3). Several
-        copies of a message are then on their way at a time, and each connection that ends brings
-        one back, whether a handler has seen it or not.
+        record, and its topic's queue, from where it comes once more
+        (docs/protocol/end#sync-window). Several copies of a message are then on their way at a
+        time, and each connection that ends brings one back, whether a handler has seen it or not.
         """
         kills = _between(self._kills[call.nsqd], published, call.at)
         if not kills:

@@ -28,7 +28,8 @@ CHANNEL = "ch"
 
 # nsqd writes each message to disk before its OK, and never notes how far it has read: after a kill
 # it delivers again what it had delivered, instead of losing what was in flight. Without these flags
-# it loses messages that it said OK to (nsq-reference 6.2, 6.3), and no client could help that.
+# it loses messages that it said OK to (docs/protocol/end#what-survives and
+# docs/protocol/end#sync-window), and no client could help that.
 LOSSLESS = (
     "-mem-queue-size=0",
     "-sync-every=1000000000000",

@@ -33,5 +33,5 @@ def waiting_rows(request: pytest.FixtureRequest, server_pool: Pool) -> Iterator[
 
 @pytest.fixture
 def small(site: Site) -> Server:
-    """The nsqd called [small] in nsq-reference 9."""
+    """An nsqd with low limits: see SMALL."""
     return site.nsqd(*SMALL)

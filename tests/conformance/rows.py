@@ -104,7 +104,8 @@ def create_channel(server: Server, topic: str, channel: str) -> None:
 
 
 def warm_channel(site: Site, server: Server, channel: str = "c") -> str:
-    """A new topic whose channel nsqd's queue scan knows by now (nsq-reference 7)."""
+    """A new topic whose channel nsqd's queue scan knows by now
+    (docs/protocol/timeouts#queue-scan)."""
     topic = unique("warm")
     create_channel(server, topic, channel)
     site.sleep(5.3)

@@ -90,7 +90,7 @@ def test_044_mpub_errors(site: Site, small: Server, body: bytes, text: str) -> N
     client = site.client(small)
     client.command(f"MPUB {topic}", body)
     client.fatal(text)
-    # The topic is created before the body is looked at (nsq-reference 1.6).
+    # The topic is created before the body is looked at (docs/protocol/commands#order-of-checks).
     assert topic_stats(small.http_address, topic)["message_count"] == 0
 
 

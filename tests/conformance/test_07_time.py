@@ -39,7 +39,8 @@ def takes(low: float, high: float) -> Iterator[None]:
 
 
 def timing_nsqd(site: Site, *flags: str) -> Server:
-    """An nsqd with few channels: many make its queue scan coarse (nsq-reference 7)."""
+    """An nsqd with few channels: many make its queue scan coarse
+    (docs/protocol/timeouts#queue-scan)."""
     return site.nsqd(*flags, share="timing")
 
 

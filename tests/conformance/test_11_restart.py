@@ -78,7 +78,7 @@ def test_152_killed(site: Site) -> None:
     server = site.own_nsqd()
     create_channel(server, "t", "c")
     site.client(server).publish("t", b"x", b"y")
-    # A pause writes nsqd.dat at once (nsq-reference 6.1).
+    # A pause writes nsqd.dat at once (docs/protocol/end#files).
     post_ok(server, "/channel/pause?topic=t&channel=c")
     server.kill()
     server.restart()

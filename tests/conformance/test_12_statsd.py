@@ -1,4 +1,4 @@
-"""What nsqd pushes to statsd; not in the list of nsq-reference 9, observed on the real one."""
+"""What nsqd pushes to statsd; not among docs/protocol/index#rows, observed on the real one."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ import gnsqsync
 from gnsqsync import NsqdHTTP, Writer
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from tests.support import readme
+from tests.support.browser import Unavailable, open_browser, show_as
+from tests.support.needs import missing
 from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
 
 # What the programs in the texts call an nsqd; here it is the one of the test.
@@ -420,3 +422,21 @@ def test_no_row_of_a_table_is_torn_in_two(built: Built) -> None:
             if len(cells) == 2 and (cells[0].endswith(",") or not cells[1]):
                 halves.append((str(page.relative_to(built.folder)), *cells))
     assert halves == []
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_the_pages_of_the_protocol_fit_a_phone(built: Built) -> None:
+    """Their tables and diagrams may scroll; the page itself does not."""
+    pages = sorted((built.folder / "protocol").glob("*.html"))
+    assert pages
+    width = "return document.documentElement.scrollWidth"
+    wide = {}
+    try:
+        with open_browser() as browser:
+            show_as(browser, 390, 844)
+            for page in pages:
+                browser.get(page.as_uri())
+                wide[page.name] = int(browser.execute_script(width))
+    except Unavailable as error:
+        missing(error)
+    assert {name: found for name, found in wide.items() if found > 390} == {}

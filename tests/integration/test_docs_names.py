@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any
 
 import click
 import pytest
 
-import gnsqsync
-import gnsqsync.errors
 from gnsqsync import (
     ConnectionOptions,
     LookupdHTTP,
     Message,
     NsqdHTTP,
     Reader,
+    ReaderGroup,
     TopicGroup,
     Writer,
 )
@@ -61,7 +60,7 @@ def test_python_in_the_texts_is_true(place: str, text: str) -> None:
             owner = called.get(node.func.id)
             given = {keyword.arg for keyword in node.keywords if keyword.arg}
             if owner in (Reader, Writer):
-                assert given <= set(options_of(owner)) | set(options_of(ConnectionOptions))
+                assert given <= options_of(owner) | options_of(ConnectionOptions)
             elif owner is not None and not takes_any_keyword(owner):
                 assert given <= set(inspect.signature(owner).parameters), node.func.id
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -74,66 +73,58 @@ def takes_any_keyword(owner: Callable[..., Any]) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def options_of(owner: Callable[..., Any]) -> dict[str, Any]:
-    """Each option with its default; ``inspect.Parameter.empty`` for what must be given."""
-    if owner is ConnectionOptions:
-        signature = inspect.signature(owner)
-        factories = {f.name for f in fields(owner) if callable(f.default_factory)}
-        return {
-            name: "from the host" if name in factories else parameter.default
-            for name, parameter in signature.parameters.items()
-        }
+def options_of(owner: Callable[..., Any]) -> set[str]:
+    """The names of its parameters, without ``**keywords``."""
     return {
-        name: parameter.default
+        name
         for name, parameter in inspect.signature(owner).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name != "self"
     }
 
 
-def option_table(title: str) -> dict[str, str]:
-    """Option -> default, of the list-table under the section ``title`` of the options page."""
+def option_tables() -> Any:
+    """The directive that makes the tables, as Sphinx imports it."""
+    spec = importlib.util.spec_from_file_location("option_tables", DOCS / "option_tables.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+OPTION_TABLES = {
+    "gnsqsync.Reader": Reader,
+    "gnsqsync.ReaderGroup": ReaderGroup,
+    "gnsqsync.TopicGroup": TopicGroup,
+    "gnsqsync.django.nsq_handler": nsq_handler,
+    "gnsqsync.flask.NSQ.handler": NSQ.handler,
+    "gnsqsync.Writer": Writer,
+    "gnsqsync.ConnectionOptions": ConnectionOptions,
+    "gnsqsync.NsqdHTTP": NsqdHTTP,
+    "gnsqsync.LookupdHTTP": LookupdHTTP,
+}
+
+
+def test_the_options_page_has_these_tables() -> None:
     page = (DOCS / "reference" / "options.rst").read_text(encoding="utf-8")
-    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", page, re.M | re.S)
-    assert section is not None, f"no section {title!r}"
-    rows = re.findall(r"^   \* - ``(\w+)``\n     - (.*)$", section[1], re.M)
-    assert len(rows) == len(dict(rows)), "an option is listed twice"
-    return dict(rows)
+    assert set(re.findall(r"^\.\. option-table:: (\S+)$", page, re.MULTILINE)) == set(OPTION_TABLES)
 
 
-def http_options(owner: type[Any]) -> dict[str, Any]:
-    shared = options_of(owner.__mro__[1])
-    own = options_of(owner)
-    own.pop("options", None)
-    return {**shared, **own}
+@pytest.mark.parametrize("owner", OPTION_TABLES.values(), ids=OPTION_TABLES)
+def test_the_docstring_tells_every_option(owner: Callable[..., Any]) -> None:
+    tables = option_tables()
+    told, defaults = tables.meanings_of(owner), tables.defaults_of(owner)
+    assert set(told) == set(defaults) >= options_of(owner)
+    assert [text for text in told.values() if not text.endswith(".")] == []
 
 
-@pytest.mark.parametrize(
-    ("title", "options"),
-    [
-        ("Reader", options_of(Reader)),
-        ("TopicGroup", options_of(TopicGroup)),
-        ("nsq_handler", options_of(nsq_handler)),
-        ("NSQ.handler", options_of(NSQ().handler)),
-        ("Writer", options_of(Writer)),
-        ("Connection options", options_of(ConnectionOptions)),
-        ("NsqdHTTP", http_options(NsqdHTTP)),
-        ("LookupdHTTP", http_options(LookupdHTTP)),
-    ],
-)
-def test_the_options_page_lists_every_option_with_its_default(
-    title: str, options: dict[str, Any]
-) -> None:
-    def shown(default: Any) -> str:
-        if default is inspect.Parameter.empty:
-            return "required"
-        return default if default == "from the host" else f"``{default!r}``"
-
-    version = f"gnsqsync/{gnsqsync.__version__}"
-    expected = {name: shown(default) for name, default in options.items()}
-    if "user_agent" in expected:
-        assert expected["user_agent"] == f"``{version!r}``"
-        expected["user_agent"] = "``'gnsqsync/<version>'``"
-    assert option_table(title) == expected
+def test_defaults_of_a_table() -> None:
+    defaults = option_tables().defaults_of
+    assert defaults(Reader)["topic"] == "required"
+    assert defaults(Reader)["concurrency"] == "``1``"
+    assert defaults(ConnectionOptions)["hostname"] == "from the host"
+    assert defaults(ConnectionOptions)["user_agent"] == "``'gnsqsync/<version>'``"
+    assert defaults(NsqdHTTP)["timeout"] == "``5.0``"
+    assert defaults(NsqdHTTP)["trust_env"] == "``False``"
 
 
 def documented(module: str) -> set[str]:
@@ -204,3 +195,12 @@ def test_the_guide_names_the_flags_without_effect() -> None:
     text = (DOCS / "guides" / "embedded.rst").read_text(encoding="utf-8")
     told = {flag.replace("-", "_") for flag in re.findall(r"``--([\w-]+)``", text)}
     assert told >= NO_EFFECT
+
+
+def test_the_glossary_has_twenty_words_at_most_and_each_is_used() -> None:
+    page = (DOCS / "design" / "glossary.rst").read_text(encoding="utf-8")
+    words = re.findall(r"^   (\w[\w ]*)\n      ", page, re.MULTILINE)
+    assert 15 <= len(words) <= 20
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "gnsqsync").rglob("*.py")]
+    code = " ".join(" ".join(sources).replace("#", " ").split())
+    assert [word for word in words if not re.search(rf"\b{word}", code, re.IGNORECASE)] == []

@@ -54,7 +54,8 @@ def test_nsqd_killed_in_the_middle_of_a_run(
         task.join(30)
     acknowledged = {body for body, what in outcome.items() if what == "ok"}
     if site.kind == "real":
-        # In flight at the kill is lost by nsqd itself (nsq-reference 6.2): at most max_in_flight.
+        # In flight at the kill is lost by nsqd itself (docs/protocol/end#what-survives): at most
+        # max_in_flight.
         world.eventually(lambda: len(acknowledged - set(handled)) <= 50, 30)
     last = max(int(body.split("-")[1]) for body in acknowledged if body.startswith("0-"))
     world.eventually(lambda: handled[f"0-{last}"], 30)

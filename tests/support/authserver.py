@@ -1,6 +1,6 @@
 """An auth server for nsqd: answers GET /auth by the secret, records what was asked.
 
-Knows nothing of nsqd but its query (nsq-reference 1.11).
+Knows nothing of nsqd but its query (docs/protocol/handshake#auth).
 """
 
 from __future__ import annotations

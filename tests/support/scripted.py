@@ -31,7 +31,7 @@ TIMEOUT = 10.0
 WITH_BODY = ("IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB")
 WITH_OK = ("SUB", "PUB", "MPUB", "DPUB")
 
-# What nsqd answers with its defaults: the 13 keys of nsq-reference 1.9.
+# What nsqd answers with its defaults: the 13 keys of docs/protocol/handshake#identify-answer.
 NEGOTIATED = {
     "max_rdy_count": 2500,
     "version": "1.3.0",

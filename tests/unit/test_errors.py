@@ -7,7 +7,7 @@ import pytest
 from gnsqsync import errors
 from gnsqsync.errors import SERVER_ERRORS, NSQError, ServerError, server_error
 
-# Every code of an error frame of nsqd (nsq-reference 1.24).
+# Every code of an error frame of nsqd (docs/protocol/errors#error-frames).
 CODES = [
     "E_AUTH_DISABLED",
     "E_AUTH_ERROR",

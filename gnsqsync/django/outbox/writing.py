@@ -45,13 +45,19 @@ def publish(
 ) -> None:
     """Have the message published once the transaction around this call has committed.
 
-    Writes a row into the database ``using`` (None: as the router says) and talks to no nsqd;
-    ``manage.py nsq_relay`` does. A rollback takes the row away. The message may come to be
-    published twice, when a relay dies at the wrong moment. One that nsqd refuses for good stays in
-    the table as failed.
+    Writes a row and talks to no nsqd; ``manage.py nsq_relay`` does. A rollback takes the row away.
+    The message may come to be published twice, when a relay dies at the wrong moment. One that nsqd
+    refuses for good stays in the table as failed.
 
-    ``body``: bytes, or str as UTF-8. ``defer``: seconds from now until nsqd delivers it.
-    ConfigError for a topic, body or time that is not allowed.
+    Args:
+        topic: The topic; nsqd creates it.
+        body: bytes, or a str, which is sent as UTF-8; not empty.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get it.
+        defer: Seconds from now until nsqd delivers it; None: at once.
+        using: The alias of a database; None: as the router says.
+
+    Raises:
+        ConfigError: Topic, body or time is not allowed.
     """
     _insert(topic, [body], alias, defer, using)
 
@@ -59,7 +65,17 @@ def publish(
 def publish_many(
     topic: str, bodies: Iterable[bytes | str], *, alias: str = DEFAULT, using: str | None = None
 ) -> None:
-    """As ``publish()``, for several messages with few statements."""
+    """As ``publish()``, for several messages with few statements.
+
+    Args:
+        topic: The topic; nsqd creates it.
+        bodies: The messages, as of ``publish()``.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get them.
+        using: The alias of a database; None: as the router says.
+
+    Raises:
+        ConfigError: Topic or a body is not allowed.
+    """
     if isinstance(bodies, (bytes, str)):
         raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
     _insert(topic, list(bodies), alias, None, using)
@@ -91,7 +107,11 @@ def _insert(
 
 
 def lag(using: str | None = None) -> Lag:
-    """How much waits in the outbox of a database at this moment."""
+    """How much waits in the outbox of a database at this moment.
+
+    Args:
+        using: The alias of a database; None: as the router says.
+    """
     from gnsqsync.django.outbox.models import OutboxMessage
 
     manager: Any = OutboxMessage.objects

@@ -51,18 +51,38 @@ def archive(
 ) -> StreamingQuery:
     """Start to copy what ``topics`` get to Parquet at ``path``; returns the running query.
 
-    Files lie in ``<path>/topic=.../date=.../hour=.../`` by publish time (UTC), and
-    ``spark.read.parquet(path)`` reads exactly what was published, each message once. ``options``
-    are those of ``format("nsq")``: addresses, ``nsq.*`` and the like. ``checkpoint`` holds what
-    Spark knows about the query and the source's log (default: hidden inside ``path``). A batch
-    every ``interval`` seconds, or with ``available_now`` what is there now, and then it ends.
-    Small files are merged every ``compact_every`` seconds (0: never) to ``target_size`` bytes. A
-    message with attempts > 1 is looked up in the archive, with ``look_up_all`` every message: an
-    nsqd that was killed may deliver again without saying so. ``on_batch`` is called after each
-    batch, on the query's thread, with what was done so far (rows, duplicates, batches, merged).
-    ``path`` and ``checkpoint`` must be on a file system that driver and executors share. With
-    ``available_now`` a query that reaches none of the nsqds with messages fails and names them all
-    (before PySpark 4.2 this raises ConnectionLost instead). Raises ConfigError.
+    Files lie in ``<path>/topic=.../date=.../hour=.../`` by publish time (UTC).
+    ``spark.read.parquet(path)`` reads exactly what was published, each message once.
+
+    Args:
+        spark: The session.
+        topics: One topic or several.
+        path: A folder or URL on a file system that driver and executors share.
+        channel: The channel to consume.
+        options: Those of ``format("nsq")``: addresses, ``nsq.*`` and the like.
+        checkpoint: Where Spark keeps what it knows about the query, and the source its log; shared
+            as ``path``. None: hidden inside ``path``.
+        interval: Seconds between two batches.
+        available_now: Whether to take what is there now and then end.
+        max_messages: The most of a batch; None: no limit.
+        compact_every: Seconds between two rounds that merge small files; 0: never.
+        target_size: Bytes of a merged file.
+        compression: The codec of Parquet.
+        look_up_all: Whether to look up every message in the archive, and not only those with
+            attempts above 1. An nsqd that was killed may deliver again without saying so.
+        on_batch: Called after each batch with what was done so far (rows, duplicates, batches,
+            merged).
+
+    Returns:
+        The running query. With ``available_now`` it fails if it reaches none of the nsqds with
+        messages, and names them all.
+
+    Raises:
+        ConfigError: A value is not allowed.
+        ConnectionLost: Before PySpark 4.2, in place of the query that fails.
+
+    Threads:
+        ``on_batch`` is called on the query's thread.
     """
     for name, value, low in (
         ("interval", interval, 0),

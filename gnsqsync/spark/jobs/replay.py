@@ -75,19 +75,34 @@ def replay(
 ) -> Replayed:
     """Publish to ``topic`` what ``archive`` holds of ``topics`` (all, if none are named).
 
-    Only what was published at or after ``start`` and before ``end`` (aware datetimes) and meets
-    ``filter``, a Spark SQL condition over the archive's columns. ``options``: of the sink, such as
-    nsqdTcpAddresses. ``rate``: messages per second, of the whole job. ``parallelism``: tasks at a
-    time; with 1 the messages leave in the order of their publish time, else parts of about
-    ``part_messages`` do, several at a time. ``progress`` is called every few seconds.
+    At least once, as the sink is. With ``state`` the same call goes on after a crash. A part with a
+    record there is never published again; a part that was under way is, as a whole. A copy of a
+    task (spark.speculation) publishes the part at hand twice.
 
-    ``state``: a folder or URL that driver and executors share. It keeps the parts and a record of
-    each that is finished. The same call with the same ``state`` goes on after a crash: a part with
-    a record is never published again; a part that was under way is, as a whole. At least once, as
-    the sink is. A copy of a task (spark.speculation) publishes the part at hand twice.
+    Args:
+        spark: The session.
+        archive: The path of an archive.
+        topic: The topic to publish to.
+        state: A folder or URL that driver and executors share. It keeps the parts and a record of
+            each that is finished.
+        options: Those of the sink, such as nsqdTcpAddresses.
+        topics: Topics of the archive.
+        start: Only what was published then or later; an aware datetime.
+        end: Only what was published before; an aware datetime.
+        filter: A Spark SQL condition over the archive's columns.
+        rate: Messages per second, of the whole job; None: no limit.
+        parallelism: Tasks at a time. With 1 the messages leave in the order of their publish time,
+            else several parts at a time.
+        part_messages: About how many messages are a part.
+        dry_run: Whether to count only; this needs no ``state``.
+        state_options: For the file system of ``state``.
+        progress: Called every few seconds with what was done so far.
 
-    ``dry_run`` counts and publishes nothing; it needs no ``state``. Raises ConfigError with a
-    sentence, and what Spark raises when its tasks fail.
+    Returns:
+        What was done.
+
+    Raises:
+        ConfigError: A value is not allowed. When tasks fail, Spark's own error is raised.
     """
     archive = local_path(archive, "the archive's path")
     if rate is not None and not (rate > 0 and math.isfinite(rate)):

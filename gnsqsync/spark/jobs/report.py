@@ -59,9 +59,23 @@ def report(
 ) -> str:
     """Draw the rollup in the folder ``rollup`` to the file ``path`` (.png or .html); returns it.
 
-    Messages and bytes per second, redeliveries and delays over time for each topic, those with
-    most messages in colours of their own. An HTML page has its pictures inside, and a table.
-    Raises ConfigError, and ImportError with a sentence when matplotlib or PyArrow is missing.
+    Messages and bytes per second, redeliveries and delays over time for each topic, those with most
+    messages in colours of their own. An HTML page has its pictures inside, and a table.
+
+    Args:
+        rollup: The path of a rollup.
+        path: The file to write.
+        topics: Only these; empty: all.
+        start: The begin of the time shown; None: of the rollup.
+        end: The end of the time shown; None: of the rollup.
+        title: The heading.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: A value is not allowed.
+        ImportError: matplotlib or PyArrow is missing.
     """
     rollup = local_path(rollup, "the rollup's path")
     kind = os.path.splitext(path)[1].lower()

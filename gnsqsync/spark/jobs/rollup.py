@@ -45,13 +45,28 @@ def rollup(
 ) -> Rolled:
     """Count the messages of ``archive`` per topic and window of publish time, into ``path``.
 
-    ``window``: seconds; they divide an hour. Only hours in which files came or went since the last
-    run are read, with ``whole`` all of them; of these only those that overlap with what lies at
-    or after ``start`` and before ``end``. Columns: topic, window_start, window_seconds, messages,
-    bytes, attempts (their sum), redelivered (messages with more than one attempt), and delay_p50,
-    delay_p95 and delay_max in seconds from nsqd's timestamp to the moment when the read task had
-    the message. Percentiles are approximate (0.01 %). Hours that are gone from the archive stay in
-    the rollup. Both paths are on a file system that driver and executors share. Raises ConfigError.
+    Only hours in which files came or went since the last run are read. Hours that are gone from the
+    archive stay in the rollup.
+
+    Columns: topic, window_start, window_seconds, messages, bytes, attempts (their sum), redelivered
+    (messages with more than one attempt), and delay_p50, delay_p95 and delay_max in seconds from
+    nsqd's timestamp to the moment when the read task had the message. Percentiles are approximate
+    (0.01 %).
+
+    Args:
+        spark: The session.
+        archive: The path of an archive, on a file system that driver and executors share.
+        path: Where the rollup is, on such a file system, too.
+        window: Seconds; they divide an hour.
+        start: Only hours that end after it; an aware datetime.
+        end: Only hours that begin before it; an aware datetime.
+        whole: Whether to read all hours.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConfigError: A value is not allowed.
     """
     archive = local_path(archive, "the archive's path")
     path = local_path(path, "the rollup's path")

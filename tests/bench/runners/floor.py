@@ -18,7 +18,7 @@ import measure
 import rawnsq
 from measure import Meter, Order
 
-FRAME = Struct(">iiqH16s")  # size, frame type, timestamp, attempts, id (nsq-reference 1.3)
+FRAME = Struct(">iiqH16s")  # docs/protocol/frames#message-frame
 MAX_ATTEMPTS = 5
 FINISHED, REQUEUED = 1, 2
 FIN_DELAY = 0.005

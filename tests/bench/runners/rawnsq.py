@@ -25,7 +25,8 @@ class Refused(Exception):
 
 
 def connect(host_port: tuple[str, int], transport: str = "", ca_file: str = "") -> Stream:
-    """A connection after magic, IDENTIFY and upgrade; nsqd may buffer 64 KiB (nsq-reference 1.8).
+    """A connection after magic, IDENTIFY and upgrade; nsqd may buffer 64 KiB
+    (docs/protocol/handshake#identify-body).
 
     ``transport``: "", "snappy", "deflate" or "tls", which trusts ``ca_file``.
     """

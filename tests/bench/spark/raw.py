@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from tests.bench.runners import rawnsq
 
-FRAME = Struct(">iiqH16s")  # size, frame type, timestamp, attempts, id (nsq-reference 1.3)
+FRAME = Struct(">iiqH16s")  # docs/protocol/frames#message-frame
 RDY = 2500
 ROWS_A_BATCH = 10_000
 BODIES_AN_MPUB = 1000

@@ -466,7 +466,8 @@ def test_rdy_0_stands_in_front_of_the_req_that_caused_the_backoff(
 def test_trickling_messages_keep_rdy_just_above_what_is_in_flight(
     client: Client, world: World
 ) -> None:
-    """Then nsqd sends each at once (nsq-reference 1.17). Lowered in front of the FIN."""
+    """Then nsqd sends each at once (docs/protocol/flow#output-buffer). Lowered in front of the
+    FIN."""
     ids = [b"0123456789abcd%02d" % n for n in range(3)]
     with ScriptedNsqd() as nsqd:
         client.consume(lambda m: world.sleep(0.05), nsqd, max_in_flight=10)

@@ -324,7 +324,8 @@ def test_a_heartbeat_before_each_answer(world: World, together: bool) -> None:
 def test_the_next_layers_ok_in_the_segment_of_the_answer(
     world: World, option: str, encode: Callable[[bytes], bytes], cut: int | None
 ) -> None:
-    """nsqd writes both without waiting (nsq-reference 1.10); ``cut`` bytes come with the first."""
+    """nsqd writes both without waiting (docs/protocol/handshake#upgrades); ``cut`` bytes come with
+    the first."""
 
     def answer(connection: scripted.Connection, command: Command) -> None:
         layered = encode(frame(RESPONSE, b"OK"))

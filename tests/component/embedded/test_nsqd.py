@@ -84,7 +84,7 @@ def test_small_messages_beyond_the_limit_of_the_buffer_all_arrive(here: Site) ->
 
 
 def test_answers_arrive_while_the_client_still_sends(here: Site) -> None:
-    """The error frame must not be lost in a reset (nsq-reference 1.6)."""
+    """The error frame must not be lost in a reset (docs/protocol/commands#unread-body)."""
     client = here.client(here.nsqd())
     client.command("PUB t")
     body = bytes(3_000_000)

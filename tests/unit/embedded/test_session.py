@@ -215,7 +215,7 @@ def test_the_answer_to_identify_has_its_keys_in_order() -> None:
 
 
 def test_only_the_first_identify_reaches_deliveries() -> None:
-    """The quirk of nsq-reference 1.8."""
+    """See docs/protocol/handshake#identify-twice."""
     pair = Pair()
     pair.talk(identify(msg_timeout=1000, heartbeat_interval=2000, sample_rate=7))
     pair.talk(identify(msg_timeout=5000, heartbeat_interval=3000))

@@ -162,7 +162,7 @@ def test_broken_snappy(stream: bytes, text: str | None) -> None:
 
 
 def test_snappy_identifier_may_be_repeated() -> None:
-    # pynsq sends it before every command (nsq-reference 1.10).
+    # pynsq sends it before every command (docs/protocol/handshake#snappy).
     stream = SNAPPY_OK * 2 + SNAPPY_OK[10:] + IDENTIFIER * 3 + SNAPPY_OK
     for step in (1, 3, len(stream)):
         chunks = [stream[at : at + step] for at in range(0, len(stream), step)]
@@ -191,7 +191,7 @@ def test_snappy_holds_back_no_more_than_a_chunk() -> None:
 
 
 def test_deflate_with_a_final_block_is_at_its_end() -> None:
-    # gnsq closes with Z_FINISH (nsq-reference 1.10).
+    # gnsq closes with Z_FINISH (docs/protocol/handshake#deflate).
     compressor = zlib.compressobj(6, zlib.DEFLATED, -15)
     stream = compressor.compress(OK) + compressor.flush(zlib.Z_FINISH)
     layer = DeflateLayer(6)

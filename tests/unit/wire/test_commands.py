@@ -1,4 +1,4 @@
-"""Commands as bytes: the vectors of nsq-reference appendix B, and what is refused."""
+"""Commands as bytes: the vectors of docs/protocol/frames#test-vectors, and what is refused."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_identify_counts_in_whole_milliseconds() -> None:
     assert body["snappy"] is body["tls_v1"] is True
     assert "deflate" not in body and "deflate_level" not in body
     assert (body["topology_region"], body["topology_zone"]) == ("eu", "eu-1")
-    # nsqd refuses 30000.0 (nsq-reference 1.8).
+    # nsqd refuses 30000.0 (docs/protocol/handshake#identify-body).
     assert not [value for value in body.values() if isinstance(value, float)]
 
 

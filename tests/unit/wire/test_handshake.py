@@ -174,7 +174,8 @@ def test_heartbeats_are_answered_with_nop() -> None:
 
 @pytest.mark.parametrize("layers", [("tls",), ("snappy",), ("deflate",), ("tls", "snappy")])
 def test_heartbeats_go_unanswered_while_a_layer_may_change(layers: tuple[str, ...]) -> None:
-    # nsqd would throw the NOP away, or take it for bytes of the next layer (nsq-reference 1.10).
+    # nsqd would throw the NOP away, or take it for bytes of the next layer
+    # (docs/protocol/handshake#upgrades).
     wanted: dict[str, Any] = {name: TLS if name == "tls" else True for name in layers}
     given = {"tls_v1" if name == "tls" else name: True for name in layers}
     options = ConnectionOptions(**wanted)
