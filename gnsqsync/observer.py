@@ -1,4 +1,4 @@
-"""The hooks of a Reader, as one object with methods to override. Knows nothing of the rest."""
+"""The hooks of a Reader or Writer, as one object with methods to override. Knows nothing more."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from typing import TYPE_CHECKING
 from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:
+    from gnsqsync.errors import PublishError
     from gnsqsync.message import Message
 
 __all__ = ["Observer", "as_one", "each"]
 
-log = logging.getLogger("gnsqsync.reader")
-
 
 class Observer:
-    """Told what a Reader does. Subclass it, override what you want, pass it as ``observer=``.
+    """Told what a Reader or Writer does: override what you want, pass it as ``observer=``.
 
-    The methods are called outside all locks, on the thread where the thing happened, and should
-    return soon. What they raise is logged and changes nothing.
+    A Writer calls ``connected``, ``lost``, ``lookup_failed``, ``lookup_recovered``, ``published``
+    and ``publish_failed``; a Reader all but the last two. The methods are called outside all locks,
+    on the thread where the thing happened, and should return soon. What they raise is logged and
+    changes nothing.
     """
 
     def connected(self, nsqd_address: str) -> None:
-        """Subscribed at an nsqd."""
+        """A Reader has subscribed at an nsqd, or a Writer has a connection to it."""
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        """A connection ended, or could not be made. It is dialled again by itself, unless it was
-        found by nsqlookupds and they list it no more, or the reader stops.
+        """A connection ended, or could not be made.
+
+        A Reader's is dialled again by itself, unless it was found by nsqlookupds and they list it
+        no more, or the Reader stops. A Writer's is dialled by the next publish; in an outage, by
+        itself.
         """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
@@ -59,6 +63,24 @@ class Observer:
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
         """A worker handled a chunk of messages of one connection in ``seconds``."""
 
+    def published(self, topic: str, messages: int, seconds: float) -> None:
+        """nsqd confirmed what one call of a Writer published; the call took ``seconds``.
+
+        ``messages``: how many; 1, but for ``publish_many()``. Of ``publish_async()`` on the reading
+        thread, when nsqd has answered, unless its Future was cancelled; on the thread of the call
+        otherwise.
+        """
+
+    def publish_failed(
+        self, topic: str, messages: int, seconds: float, error: PublishError
+    ) -> None:
+        """A call of a Writer that publishes ended with ``error``. Otherwise as ``published``.
+
+        ``error``: NotSent, Refused or OutcomeUnknown; its ``acknowledged`` says how many of the
+        messages nsqd has confirmed nevertheless. Wrong arguments and a Writer that is closed are
+        told to the caller only.
+        """
+
 
 def each(observer: object) -> Iterator[Observer]:
     """The members of what ``observer=`` may be: None, one, or a list of them.
@@ -80,26 +102,27 @@ def each(observer: object) -> Iterator[Observer]:
         )
 
 
-def as_one(observer: Observer | Sequence[Observer] | None) -> Observer:
-    """What is to be told: nobody, one, or each of several."""
+def as_one(observer: Observer | Sequence[Observer] | None, log: logging.Logger) -> Observer:
+    """What is to be told: nobody, one, or each of several; then ``log`` has what one raises."""
     members = tuple(each(observer))
     if len(members) == 1:
         return members[0]
-    return _Several(members) if members else Observer()
+    return _Several(members, log) if members else Observer()
 
 
 class _Several(Observer):
     """Several as one: each is told, whatever another one raises."""
 
-    def __init__(self, members: tuple[Observer, ...]) -> None:
+    def __init__(self, members: tuple[Observer, ...], log: logging.Logger) -> None:
         self.members = members
+        self.logger = log
 
     def _tell(self, hook: str, *args: object) -> None:
         for member in self.members:
             try:
                 getattr(member, hook)(*args)
             except (Exception, SystemExit):
-                log.exception("the observer's %s failed", hook)
+                self.logger.exception("the observer's %s failed", hook)
 
     def connected(self, nsqd_address: str) -> None:
         self._tell("connected", nsqd_address)
@@ -124,3 +147,11 @@ class _Several(Observer):
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
         self._tell("batch", nsqd_address, finished, failed, seconds)
+
+    def published(self, topic: str, messages: int, seconds: float) -> None:
+        self._tell("published", topic, messages, seconds)
+
+    def publish_failed(
+        self, topic: str, messages: int, seconds: float, error: PublishError
+    ) -> None:
+        self._tell("publish_failed", topic, messages, seconds, error)

@@ -159,7 +159,7 @@ class Reader:
             lookupds=lookupds,
             flow=flow,
             options=options,
-            observer=as_one(observer),
+            observer=as_one(observer, log),
             runtime=runtime,
         )
         # What is wanted now: keys of dicts, since setting and popping one is atomic.
