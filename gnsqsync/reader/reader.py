@@ -252,9 +252,11 @@ class Reader:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
 
         ``address`` as one of ``nsqd_tcp_addresses``; ConfigError if it is not valid, and on gevent
-        from another OS thread than that of ``start()``. Nothing happens when it is known already.
+        from another OS thread than that of ``start()``, which changes nothing. Nor does one that is
+        known already.
         """
         nsqd = parse_address(address)
+        self._check_thread()
         self._nsqds[nsqd] = None
         if self._run is not None:
             self._want_nsqd(self._running(), nsqd)
@@ -266,6 +268,7 @@ class Reader:
         closes. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
         """
         nsqd = parse_address(address)
+        self._check_thread()
         self._nsqds.pop(nsqd, None)
         if self._run is not None:
             self._want_nsqd(self._running(), nsqd)
@@ -278,6 +281,7 @@ class Reader:
         """
         (lookupd,) = http_urls([url])
         self._check_lookupd(lookupd)
+        self._check_thread()
         self._lookupds[lookupd] = None
         if self._run is not None:
             self._want_lookupd(self._running(), lookupd)
@@ -288,6 +292,7 @@ class Reader:
         Connections live on. One that ends later is dialled again only if another one lists it.
         """
         (lookupd,) = http_urls([url])
+        self._check_thread()
         self._lookupds.pop(lookupd, None)
         if self._run is not None:
             self._want_lookupd(self._running(), lookupd)
@@ -320,6 +325,11 @@ class Reader:
             run.add_lookupd(url)
         else:
             run.remove_lookupd(url)
+
+    def _check_thread(self) -> None:
+        """Before the change: what is refused is not to come with the next one."""
+        if self._run is not None:
+            self._running().runtime.check_thread()
 
     def _check_lookupd(self, url: str) -> None:
         # Whether user info, token and TLS files fit together shows when a client is made.

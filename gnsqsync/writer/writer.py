@@ -144,7 +144,8 @@ class Writer:
         ``body``: bytes, or str sent as UTF-8; not empty. ``defer``: seconds until it is
         delivered. ``timeout``: seconds, instead of ``publish_timeout``.
 
-        Raises ConfigError before anything is sent; NotSent when no nsqd got it (others are
+        Raises ConfigError before anything is sent, also on gevent in another OS thread than that
+        of the first publish; NotSent when no nsqd got it (others are
         tried while there is time), in an outage at once; Refused when nsqd said no;
         OutcomeUnknown when it left and no answer came, and ``retry_unknown`` did not help.
         ClosedError after ``close()``.
@@ -321,6 +322,7 @@ class Writer:
         if publisher is None:
             publisher = self._begin()
         self._check_open()
+        publisher.runtime.check_thread()
         return publisher
 
     def _check_open(self) -> None:
