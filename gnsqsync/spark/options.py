@@ -341,10 +341,7 @@ class SourceOptions:
             open_store(self.wal_path, self.wal_options)
         if self.drain_id and streaming:
             raise ConfigError("option 'drainId' is for spark.read; remove it")
-        if (
-            self.drain_id
-            and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.drain_id) is None
-        ):
+        if self.drain_id and _FOLDER.fullmatch(self.drain_id) is None:
             raise ConfigError(
                 f"option 'drainId' is {self.drain_id!r}; it names a folder: up to 100 of the"
                 " characters A-Z a-z 0-9 . _ -"
