@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Observer, Writer
+from gnsqsync import Writer
 from gnsqsync.errors import ConfigError, MpubFailed, NotSent, PublishError, Refused
 from gnsqsync.runtime import choose
 from gnsqsync.writer.memory import MemoryWriter
 from tests.component.conftest import Client, address
+from tests.component.reader import test_observer as reader_hooks
 from tests.component.writer.test_discovery import OFTEN, nodes
 from tests.component.writer.test_writer import refuse, unused_address
 from tests.support.counting import CountingRuntime
@@ -21,28 +22,8 @@ from tests.support.serving import fake_server
 from tests.support.worlds import World
 
 
-class Recorder(Observer):
-    """Notes every call; under a lock it would be a violation; it may raise."""
-
-    def __init__(
-        self,
-        runtime: CountingRuntime | None = None,
-        *,
-        fails: type[BaseException] | None = None,
-    ) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self._runtime = runtime
-        self._fails = fails
-
-    def _note(self, *call: Any) -> None:
-        self.calls.append(call)
-        if self._runtime is not None:
-            self._runtime.no_lock_held(f"the observer's {call[0]}")
-        if self._fails is not None:
-            raise self._fails("a bad observer")
-
-    def connected(self, nsqd_address: str) -> None:
-        self._note("connected", nsqd_address)
+class Recorder(reader_hooks.Recorder):
+    """Knows the hooks of a Writer, too."""
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
         self._note("lost", nsqd_address)
