@@ -1,4 +1,4 @@
-"""The hooks of a Reader, as one object with methods to override. Knows nothing of the rest."""
+"""The hooks of a Reader or Writer, as one object with methods to override. Knows nothing more."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 from gnsqsync.errors import ConfigError
 
 if TYPE_CHECKING:
+    from gnsqsync.errors import PublishError
     from gnsqsync.message import Message
 
 __all__ = ["Observer", "as_one", "each"]
 
-log: logging.Logger = logging.getLogger("gnsqsync.reader")
-
 
 class Observer:
-    """Told what a Reader does. Subclass it, override what you want, pass it as ``observer=``.
+    """Told what a Reader or Writer does: override what you want, pass it as ``observer=``.
 
-    The methods are called outside all locks, on the thread where the thing happened, and should
-    return soon. What they raise is logged and changes nothing.
+    A Writer calls ``connected``, ``lost``, ``lookup_failed``, ``lookup_recovered``, ``published``
+    and ``publish_failed``; a Reader all but the last two. The methods are called outside all locks,
+    on the thread where the thing happened, and should return soon. What they raise is logged and
+    changes nothing.
     """
 
     def connected(self, nsqd_address: str) -> None:
-        """Subscribed at an nsqd.
+        """A Reader has subscribed at an nsqd, or a Writer has a connection to it.
 
         Args:
             nsqd_address: Its ``host:port``.
@@ -33,8 +34,9 @@ class Observer:
     def lost(self, nsqd_address: str, reason: Exception) -> None:
         """A connection ended, or could not be made.
 
-        It is dialled again by itself, unless it was found by nsqlookupds and they list it no more,
-        or the reader stops.
+        A Reader's is dialled again by itself, unless it was found by nsqlookupds and they list it
+        no more, or the Reader stops. A Writer's is dialled by the next publish; in an outage, by
+        itself.
 
         Args:
             nsqd_address: Its ``host:port``.
@@ -95,6 +97,34 @@ class Observer:
             seconds: The time of all of them.
         """
 
+    def published(self, topic: str, messages: int, seconds: float) -> None:
+        """nsqd confirmed what one call of a Writer published; the call took ``seconds``.
+
+        Args:
+            topic: Where to.
+            messages: How many; 1, but for ``publish_many()``.
+            seconds: How long the call took, or its Future to end.
+
+        Threads:
+            Of ``publish_async()`` on the reading thread, when nsqd has answered, unless its Future
+            was cancelled; otherwise on the thread of the call.
+        """
+
+    def publish_failed(
+        self, topic: str, messages: int, seconds: float, error: PublishError
+    ) -> None:
+        """A call of a Writer that publishes ended with ``error``. Otherwise as ``published``.
+
+        Wrong arguments and a Writer that is closed are told to the caller only.
+
+        Args:
+            topic: Where to.
+            messages: How many.
+            seconds: How long the call took, or its Future to end.
+            error: NotSent, Refused or OutcomeUnknown; its ``acknowledged`` says how many of the
+                messages nsqd has confirmed nevertheless.
+        """
+
 
 def each(observer: object) -> Iterator[Observer]:
     """The members of what ``observer=`` may be: None, one, or a list of them.
@@ -116,26 +146,27 @@ def each(observer: object) -> Iterator[Observer]:
         )
 
 
-def as_one(observer: Observer | Sequence[Observer] | None) -> Observer:
-    """What is to be told: nobody, one, or each of several."""
+def as_one(observer: Observer | Sequence[Observer] | None, log: logging.Logger) -> Observer:
+    """What is to be told: nobody, one, or each of several; then ``log`` has what one raises."""
     members = tuple(each(observer))
     if len(members) == 1:
         return members[0]
-    return _Several(members) if members else Observer()
+    return _Several(members, log) if members else Observer()
 
 
 class _Several(Observer):
     """Several as one: each is told, whatever another one raises."""
 
-    def __init__(self, members: tuple[Observer, ...]) -> None:
+    def __init__(self, members: tuple[Observer, ...], log: logging.Logger) -> None:
         self.members = members
+        self.logger = log
 
     def _tell(self, hook: str, *args: object) -> None:
         for member in self.members:
             try:
                 getattr(member, hook)(*args)
             except (Exception, SystemExit):
-                log.exception("the observer's %s failed", hook)
+                self.logger.exception("the observer's %s failed", hook)
 
     def connected(self, nsqd_address: str) -> None:
         self._tell("connected", nsqd_address)
@@ -160,3 +191,11 @@ class _Several(Observer):
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
         self._tell("batch", nsqd_address, finished, failed, seconds)
+
+    def published(self, topic: str, messages: int, seconds: float) -> None:
+        self._tell("published", topic, messages, seconds)
+
+    def publish_failed(
+        self, topic: str, messages: int, seconds: float, error: PublishError
+    ) -> None:
+        self._tell("publish_failed", topic, messages, seconds, error)

@@ -6,18 +6,16 @@ prometheus_client; a list.append is atomic.
 
 from __future__ import annotations
 
-import functools
-import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gnsqsync import Message, Observer, Reader, Writer
-from gnsqsync.errors import ClosedError
+from gnsqsync.errors import ClosedError, PublishError
 
 if TYPE_CHECKING:
     from gnsqsync.stats import ReaderStats
@@ -128,7 +126,7 @@ class Metrics:
         if any(reference() is watched for _, reference in self._writers):
             return
         self._writers.append((name, weakref.ref(watched)))
-        watched.__class__ = _timed(type(watched), self.publish_seconds.labels(name))
+        watched._watch(_Timing(self.publish_seconds.labels(name)))
 
     def collect(self) -> Iterator[Metric]:
         """For the registry: what is watched, as it is now."""
@@ -197,59 +195,6 @@ class Metrics:
             yield stats
 
 
-def _timed(plain: type[Writer], seconds: Any) -> type[Writer]:
-    """A class for one Writer of the class ``plain``, whose publishes are timed.
-
-    Not methods in the object itself: they would hold the Writer, or not be held by it.
-    """
-
-    class Timed(plain):  # type: ignore[misc, valid-type]
-        # Nothing more, so that the Writer can change its class.
-        __slots__ = ()
-        _plain_class = plain
-
-        @functools.wraps(plain.publish)
-        def publish(self, *args: Any, **options: Any) -> None:
-            with seconds.time():
-                super().publish(*args, **options)
-
-        @functools.wraps(plain.publish_many)
-        def publish_many(self, *args: Any, **options: Any) -> None:
-            with seconds.time():
-                super().publish_many(*args, **options)
-
-        @functools.wraps(plain.publish_async)
-        def publish_async(self, *args: Any, **options: Any) -> Any:
-            began = time.monotonic()
-            future = super().publish_async(*args, **options)
-            future.add_done_callback(lambda _: seconds.observe(time.monotonic() - began))
-            return future
-
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            # A copy is of the class that can be imported, and not watched.
-            reduced = super().__reduce_ex__(protocol)
-            if isinstance(reduced, str):
-                return reduced
-            make, arguments, *rest = reduced
-            return (_make, (_plain(make), tuple(map(_plain, arguments))), *rest)
-
-    Timed.__name__, Timed.__qualname__ = plain.__name__, plain.__qualname__
-    Timed.__module__ = plain.__module__
-    return Timed
-
-
-def _plain(value: Any) -> Any:
-    """``value``, or the class that it was made of by ``_timed()``."""
-    while isinstance(value, type) and "_plain_class" in vars(value):
-        value = vars(value)["_plain_class"]
-    return value
-
-
-def _make(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """For pickle, which allows its own way to make an object for the object's own class only."""
-    return make(*arguments)
-
-
 class _Sums:
     """One metric; what several objects with the same labels have is added up."""
 
@@ -309,3 +254,18 @@ class _Counting(Observer):
         count = finished + failed
         for _ in range(count):
             self._seconds.observe(seconds / count)
+
+
+class _Timing(Observer):
+    """Times the publishes of one Writer; called by whoever publishes there."""
+
+    def __init__(self, seconds: Histogram) -> None:
+        self._seconds = seconds
+
+    def published(self, topic: str, messages: int, seconds: float) -> None:
+        self._seconds.observe(seconds)
+
+    def publish_failed(
+        self, topic: str, messages: int, seconds: float, error: PublishError
+    ) -> None:
+        self._seconds.observe(seconds)

@@ -211,10 +211,9 @@ class Flag:
 class Counting(Scope):
     """How far a job is, on stderr: a bar on a terminal, elsewhere a line every few seconds."""
 
-    def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
+    def __init__(self, what: str, total: int | None, *, quiet: bool = False) -> None:
         self._what = what
         self._total = total
-        self._unit = unit
         self._done = 0
         self._next_line = time.monotonic() + PLAIN_INTERVAL
         self._quiet = quiet

@@ -183,7 +183,7 @@ def pub(
     if os.isatty(descriptor):
         click.echo("type messages, one per line; Ctrl-D ends", err=True)
     with writer, Signals(source.stop) as signals:
-        with Counting("published", source.size, "lines", quiet=as_json) as counting:
+        with Counting("published", source.size, quiet=as_json) as counting:
             try:
                 for lines, read in source.chunks():
                     _publish(writer, topic, lines, batch, max_msg_size, counts)

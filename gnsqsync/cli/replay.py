@@ -143,7 +143,7 @@ class Progress(contextlib.ExitStack):
         done = news.before + news.published
         if self._counting is None:
             self._counting = self.enter_context(
-                Counting("replayed", news.messages, "messages", quiet=self._quiet)
+                Counting("replayed", news.messages, quiet=self._quiet)
             )
         self._counting.advance(done - self._shown, f"{done:,} of {news.messages:,} messages")
         self._shown = done

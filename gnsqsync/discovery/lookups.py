@@ -89,7 +89,8 @@ class Lookups:
 class Finder:
     """Asks for the nsqds of a cluster from ``start()`` on, on a thread for each nsqlookupd.
 
-    ``found(source, addresses)`` is called with each answer, by the thread that asked. Without
+    ``found(source, addresses)`` is called with each answer, by the thread that asked, and so is
+    ``changed(url, error)`` when an nsqlookupd begins to fail or, with None, works again. Without
     URLs there is no thread, and nothing to wait for. ``_failures`` is a dict of which single
     items are set and taken.
     """
@@ -99,10 +100,12 @@ class Finder:
         lookups: Lookups,
         runtime: Runtime,
         found: Callable[[Hashable, set[Address]], None],
+        changed: Callable[[str, Exception | None], None],
     ) -> None:
         self._urls = lookups.urls
         self._now = runtime.now
         self._failures: dict[str, Exception] = {}
+        self._tell_changed = changed
         self._discovery = lookups.discovery(ALL_NSQDS, found, self._changed, runtime)
 
     def start(self) -> None:
@@ -118,6 +121,7 @@ class Finder:
             self._failures.pop(url, None)
         else:
             self._failures[url] = error
+        self._tell_changed(url, error)
 
     @property
     def asks(self) -> bool:

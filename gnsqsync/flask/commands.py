@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
+from functools import partial
 from typing import Any, Protocol
 
 import click
 from flask import Flask, current_app
-from flask.cli import AppGroup
+from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
 from gnsqsync.errors import NSQError
@@ -19,9 +19,10 @@ from gnsqsync.options import check_topic
 from gnsqsync.service.commands import (
     bodies_of,
     failure_of,
+    listing,
     publish_all,
     run_consumers,
-    table,
+    shown,
     topics_of,
 )
 from gnsqsync.service.log_output import readable_log
@@ -45,155 +46,22 @@ def commands_of(nsq: Extension) -> AppGroup:
     group = _Group(
         "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
     )
-
-    @group.command("consume")
-    @click.argument("names", nargs=-1, metavar="[NAME]...")
-    @click.option(
-        "--topic", "topics", multiple=True, help="Only handlers of this topic; repeatable."
-    )
-    @click.option(
-        "--channel", "channels", multiple=True, help="Only handlers of this channel; repeatable."
-    )
-    @click.option(
-        "--concurrency",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Threads for each handler. Default: as @nsq.handler says, or 1.",
-    )
-    @click.option(
-        "--max-in-flight",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Unanswered messages of each handler. Default: as its threads.",
-    )
-    @click.option(
-        "--processes",
-        type=click.IntRange(1),
-        default=1,
-        metavar="N",
-        help="So many processes, each with all of that. A killed one is replaced.",
-    )
-    @click.option("--reload", is_flag=True, help="Start again when a Python file changes.")
-    @click.option(
-        "--shutdown-timeout",
-        type=click.FloatRange(0),
-        callback=_number,
-        default=30.0,
-        metavar="SECONDS",
-        help="How long handlers may go on after the first signal. Default: 30.",
-    )
-    @click.option(
-        "--metrics-address",
-        metavar="[HOST:]PORT",
-        help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on"
-        " this port and those behind it.",
-    )
-    @click.option("--list", "show_list", is_flag=True, help="Show the handlers and end.")
-    def consume(
-        names: tuple[str, ...],
-        topics: tuple[str, ...],
-        channels: tuple[str, ...],
-        concurrency: int | None,
-        max_in_flight: int | None,
-        processes: int,
-        reload: bool,
-        shutdown_timeout: float,
-        metrics_address: str | None,
-        show_list: bool,
-    ) -> None:
-        """Call the functions marked with @nsq.handler with the messages of their channels.
-
-        NAME: the names of functions; all of them if none. The first SIGTERM or SIGINT lets running
-        handlers finish and gives back the rest, the second forces, the third ends at once.
-        Exit code 0: stopped by a signal, and nothing was left.
-        """
-        handlers = _select(nsq, names, topics, channels)
-        if show_list:
-            _list(handlers)
-            return
-        limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
-        try:
-            exposed = Exposed(metrics_address)
-            named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
-            code = run_consumers(
-                named,
-                say=_say,
-                complain=_complain,
-                processes=processes,
-                reload=reload,
-                stop_timeout=shutdown_timeout,
-                around=lambda number: exposed.serve(
-                    [reader for _, reader in named], number, _say, lambda: {"default": nsq.writer}
-                ),
-            )
-        except NSQError as error:
-            raise click.ClickException(str(error)) from error
-        if code:
-            _complain("not stopped cleanly")
-        click.get_current_context().exit(code)
-
-    @group.command("publish")
-    @click.argument("topic")
-    @click.argument("bodies", nargs=-1, metavar="[BODY]...")
-    @click.option("--defer", type=float, metavar="SECONDS", help="Deliver them so much later.")
-    @click.option("--timeout", type=float, metavar="SECONDS", help="For each publish. Default: 5.")
-    def publish(
-        topic: str, bodies: tuple[str, ...], defer: float | None, timeout: float | None
-    ) -> None:
-        """Publish the bodies, or else the lines of standard input without the empty ones.
-
-        One message each. Exit code 0: nsqd has accepted all of them.
-        """
-        accepted = 0
-        try:
-            # Also where there is nothing to publish.
-            check_topic(topic)
-            messages = bodies_of(bodies, sys.stdin)
-            for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
-                accepted += more
-            _say(f"{accepted} published to {topic}")
-        except NSQError as error:
-            raise click.ClickException(failure_of(error, accepted, topic)) from error
-
-    @group.command("stat")
-    @click.argument("topic", required=False)
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-    def stat(topic: str | None, as_json: bool) -> None:
-        """Show depths and clients of topics and channels, summed over all nsqds.
-
-        Asked are NSQ_NSQD_HTTP_ADDRESSES, or what NSQ_LOOKUPD_ADDRESSES list, or the ports after
-        those of NSQ_NSQD_ADDRESSES. Exit code 1: an answer is missing.
-        """
-        try:
-            settings = read_settings(_app())
-        except NSQError as error:
-            raise click.ClickException(str(error)) from error
-        topics, failures = topics_of(
-            topic,
-            nsqd_http=settings.nsqd_http,
-            lookupd_http=settings.lookupd,
-            nsqd_tcp=settings.nsqd or ("127.0.0.1:4150",),
-        )
-        if as_json:
-            _say(json.dumps({"topics": topics, "failures": failures}))
-        else:
-            for line in table(topics):
-                _say(line)
-        if failures:
-            raise click.ClickException("; ".join(failures))
-
+    group.add_command(_command("consume", _CONSUME_PARAMETERS, partial(_consume, nsq)))
+    group.add_command(_command("publish", _PUBLISH_PARAMETERS, partial(_publish, nsq)))
+    group.add_command(_command("stat", _STAT_PARAMETERS, partial(_stat)))
     return group
 
 
-class _Group(AppGroup):
-    """Warnings that the application sends nowhere appear on standard error, with their time."""
+def _command(
+    name: str, parameters: list[click.Parameter], function: partial[None]
+) -> click.Command:
+    """Its help is the function's docstring; it runs with the application's context."""
+    return click.Command(
+        name, params=parameters, callback=with_appcontext(function), help=function.func.__doc__
+    )
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with readable_log():
-                return super().invoke(ctx)
-        except CannotWrite as error:
-            raise click.ClickException(str(error)) from error
+
+# -- consume -------------------------------------------------------------------------------------
 
 
 def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -203,17 +71,107 @@ def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
-def _app() -> Flask:
-    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
-    return app
+_CONSUME_PARAMETERS: list[click.Parameter] = [
+    click.Argument(["names"], nargs=-1, metavar="[NAME]..."),
+    click.Option(
+        ["--topic", "topics"], multiple=True, help="Only handlers of this topic; repeatable."
+    ),
+    click.Option(
+        ["--channel", "channels"], multiple=True, help="Only handlers of this channel; repeatable."
+    ),
+    click.Option(
+        ["--concurrency"],
+        type=click.IntRange(1),
+        metavar="N",
+        help="Threads for each handler. Default: as @nsq.handler says, or 1.",
+    ),
+    click.Option(
+        ["--max-in-flight"],
+        type=click.IntRange(1),
+        metavar="N",
+        help="Unanswered messages of each handler. Default: as its threads.",
+    ),
+    click.Option(
+        ["--processes"],
+        type=click.IntRange(1),
+        default=1,
+        metavar="N",
+        help="So many processes, each with all of that. A killed one is replaced.",
+    ),
+    click.Option(["--reload"], is_flag=True, help="Start again when a Python file changes."),
+    click.Option(
+        ["--shutdown-timeout"],
+        type=click.FloatRange(0),
+        callback=_number,
+        default=30.0,
+        metavar="SECONDS",
+        help="How long handlers may go on after the first signal. Default: 30.",
+    ),
+    click.Option(
+        ["--metrics-address"],
+        metavar="[HOST:]PORT",
+        help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on"
+        " this port and those behind it.",
+    ),
+    click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
+]
 
 
-def _say(text: str) -> None:
-    say(sys.stdout, text)
+def _consume(
+    nsq: Extension,
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    channels: tuple[str, ...],
+    show_list: bool,
+    **options: Any,
+) -> None:
+    """Call the functions marked with @nsq.handler with the messages of their channels.
+
+    NAME: the names of functions; all of them if none. The first SIGTERM or SIGINT lets running
+    handlers finish and gives back the rest, the second forces, the third ends at once.
+    Exit code 0: stopped by a signal, and nothing was left.
+    """
+    handlers = _select(nsq, names, topics, channels)
+    if show_list:
+        rows = [(h.name, h.topic, h.channel, h.where) for h in handlers]
+        for line in listing([("name", "topic", "channel", "function"), *rows]):
+            _say(line)
+        return
+    try:
+        code = _run(nsq, handlers, **options)
+    except NSQError as error:
+        raise click.ClickException(str(error)) from error
+    if code:
+        _complain("not stopped cleanly")
+    click.get_current_context().exit(code)
 
 
-def _complain(text: str) -> None:
-    click.echo(f"Error: {text}", err=True)
+def _run(
+    nsq: Extension,
+    handlers: list[Handler],
+    *,
+    concurrency: int | None,
+    max_in_flight: int | None,
+    processes: int,
+    reload: bool,
+    shutdown_timeout: float,
+    metrics_address: str | None,
+) -> int:
+    """Until a signal; the exit code."""
+    limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
+    exposed = Exposed(metrics_address)
+    named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
+    return run_consumers(
+        named,
+        say=_say,
+        complain=_complain,
+        processes=processes,
+        reload=reload,
+        stop_timeout=shutdown_timeout,
+        around=lambda number: exposed.serve(
+            [reader for _, reader in named], number, _say, lambda: {"default": nsq.writer}
+        ),
+    )
 
 
 def _select(
@@ -245,10 +203,93 @@ def _select(
     return chosen
 
 
-def _list(handlers: list[Handler]) -> None:
-    rows: list[tuple[Any, ...]] = [("name", "topic", "channel", "function")]
-    rows += [(h.name, h.topic, h.channel, h.where) for h in handlers]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        _say("  ".join(cells).rstrip())
+# -- publish -------------------------------------------------------------------------------------
+
+_PUBLISH_PARAMETERS: list[click.Parameter] = [
+    click.Argument(["topic"]),
+    click.Argument(["bodies"], nargs=-1, metavar="[BODY]..."),
+    click.Option(["--defer"], type=float, metavar="SECONDS", help="Deliver them so much later."),
+    click.Option(
+        ["--timeout"], type=float, metavar="SECONDS", help="For each publish. Default: 5."
+    ),
+]
+
+
+def _publish(
+    nsq: Extension,
+    topic: str,
+    bodies: tuple[str, ...],
+    defer: float | None,
+    timeout: float | None,
+) -> None:
+    """Publish the bodies, or else the lines of standard input without the empty ones.
+
+    One message each. Exit code 0: nsqd has accepted all of them.
+    """
+    accepted = 0
+    try:
+        # Also where there is nothing to publish.
+        check_topic(topic)
+        messages = bodies_of(bodies, sys.stdin)
+        for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
+            accepted += more
+        _say(f"{accepted} published to {topic}")
+    except NSQError as error:
+        raise click.ClickException(failure_of(error, accepted, topic)) from error
+
+
+# -- stat ----------------------------------------------------------------------------------------
+
+_STAT_PARAMETERS: list[click.Parameter] = [
+    click.Argument(["topic"], required=False),
+    click.Option(["--json", "as_json"], is_flag=True, help="One JSON object."),
+]
+
+
+def _stat(topic: str | None, as_json: bool) -> None:
+    """Show depths and clients of topics and channels, summed over all nsqds.
+
+    Asked are NSQ_NSQD_HTTP_ADDRESSES, or what NSQ_LOOKUPD_ADDRESSES list, or the ports after
+    those of NSQ_NSQD_ADDRESSES. Exit code 1: an answer is missing.
+    """
+    try:
+        settings = read_settings(_app())
+    except NSQError as error:
+        raise click.ClickException(str(error)) from error
+    topics, failures = topics_of(
+        topic,
+        nsqd_http=settings.nsqd_http,
+        lookupd_http=settings.lookupd,
+        nsqd_tcp=settings.nsqd or ("127.0.0.1:4150",),
+    )
+    for line in shown(topics, failures, as_json=as_json):
+        _say(line)
+    if failures:
+        raise click.ClickException("; ".join(failures))
+
+
+# -- what all have in common ---------------------------------------------------------------------
+
+
+class _Group(AppGroup):
+    """Warnings that the application sends nowhere appear on standard error, with their time."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with readable_log():
+                return super().invoke(ctx)
+        except CannotWrite as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _app() -> Flask:
+    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+    return app
+
+
+def _say(text: str) -> None:
+    say(sys.stdout, text)
+
+
+def _complain(text: str) -> None:
+    click.echo(f"Error: {text}", err=True)

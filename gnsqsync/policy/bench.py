@@ -142,8 +142,3 @@ class WriterNodes:
             bench.until = 0.0
             bench.on_trial = False
             bench.delays.reset()
-
-    def benched_until(self, address: Address, now: float) -> float | None:
-        """When the bench of this address ends (seconds), or None when it is not benched."""
-        bench = self._benches.get(address)
-        return bench.until if bench is not None and bench.until > now else None

@@ -161,16 +161,6 @@ class RdyAllocator(Generic[Key]):
         test = self._test
         return None if test is None or not test.rdy else test.key
 
-    def rdy_of(self, node: Key) -> int:
-        """The RDY that this node has; 0 for one that is not there."""
-        found = self._nodes.get(node)
-        return 0 if found is None else found.rdy
-
-    def is_idle(self, node: Key) -> bool:
-        """Whether the last update took it for idle: its next message is worth an update()."""
-        found = self._nodes.get(node)
-        return found is not None and found.idle
-
     def next_at(self) -> float | None:
         """When time alone will change the picture (seconds), as of the last update; or None."""
         return self._next_at

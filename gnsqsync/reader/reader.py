@@ -215,7 +215,7 @@ class Reader:
             lookupds=lookupds,
             flow=flow,
             options=options,
-            observer=as_one(observer),
+            observer=as_one(observer, log),
             runtime=runtime,
         )
         # What is wanted now: keys of dicts, since setting and popping one is atomic.
@@ -326,7 +326,7 @@ class Reader:
     def add_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
 
-        Nothing happens when it is known already.
+        Nothing happens when it is known already, or when this raises.
 
         Args:
             address: As one of ``nsqd_tcp_addresses``.
@@ -336,6 +336,7 @@ class Reader:
                 of ``start()``.
         """
         nsqd = parse_address(address)
+        self._check_thread()
         self._nsqds[nsqd] = None
         if self._run is not None:
             self._want_nsqd(self._running(), nsqd)
@@ -353,6 +354,7 @@ class Reader:
             ConfigError: As of ``add_nsqd``.
         """
         nsqd = parse_address(address)
+        self._check_thread()
         self._nsqds.pop(nsqd, None)
         if self._run is not None:
             self._want_nsqd(self._running(), nsqd)
@@ -369,6 +371,7 @@ class Reader:
         """
         (lookupd,) = http_urls([url])
         self._check_lookupd(lookupd)
+        self._check_thread()
         self._lookupds[lookupd] = None
         if self._run is not None:
             self._want_lookupd(self._running(), lookupd)
@@ -385,6 +388,7 @@ class Reader:
             ConfigError: As of ``add_lookupd``.
         """
         (lookupd,) = http_urls([url])
+        self._check_thread()
         self._lookupds.pop(lookupd, None)
         if self._run is not None:
             self._want_lookupd(self._running(), lookupd)
@@ -422,6 +426,11 @@ class Reader:
             run.add_lookupd(url)
         else:
             run.remove_lookupd(url)
+
+    def _check_thread(self) -> None:
+        """Before the change: what is refused is not to come with the next one."""
+        if self._run is not None:
+            self._running().runtime.check_thread()
 
     def _check_lookupd(self, url: str) -> None:
         # Whether user info, token and TLS files fit together shows when a client is made.

@@ -210,6 +210,10 @@ class Runtime(ABC):
         """
 
     @abstractmethod
+    def check_thread(self) -> None:
+        """ConfigError where the calling OS thread cannot use what the runtime has made."""
+
+    @abstractmethod
     def current(self) -> int:
         """A number that tells the running thread or greenlet from all others that are alive."""
 

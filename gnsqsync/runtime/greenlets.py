@@ -61,11 +61,11 @@ class GreenletRuntime(base.Runtime):
         self._tasks: weakref.WeakSet[gevent.Greenlet] = weakref.WeakSet()
         self.on_fork(self._in_child)
 
-    def _check_thread(self) -> None:
+    def check_thread(self) -> None:
         if self._get_ident() != self._home:
             raise ConfigError(
-                "this gevent runtime was made in another OS thread, whose hub runs its greenlets;"
-                " give each OS thread a Reader or Writer of its own"
+                "a Reader or Writer on gevent belongs to the OS thread that used it first, and this"
+                " is another OS thread; give each OS thread a Reader or Writer of its own"
             )
 
     def _in_child(self) -> None:
@@ -83,7 +83,7 @@ class GreenletRuntime(base.Runtime):
 
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> base.Task:
         world.check()
-        self._check_thread()
+        self.check_thread()
         greenlet = gevent.Greenlet(_run, self, name, fn, args)
         greenlet.name = name
         self._tasks.add(greenlet)
@@ -94,7 +94,7 @@ class GreenletRuntime(base.Runtime):
         return id(gevent.getcurrent())
 
     def lock(self) -> base.Lock:
-        self._check_thread()
+        self.check_thread()
         return _Lock()
 
     def mutex(self) -> base.Mutex:
@@ -102,16 +102,16 @@ class GreenletRuntime(base.Runtime):
         return mutex
 
     def event(self) -> base.Event:
-        self._check_thread()
+        self.check_thread()
         event: base.Event = gevent.event.Event()
         return event
 
     def latch(self) -> base.Latch:
-        self._check_thread()
+        self.check_thread()
         return _Latch()
 
     def rough_latch(self) -> base.Latch:
-        self._check_thread()
+        self.check_thread()
         return RoughLatch(self._clock)
 
     def gather(self) -> None:
@@ -125,11 +125,11 @@ class GreenletRuntime(base.Runtime):
             callback.stop()
 
     def queue(self) -> base.Queue:
-        self._check_thread()
+        self.check_thread()
         return _Queue()
 
     def timed_queue(self) -> base.TimedQueue:
-        self._check_thread()
+        self.check_thread()
         return _Queue()
 
     def cutter(self) -> dial.Cutter:
@@ -147,19 +147,19 @@ class GreenletRuntime(base.Runtime):
         local: Address | None = None,
         cutter: base.Cutter | None = None,
     ) -> base.Socket:
-        self._check_thread()
+        self.check_thread()
         assert cutter is None or isinstance(cutter, dial.Cutter)
         sock = dial.connect(self._net, address, timeout, local, cutter)
         return _Socket(sock, dial.peer_of(sock, address))
 
     def listen(self, address: Address, backlog: int = 128) -> base.Listener:
-        self._check_thread()
+        self.check_thread()
         return _Listener(dial.listen(self._net, address, backlog))
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Direct where sockets are patched, as ``fn`` then switches by itself; otherwise in
         gevent's pool of native threads, so that the other greenlets run meanwhile."""
-        self._check_thread()
+        self.check_thread()
         if self._sockets_patched:
             return fn(*args)
         result, error = gevent.get_hub().threadpool.apply(_captured, (fn, args))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gnsqsync.policy.timers import Handle, TimerHeap
+from gnsqsync.policy.timers import TimerHeap
 from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["Timer"]
@@ -32,19 +32,14 @@ class Timer:
     def start(self) -> None:
         self._task = self._runtime.spawn(self._name, self._run)
 
-    def after(self, seconds: float, job: Callable[[], None]) -> Handle:
-        """Run ``job`` on the timer's thread in ``seconds``; the handle can cancel it."""
+    def after(self, seconds: float, job: Callable[[], None]) -> None:
+        """Run ``job`` on the timer's thread in ``seconds``."""
         when = self._runtime.now() + seconds
         with self._lock:
             first = self._heap.next_at()
-            handle = self._heap.add(when, job)
+            self._heap.add(when, job)
         if first is None or when < first:
             self._changed.set()
-        return handle
-
-    def cancel(self, handle: Handle) -> None:
-        with self._lock:
-            self._heap.cancel(handle)
 
     def stop(self, timeout: float | None = None) -> bool:
         """End the thread; jobs that are not due are forgotten. False if a job still runs."""

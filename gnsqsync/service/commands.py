@@ -5,6 +5,7 @@ Knows no framework and no command line: options come as values, lines go to a fu
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,9 +22,10 @@ from gnsqsync.writer import Writer
 __all__ = [
     "bodies_of",
     "failure_of",
+    "listing",
     "publish_all",
     "run_consumers",
-    "table",
+    "shown",
     "topics_of",
 ]
 
@@ -109,6 +111,14 @@ def _run(
     return ending.exit_code
 
 
+def listing(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """The handlers of an application as lines for people; the first row has the headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
 def _lines_of(file: TextIO | None) -> list[bytes]:
     """The lines of standard input without their ends, and without the empty ones.
 
@@ -187,8 +197,15 @@ def topics_of(
     return topics, failures
 
 
-def table(topics: dict[str, Row]) -> Iterator[str]:
-    """``topics_of()`` as lines for people."""
+def shown(topics: dict[str, Row], failures: list[str], *, as_json: bool) -> Iterator[str]:
+    """``topics_of()`` as lines for people, or as one JSON object."""
+    if as_json:
+        yield json.dumps({"topics": topics, "failures": failures})
+    else:
+        yield from _table(topics)
+
+
+def _table(topics: dict[str, Row]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [
         ("topic/channel", "depth", "in flight", "deferred", "messages", "clients")
     ]

@@ -203,8 +203,7 @@ class SourceOptions:
     """The options of ``format("nsq")`` for reading, checked. Durations are seconds, sizes bytes.
 
     ``nsqds``: (TCP address, HTTP address) of each nsqd that was named; the TCP one is empty when
-    only the HTTP one was given. ``connection``: fields of ConnectionOptions, picklable. ``fault``
-    is for tests of crashes.
+    only the HTTP one was given. ``connection``: fields of ConnectionOptions, picklable.
     """
 
     topics: tuple[str, ...]
@@ -232,7 +231,6 @@ class SourceOptions:
     connection: dict[str, Any] = field(repr=False)
     drain_id: str
     peek: bool
-    fault: str
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -281,7 +279,6 @@ class SourceOptions:
             connection=given.connection(),
             drain_id=given.take("drainId") or "",
             peek=peek,
-            fault=given.take("fault") or "",
         )
         given.finish()
         found._check(streaming)
@@ -344,10 +341,7 @@ class SourceOptions:
             open_store(self.wal_path, self.wal_options)
         if self.drain_id and streaming:
             raise ConfigError("option 'drainId' is for spark.read; remove it")
-        if (
-            self.drain_id
-            and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.drain_id) is None
-        ):
+        if self.drain_id and _FOLDER.fullmatch(self.drain_id) is None:
             raise ConfigError(
                 f"option 'drainId' is {self.drain_id!r}; it names a folder: up to 100 of the"
                 " characters A-Z a-z 0-9 . _ -"

@@ -37,7 +37,7 @@ class ReadSettings:
     ones. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
     ``retention``: how long committed epochs stay in the log. ``deduplicate``: drop what nsqd
     delivers again and the log has. ``fail_on_data_loss``: whether a damaged log is an error.
-    ``connection``: fields of ConnectionOptions. ``fault``: for tests, see Faults.
+    ``connection``: fields of ConnectionOptions.
     """
 
     wal_path: str
@@ -52,4 +52,3 @@ class ReadSettings:
     deduplicate: bool = True
     fail_on_data_loss: bool = True
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    fault: str = ""

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from gnsqsync.spark.faults import Faults
 from gnsqsync.spark.intake import Intake
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
@@ -54,7 +53,6 @@ class _Task:
         self._wal = Wal(
             open_store(settings.wal_path, settings.wal_options), plan.stream, settings.retention
         )
-        self._fault = Faults(settings.fault)
         self._entries: list[Entry | None] = []
         self._rows = 0
         self._bytes = 0
@@ -83,9 +81,7 @@ class _Task:
         with Intake(plan, self._settings, plan.budget - self._rows, seen) as intake:
             while not self._closed:
                 goes_on = intake.collect(whole=self._slow_log)
-                self._fault("collected")
                 self._write(intake, end=not goes_on or len(intake.hand) >= intake.room)
-            self._fault("before_close")
 
     def _adopt(self) -> Entry | None:
         """Take the next entry that is in the log already, whoever made it."""
@@ -114,7 +110,6 @@ class _Task:
             return
         entry = Entry.of(*intake.rows(), plan, end, intake.problem)
         data = entry.encode()
-        self._fault("before_create")
         if self._wal.marker().committed >= plan.epoch:
             raise EpochCommitted(
                 f"epoch {plan.epoch} of {plan.topic}/{plan.channel} was committed while this"
@@ -128,11 +123,9 @@ class _Task:
         won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
         self._slow_log = time.monotonic() - started > _SLOW_CREATE
         if won:
-            self._fault("after_create")
             self._append(entry)
             intake.room = plan.budget - self._rows
             intake.finish_hand()
-            self._fault("after_finish")
             return
         winner = self._adopt()
         if winner is None:
@@ -158,7 +151,6 @@ class _Task:
                     f"entry {number} of epoch {plan.epoch} vanished from"
                     f" {self._settings.wal_path} while it was read"
                 )
-            self._fault("emit")
             if entry.rows:
                 yield entry.batch(columns)
 

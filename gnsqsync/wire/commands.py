@@ -16,7 +16,6 @@ from gnsqsync.options import ConnectionOptions, check_channel, check_topic
 
 __all__ = [
     "CLS",
-    "MAGIC_V1",
     "MAGIC_V2",
     "MAX_DELAY_MS",
     "NOP",
@@ -34,7 +33,6 @@ __all__ = [
     "touch",
 ]
 
-MAGIC_V1 = b"  V1"
 MAGIC_V2 = b"  V2"
 NOP = b"NOP\n"
 CLS = b"CLS\n"

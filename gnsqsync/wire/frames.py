@@ -20,7 +20,6 @@ __all__ = [
     "FrameDecoder",
     "Reply",
     "encode_error",
-    "encode_message",
     "encode_response",
 ]
 
@@ -190,11 +189,3 @@ def encode_response(data: bytes) -> bytes:
 def encode_error(data: bytes) -> bytes:
     """An error frame; ``data`` is ``CODE`` or ``CODE description``."""
     return _HEAD.pack(4 + len(data), FRAME_ERROR) + data
-
-
-def encode_message(timestamp: int, attempts: int, id: bytes, body: bytes) -> bytes:
-    """A message frame: ``timestamp`` in ns, ``attempts`` 0 to 65535, ``id`` 16 bytes."""
-    if len(id) != 16:
-        raise ValueError(f"message id is {id!r}; it must have 16 bytes")
-    size = _MIN_MESSAGE_SIZE + len(body)
-    return _MESSAGE_HEAD.pack(size, FRAME_MESSAGE, timestamp, attempts, id) + body

@@ -17,7 +17,7 @@ from gnsqsync.errors import ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Latch, Lock, Runtime, Task
-from gnsqsync.writer import events
+from gnsqsync.writer.events import Events, fields
 
 __all__ = ["Dial", "Dials"]
 
@@ -77,6 +77,7 @@ class Dials:
         lock: Lock,
         owner: Seeker,
         outage: Outage,
+        events: Events,
     ) -> None:
         self._options = options
         self._runtime = runtime
@@ -84,6 +85,7 @@ class Dials:
         self._lock = lock
         self._owner = owner
         self._outage = outage
+        self._events = events
         self._under_way: dict[Address, Dial] = {}
         self._failures: dict[Address, tuple[float, NSQError]] = {}
         self._tasks: list[Task] = []
@@ -179,7 +181,7 @@ class Dials:
             # Whoever waits looks again, however it ended.
             news.release()
         if failure is not None:
-            events.dial_failed(connection, failure)
+            self._events.dial_failed(connection, failure)
             return failure, again
         try:
             if self._ended or not live:
@@ -187,7 +189,7 @@ class Dials:
                 if not live:
                     # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
                     connection.cut()
-            events.connected(connection)
+            self._events.connected(connection)
         except BaseException as error:
             # Handlers of logging wait for locks and networks: the caller may be killed there.
             connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
@@ -207,7 +209,7 @@ class Dials:
         try:
             self._spawn(dial.connection, self._serve, dial)
         except NotSent as error:
-            log.warning("%s", error, extra=events.fields(dial.connection))
+            log.warning("%s", error, extra=fields(dial.connection))
 
     def read_aside(self, connection: Connection) -> None:
         """Read from what was opened here; NotSent where no thread can be started."""

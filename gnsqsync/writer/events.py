@@ -1,14 +1,21 @@
-"""What Writers tell of their connections. Decides nothing; called outside all locks."""
+"""What a Writer tells of its connections and publishes: log lines and hooks of its Observer.
+
+Decides nothing; called outside all locks, on the thread where it happened.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 
 from gnsqsync.connection.connection import Connection
-from gnsqsync.errors import NSQError
+from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.observer import Observer, as_one, each
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 
-__all__ = ["connected", "dial_failed", "fields", "lost"]
+__all__ = ["Events", "fields"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
@@ -18,52 +25,118 @@ def fields(connection: Connection) -> dict[str, str]:
     return {"nsqd": connection.nsqd_address}
 
 
-def connected(connection: Connection) -> None:
-    address = connection.nsqd_address
-    over = troubles().ended(address)
-    if over is not None:
-        # A Writer dials for a publish: nobody may have looked for long.
-        log.warning(
-            "a Writer is connected to %s again, which was away for %s at most%s",
-            address,
-            duration(over.seconds),
-            used_by(over, "consumers"),
-            extra=fields(connection),
-        )
-    log.info("connected to %s", address, extra=fields(connection))
+class Events:
+    """One Writer's: it has no reference to the Writer, which may be forgotten."""
 
+    def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
+        self._given = self._observer = as_one(observer, log)
 
-def dial_failed(connection: Connection, error: NSQError) -> None:
-    if connection.closing:
-        log.debug("%s", error, extra=fields(connection))
-        return
-    tell = troubles().began(connection.nsqd_address, kind_of(error, "a Writer"))
-    if tell is not None:
-        next_step = "it is dialled again"
-        if not error.retriable:
-            next_step = "trying again will not help before that is changed"
-        log.log(
-            logging.WARNING if error.retriable else logging.ERROR,
-            "a Writer: %s; %s%s%s",
-            error,
-            next_step,
-            used_by(tell, "consumers"),
-            more(tell),
-            extra=fields(connection),
-        )
+    def copy(self) -> Events:
+        """For a copy of the Writer, which nobody watches."""
+        return Events(self._given)
 
+    def watch(self, observer: Observer) -> None:
+        """Tell this one, too, from now on."""
+        self._observer = as_one([*each(self._observer), observer], log)
 
-def lost(connection: Connection, reason: Exception) -> None:
-    if connection.closing:
-        log.debug("%s closed as asked", connection.nsqd_address, extra=fields(connection))
-        return
-    tell = troubles().began(connection.nsqd_address, AWAY)
-    if tell is not None:
-        log.warning(
-            "a Writer: lost %s: %s; the next publish dials it%s%s",
-            connection.nsqd_address,
-            reason,
-            used_by(tell, "consumers"),
-            more(tell),
-            extra=fields(connection),
-        )
+    def _notify(self, hook: str, *args: object) -> None:
+        """Call a hook of the observer; what it raises is logged and changes nothing."""
+        try:
+            getattr(self._observer, hook)(*args)
+        except (Exception, SystemExit):
+            # SystemExit too: it would end a thread of ours only, or on greenlets the process.
+            log.exception("the observer's %s failed", hook)
+
+    # -- publishes -------------------------------------------------------------------------------
+
+    def published(self, topic: str, messages: int, began: float) -> None:
+        """``began``: when the call did, by ``time.monotonic()``."""
+        if type(self._observer) is not Observer:
+            self._notify("published", topic, messages, time.monotonic() - began)
+
+    def publish_failed(self, topic: str, messages: int, began: float, error: PublishError) -> None:
+        self._notify("publish_failed", topic, messages, time.monotonic() - began, error)
+
+    def await_outcome(self, future: Future[None], topic: str, began: float) -> None:
+        """Tell what becomes of a ``publish_async()``."""
+        if type(self._observer) is Observer:
+            return
+
+        def ended(future: Future[None]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is None:
+                self.published(topic, 1, began)
+            elif isinstance(error, PublishError):
+                self.publish_failed(topic, 1, began, error)
+
+        future.add_done_callback(ended)
+
+    # -- nsqlookupds -----------------------------------------------------------------------------
+
+    def lookup_changed(self, url: str, error: Exception | None) -> None:
+        """``error``: why it gives no answer of use from now on; None when it does again."""
+        if error is None:
+            self._notify("lookup_recovered", url)
+        else:
+            self._notify("lookup_failed", url, error)
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> None:
+        address = connection.nsqd_address
+        over = troubles().ended(address)
+        if over is not None:
+            # A Writer dials for a publish: nobody may have looked for long.
+            log.warning(
+                "a Writer is connected to %s again, which was away for %s at most%s",
+                address,
+                duration(over.seconds),
+                used_by(over, "consumers"),
+                extra=fields(connection),
+            )
+        log.info("connected to %s", address, extra=fields(connection))
+        self._notify("connected", address)
+
+    def dial_failed(self, connection: Connection, error: NSQError) -> None:
+        self._log_dial_failed(connection, error)
+        self._notify("lost", connection.nsqd_address, error)
+
+    def _log_dial_failed(self, connection: Connection, error: NSQError) -> None:
+        if connection.closing:
+            log.debug("%s", error, extra=fields(connection))
+            return
+        tell = troubles().began(connection.nsqd_address, kind_of(error, "a Writer"))
+        if tell is not None:
+            next_step = "it is dialled again"
+            if not error.retriable:
+                next_step = "trying again will not help before that is changed"
+            log.log(
+                logging.WARNING if error.retriable else logging.ERROR,
+                "a Writer: %s; %s%s%s",
+                error,
+                next_step,
+                used_by(tell, "consumers"),
+                more(tell),
+                extra=fields(connection),
+            )
+
+    def lost(self, connection: Connection, reason: Exception) -> None:
+        self._log_lost(connection, reason)
+        self._notify("lost", connection.nsqd_address, reason)
+
+    def _log_lost(self, connection: Connection, reason: Exception) -> None:
+        if connection.closing:
+            log.debug("%s closed as asked", connection.nsqd_address, extra=fields(connection))
+            return
+        tell = troubles().began(connection.nsqd_address, AWAY)
+        if tell is not None:
+            log.warning(
+                "a Writer: lost %s: %s; the next publish dials it%s%s",
+                connection.nsqd_address,
+                reason,
+                used_by(tell, "consumers"),
+                more(tell),
+                extra=fields(connection),
+            )

@@ -6,6 +6,7 @@ Knows what a Writer checks; knows no nsqd. The Django and Flask integrations han
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class MemoryWriter(Writer):
         return future
 
     def _keep(self, topic: str, bodies: list[bytes | str], defer: float | None) -> None:
+        began = time.monotonic()
         for body in bodies:
             # Names, sizes and times are checked where they are encoded.
             self._encode(topic, body, defer)
@@ -86,6 +88,7 @@ class MemoryWriter(Writer):
             CapturedMessage(topic, body.encode() if isinstance(body, str) else bytes(body), defer)
             for body in bodies
         )
+        self._events.published(topic, len(bodies), began)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -20,16 +20,21 @@ from gnsqsync.policy.bench import Policy, WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
-from gnsqsync.writer import events
 from gnsqsync.writer.dials import Dial, Dials
+from gnsqsync.writer.events import Events
 
-__all__ = ["NsqdPool"]
+__all__ = ["NsqdPool", "within"]
 
 # Seconds in which a dial that failed is not repeated, whichever publish asks.
 _DIAL_PAUSE = 0.25
 # Seconds that a publish waits for the end of an outage before it fails. A loop of publishes then
 # lets the dialling thread run, also on greenlets and where threads run during requests only.
 _LAST_LOOK = 0.005
+
+
+def within(timeout: float) -> str:
+    """How the texts of errors say a timeout, which may be what was left of a longer one."""
+    return f"within {round(timeout, 3):g} s"
 
 
 def _outage_text(choice: _Choice) -> str:
@@ -77,16 +82,18 @@ class NsqdPool:
         runtime: Runtime,
         lookups: Lookups,
         outage: Outage,
+        events: Events,
     ) -> None:
         self.pid: int = os.getpid()
         self.runtime = runtime
         self._failover = policy == "failover"
         self._now = runtime.now
         self._lock = runtime.lock()
-        self._finder = Finder(lookups, runtime, self._on_found)
+        self._finder = Finder(lookups, runtime, self._on_found, events.lookup_changed)
         self._closed = False
         self._outage = outage
-        self._dials = Dials(options, runtime, self._lock, self, outage)
+        self._events = events
+        self._dials = Dials(options, runtime, self._lock, self, outage, events)
         self._nodes = WriterNodes(addresses, policy)
         self._live: dict[Address, Connection] = {}
         self.ready: tuple[Connection, ...] = ()
@@ -139,7 +146,7 @@ class NsqdPool:
                     return connection
                 # Dials of others may have failed just now.
                 causes.extend(error for error in self._failed_since(since) if error not in causes)
-                self._raise_not_sent(f"no nsqd could be reached within {timeout:g} s", causes)
+                self._raise_not_sent(f"no nsqd could be reached {within(timeout)}", causes)
 
     def _choose(self, since: float) -> _Choice:
         """The next step of a publish for which ``ready`` has no connection.
@@ -372,7 +379,7 @@ class NsqdPool:
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
             self._forget(connection)
-        events.lost(connection, reason)
+        self._events.lost(connection, reason)
 
     def _forget(self, connection: Connection) -> None:
         """No publish goes there any more; once, holding ``_lock``."""

@@ -5,7 +5,7 @@ Knows outcomes and deadlines; its NsqdPool says which nsqd takes a publish.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
 from gnsqsync.addresses import Address
@@ -26,7 +26,8 @@ from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import WriterConnectionStats, WriterStats
 from gnsqsync.writer.async_window import BACKLOG_BYTES, BACKLOG_PUBLISHES, AsyncWindow
-from gnsqsync.writer.nsqd_pool import NsqdPool
+from gnsqsync.writer.events import Events
+from gnsqsync.writer.nsqd_pool import NsqdPool, within
 
 __all__ = ["Publisher"]
 
@@ -34,10 +35,12 @@ __all__ = ["Publisher"]
 _ABANDONED_MAX = 100
 # Seconds between two looks of a waiting publish whether its bytes are still unsent.
 _LOOK_SECONDS = 0.1
+# For an MPUB whose time others have used up: what can be sent at once still is.
+_LEAST_SECONDS = 0.001
 
 
 def _no_answer(connection: Connection, timeout: float) -> str:
-    return f"{connection.nsqd_address} did not answer the publish within {timeout:g} s"
+    return f"{connection.nsqd_address} did not answer the publish {within(timeout)}"
 
 
 def _oldest(connection: Connection) -> PublishSlot | None:
@@ -60,10 +63,11 @@ class Publisher:
         *,
         lookups: Lookups,
         outage: Outage,
+        events: Events,
         retry_unknown: bool = False,
     ) -> None:
         self.runtime = runtime
-        self._pool = NsqdPool(addresses, policy, options, runtime, lookups, outage)
+        self._pool = NsqdPool(addresses, policy, options, runtime, lookups, outage, events)
         self.pid: int = self._pool.pid
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
@@ -73,14 +77,33 @@ class Publisher:
 
     # -- publishing ------------------------------------------------------------------------------
 
-    def publish(self, data: bytes, messages: int, timeout: float) -> None:
+    def publish_all(self, commands: Iterable[tuple[bytes, int]], timeout: float) -> None:
+        """As ``publish()``, one after the other, with one ``timeout`` for all of them.
+
+        ``commands``: each with its number of messages. An error says how many were confirmed.
+        """
+        deadline = self._now() + timeout
+        acknowledged = 0
+        for data, messages in commands:
+            try:
+                self.publish(data, messages, timeout, max(deadline, self._now() + _LEAST_SECONDS))
+            except (PublishError, ClosedError) as error:
+                error.acknowledged = acknowledged
+                raise
+            acknowledged += messages
+
+    def publish(
+        self, data: bytes, messages: int, timeout: float, deadline: float | None = None
+    ) -> None:
         """Send one PUB, DPUB or MPUB and wait for its OK, all within ``timeout`` seconds.
 
-        Raises NotSent, Refused or OutcomeUnknown; see Writer.publish.
+        ``deadline``: where others came before it within that time. Raises NotSent, Refused or
+        OutcomeUnknown; see Writer.publish.
         """
         pool = self._pool
         started = self._now()
-        deadline = started + timeout
+        if deadline is None:
+            deadline = started + timeout
         causes: list[BaseException] = []
         try:
             while True:
@@ -91,7 +114,7 @@ class Publisher:
                     connection = pool.pick(deadline, timeout, causes)
                     if not ready and self._now() >= deadline:
                         # Nobody would wait for the answer.
-                        text = f"no time of {timeout:g} s was left for {connection.nsqd_address}"
+                        text = f"no time was left for {connection.nsqd_address}, {within(timeout)}"
                         raise NotSent(text, causes)
                 slot = PublishSlot(data, None, None, messages)
                 connection.publishes.publish(slot, started, deadline)
@@ -193,7 +216,7 @@ class Publisher:
                 self._pool.suspect(connection, started, _no_answer(connection, timeout))
         raise NotSent(
             f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
-            f" and no room was made within {timeout:g} s"
+            f" and no room was made {within(timeout)}"
         )
 
     def _give_up(
@@ -208,7 +231,7 @@ class Publisher:
             if connection.send_queue.is_deserted():
                 connection.cut()
             error: PublishError = NotSent(
-                f"{connection.nsqd_address} took no bytes within {timeout:g} s"
+                f"{connection.nsqd_address} took no bytes {within(timeout)}"
             )
         elif slot.wait(0):
             return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError, PublishError
+from gnsqsync.observer import Observer
 from gnsqsync.options import (
     ConnectionOptionKeywords,
     ConnectionOptions,
@@ -28,6 +30,7 @@ from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
+from gnsqsync.writer.events import Events
 from gnsqsync.writer.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class Writer:
             refused here, since nsqd would close the connection.
         max_body_size: Bytes of an MPUB, 9 or more; as nsqd's ``--max-body-size``.
         max_defer: Seconds, 0 or more; as nsqd's ``--max-req-timeout``.
+        observer: An Observer, or a list of them.
         runtime: As of the Reader.
         options: As of the Reader.
         **connection_options: The fields of ConnectionOptions.
@@ -100,6 +104,7 @@ class Writer:
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
         max_defer: float = 3600.0,
+        observer: Observer | Sequence[Observer] | None = None,
         runtime: RuntimeLike | None = None,
         options: ConnectionOptions | None = None,
         **connection_options: Unpack[ConnectionOptionKeywords],
@@ -125,6 +130,7 @@ class Writer:
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
         self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
         self._max_defer = check_duration("max_defer", max_defer)
+        self._events = Events(observer)
         self._options = split_connection_options(options, connection_options, Writer)
         if self._options.uses_tls:
             self._options.ssl_context()
@@ -160,7 +166,8 @@ class Writer:
             timeout: Seconds, instead of ``publish_timeout``.
 
         Raises:
-            ConfigError: A value is not allowed; nothing was sent.
+            ConfigError: A value is not allowed, or on gevent this is another OS thread than that of
+                the first publish; nothing was sent.
             NotSent: No nsqd got it. Others are tried while there is time; in an outage it is raised
                 at once.
             Refused: nsqd answered with an error.
@@ -169,7 +176,14 @@ class Writer:
         """
         data = self._encode(topic, body, defer)
         seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
-        self._publisher().publish(data, 1, seconds)
+        publisher = self._publisher()
+        began = time.monotonic()
+        try:
+            publisher.publish(data, 1, seconds)
+        except PublishError as error:
+            self._events.publish_failed(topic, 1, began, error)
+            raise
+        self._events.published(topic, 1, began)
 
     def publish_many(
         self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
@@ -198,16 +212,16 @@ class Writer:
         checked = self._check_bodies(list(bodies))
         chunks = self._chunks(checked)
         publisher = self._publisher()
-        deadline = publisher.runtime.now() + self._timeout(timeout)
-        acknowledged = 0
-        for chunk in chunks:
-            left = max(0.001, deadline - publisher.runtime.now())
-            try:
-                publisher.publish(commands.mpub(topic, chunk), len(chunk), left)
-            except (PublishError, ClosedError) as error:
-                error.acknowledged = acknowledged
-                raise
-            acknowledged += len(chunk)
+        seconds = self._timeout(timeout)
+        began = time.monotonic()
+        try:
+            publisher.publish_all(
+                ((commands.mpub(topic, chunk), len(chunk)) for chunk in chunks), seconds
+            )
+        except PublishError as error:
+            self._events.publish_failed(topic, len(checked), began, error)
+            raise
+        self._events.published(topic, len(checked), began)
 
     def publish_async(
         self, topic: str, body: bytes | str, *, defer: float | None = None
@@ -230,7 +244,15 @@ class Writer:
             NSQError: As of ``publish()``, until the message is on its way.
         """
         data = self._encode(topic, body, defer)
-        return self._publisher().publish_async(data, 1, self._publish_timeout, self)
+        publisher = self._publisher()
+        began = time.monotonic()
+        try:
+            future = publisher.publish_async(data, 1, self._publish_timeout, self)
+        except PublishError as error:
+            self._events.publish_failed(topic, 1, began, error)
+            raise
+        self._events.await_outcome(future, topic, began)
+        return future
 
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
         if type(topic) is not str:
@@ -366,6 +388,7 @@ class Writer:
         if publisher is None:
             publisher = self._begin()
         self._check_open()
+        publisher.runtime.check_thread()
         return publisher
 
     def _check_open(self) -> None:
@@ -383,6 +406,7 @@ class Writer:
             runtime,
             lookups=self._lookups,
             outage=self._new_outage(),
+            events=self._events,
             retry_unknown=self._retry_unknown,
         )
         publisher = self._by_process.setdefault(mine.pid, mine)
@@ -413,6 +437,10 @@ class Writer:
             # By another thread, and perhaps before there was anything to close.
             mine.close(0.0)
 
+    def _watch(self, observer: Observer) -> None:
+        """For gnsqsync.prometheus: tell this one, too, from now on."""
+        self._events.watch(observer)
+
     def _after_fork(self) -> None:
         for pid in [pid for pid in self._by_process if pid != os.getpid()]:
             self._by_process.pop(pid).abandon()
@@ -421,6 +449,7 @@ class Writer:
         state = dict(self.__dict__)
         # Configuration only: connections belong to this process.
         state["_by_process"] = {}
+        state["_events"] = self._events.copy()
         return state
 
     def __repr__(self) -> str:

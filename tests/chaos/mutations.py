@@ -53,12 +53,13 @@ class _Hole(list[bytes]):
 def rdy_not_given_back() -> None:
     """What a lost connection had of max_in_flight is not shared out among the others."""
     from gnsqsync.policy.rdy import RdyAllocator
+    from tests.support.allocator import rdy_of
 
     remove, update = RdyAllocator.remove, RdyAllocator.update
     kept: WeakKeyDictionary[RdyAllocator[Any], int] = WeakKeyDictionary()
 
     def keep(self: RdyAllocator[Any], node: Any, now: float) -> bool:
-        kept[self] = kept.get(self, 0) + self.rdy_of(node)
+        kept[self] = kept.get(self, 0) + rdy_of(self, node)
         return remove(self, node, now)
 
     def share(self: RdyAllocator[Any], now: float, loads: Any) -> Any:

@@ -243,7 +243,7 @@ def test_other_threads_are_told_that_greenlets_belong_to_one(where: str) -> None
         """,
     )
     refused, clean = out.splitlines()
-    assert "made in another OS thread, whose hub runs its greenlets" in refused
+    assert "belongs to the OS thread that used it first" in refused
     assert clean == "True"
 
 

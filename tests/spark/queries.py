@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 WriteBatch = Callable[["DataFrame", int], None]
 
 
+def format_of(options: dict[str, Any]) -> str:
+    """The format that takes these options: one of the tests, where they ask for a fault."""
+    return "nsq-with-faults" if "fault" in options else "nsq"
+
+
 class Reading:
     """One topic read by streaming queries that share a checkpoint; the log lies inside it."""
 
@@ -38,7 +43,8 @@ class Reading:
 
     def frame(self, **options: object) -> DataFrame:
         """The streaming DataFrame; ``options`` on top of those of all queries."""
-        return self._spark.readStream.format("nsq").options(**{**self._options, **options}).load()
+        chosen = {**self._options, **options}
+        return self._spark.readStream.format(format_of(chosen)).options(**chosen).load()
 
     def run(self, write: WriteBatch, frame: DataFrame | None = None) -> StreamingQuery:
         """What is there now, in foreachBatch, to its end; raises what the query raised."""

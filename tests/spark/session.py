@@ -90,6 +90,9 @@ def start(folder: Path, master: str = MASTER, **more: str) -> SparkSession:
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    from tests.spark.faulty_source import FaultyDataSource
+
+    session.dataSource.register(FaultyDataSource)
     return session
 
 

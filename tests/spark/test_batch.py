@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.cluster import Cluster, numbered
-from tests.spark.queries import numbers_in, once
+from tests.spark.queries import format_of, numbers_in, once
 from tests.spark.test_source import sentence_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def load(spark: SparkSession, cluster: Cluster, topic: str) -> Load:
             "channel": "ch",
             **options,
         }
-        return spark.read.format("nsq").options(**given).load()
+        return spark.read.format(format_of(given)).options(**given).load()
 
     return load
 

@@ -15,6 +15,9 @@ from tests.spark.queries import Numbers, Reading, numbers_in, once
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Two attempts at a time meet at the entries of the log.
+DELAYS = "before_create:delay=0-0.05;after_create:delay=0-0.05"
+
 
 @pytest.fixture
 def reading(spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path) -> Reading:
@@ -29,20 +32,16 @@ def test_two_attempts_of_one_task_at_the_same_time(
 ) -> None:
     from gnsqsync.spark.open_store import open_store
     from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
-    from gnsqsync.spark.read_task import read_partition
     from gnsqsync.spark.wal import Wal
+    from tests.support.read_faults import read_with_faults
 
     wal = str(tmp_path / "wal")
     Wal(open_store(wal, {}), "stream", 60.0).announce()
     plan = PartitionPlan("stream", 1, 0, topic, "ch", cluster.tcp_addresses[0], 1000)
-    settings = ReadSettings(
-        wal_path=wal,
-        max_in_flight=100,
-        fault="before_create:delay=0-0.05;after_create:delay=0-0.05",
-    )
+    settings = ReadSettings(wal_path=wal, max_in_flight=100)
 
     def attempt(_: object) -> Iterator[list[int]]:
-        batches = read_partition(plan, settings, ["value"])
+        batches = read_with_faults(plan, settings, ["value"], DELAYS)
         yield [number_of(body) for batch in batches for body in batch.column("value").to_pylist()]
 
     cluster.create(topic)
@@ -109,7 +108,7 @@ def one_partition(spark: SparkSession, cluster: Cluster, topic: str, tmp_path: P
         topic,
         tmp_path,
         maxInFlight=100,
-        fault="before_create:delay=0-0.05;after_create:delay=0-0.05",
+        fault=DELAYS,
     )
 
 

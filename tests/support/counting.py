@@ -174,6 +174,9 @@ class CountingRuntime(Runtime):
         self.tasks.append(task)
         return task
 
+    def check_thread(self) -> None:
+        self.inner.check_thread()
+
     def current(self) -> int:
         return self.inner.current()
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 import pytest
 
 from gnsqsync import Message, Reader
@@ -369,3 +370,26 @@ def test_an_ephemeral_channel_cannot_be_made_ahead() -> None:
         reader.ensure_channel()
     with pytest.raises(ConfigError, match="timeout"):
         Reader("t", "c", print, nsqd_tcp_addresses="h").ensure_channel(timeout=0)
+
+
+def test_what_another_os_thread_is_refused_changes_nothing(client: Client, world: World) -> None:
+    """On gevent; on threads any may add and remove."""
+    with ScriptedNsqd() as first, ScriptedNsqd() as second:
+        reader = client.consume(print, first)
+        world.eventually(lambda: reader.stats().connections)
+        changes: list[tuple[Callable[[object], None], str]] = [
+            (reader.add_nsqd, address(second)),
+            (reader.remove_nsqd, address(first)),
+            (reader.add_lookupd, "127.0.0.1:1"),
+            (reader.remove_lookupd, "127.0.0.1:1"),
+        ]
+        wanted = reader._current_setup()
+        for change, where in changes:
+            if world.name != "threads":
+                with pytest.raises(ConfigError, match="give each OS thread a Reader or Writer of"):
+                    gevent.get_hub().threadpool.apply(change, (where,))
+                assert reader._current_setup() == wanted
+            else:
+                gevent.get_hub().threadpool.apply(change, (where,))
+        if world.name != "threads":
+            assert [c.address for c in reader.stats().connections] == [address(first)]

@@ -53,19 +53,6 @@ def test_jobs_come_in_the_order_of_their_time(
     assert came == ["at once", "first", "second", "third"]
 
 
-def test_a_cancelled_job_does_not_come(
-    timer: Timer, world: World, runtime: CountingRuntime
-) -> None:
-    came: list[str] = []
-    with one_moment(runtime):
-        handle = timer.after(0.02, lambda: came.append("cancelled"))
-        timer.after(0.04, lambda: came.append("the other"))
-        timer.cancel(handle)
-    world.eventually(lambda: came)
-    assert came == ["the other"]
-    timer.cancel(handle)
-
-
 def test_a_job_may_add_the_next_one(timer: Timer, world: World, runtime: CountingRuntime) -> None:
     came: list[int] = []
 

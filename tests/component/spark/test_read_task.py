@@ -24,7 +24,6 @@ pa = pytest.importorskip("pyarrow")
 from gnsqsync import NsqdHTTP, Writer  # noqa: E402
 from gnsqsync.errors import NegotiationFailed  # noqa: E402
 from gnsqsync.spark import read_task  # noqa: E402
-from gnsqsync.spark.faults import POINTS  # noqa: E402
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings  # noqa: E402
 from gnsqsync.spark.read_task import (  # noqa: E402
     peek_partition,
@@ -34,6 +33,7 @@ from gnsqsync.spark.read_task import (  # noqa: E402
 from gnsqsync.spark.rows import ALL_SCHEMA, Entry  # noqa: E402
 from gnsqsync.spark.stores import FileStore  # noqa: E402
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Wal  # noqa: E402
+from tests.support.read_faults import POINTS, read_with_faults  # noqa: E402
 from tests.support.scripted import ScriptedNsqd, automatic, message_frame, send  # noqa: E402
 from tests.support.servers import ROOT, Server, Site, unique  # noqa: E402
 
@@ -41,11 +41,13 @@ from tests.support.servers import ROOT, Server, Site, unique  # noqa: E402
 ATTEMPT = """
 import sys, json
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
-from gnsqsync.spark.read_task import read_partition
-plan, settings = json.loads(sys.argv[1])
-batches = read_partition(PartitionPlan(**plan), ReadSettings(**settings), ["value"])
+from tests.support.read_faults import read_with_faults
+plan, settings, fault = json.loads(sys.argv[1])
+batches = read_with_faults(PartitionPlan(**plan), ReadSettings(**settings), ["value"], fault)
 print(json.dumps([value.decode() for batch in batches for value in batch["value"].to_pylist()]))
 """
+# Attempts at a time meet at the entries of the log.
+DELAYS = "before_create:delay=0-0.05;after_create:delay=0-0.05"
 
 
 class Source:
@@ -79,6 +81,11 @@ class Source:
         changed = replace(self.settings, **settings)
         return list(read_partition(self.plan(budget, epoch), changed, ["value"]))
 
+    def struck(self, fault: str, budget: int, **settings: Any) -> list[bytes]:
+        """As ``read()`` of epoch 0, by an attempt that the faults strike."""
+        changed = replace(self.settings, **settings)
+        return values(list(read_with_faults(self.plan(budget), changed, ["value"], fault)))
+
     def read(self, budget: int, epoch: int = 0, **settings: Any) -> list[bytes]:
         return values(self.batches(budget, epoch, **settings))
 
@@ -91,8 +98,8 @@ class Source:
                 return rows
         raise AssertionError(f"{len(rows)} of {budget} messages after 20 epochs")
 
-    def attempt(self, budget: int, epoch: int = 0, **settings: Any) -> subprocess.Popen[str]:
-        words = [asdict(self.plan(budget, epoch)), asdict(replace(self.settings, **settings))]
+    def attempt(self, fault: str, budget: int, **settings: Any) -> subprocess.Popen[str]:
+        words = [asdict(self.plan(budget)), asdict(replace(self.settings, **settings)), fault]
         return subprocess.Popen(
             [sys.executable, "-c", ATTEMPT, json.dumps(words)],
             cwd=ROOT,
@@ -263,16 +270,14 @@ def together(*runs: Callable[[], Any]) -> list[Any]:
 
 def test_attempts_at_once_in_threads(source: Source) -> None:
     bodies = source.publish(400)
-    fault = "before_create:delay=0-0.05;after_create:delay=0-0.05"
-    results = together(*[lambda: source.read(400, max_in_flight=50, fault=fault)] * 4)
+    results = together(*[lambda: source.struck(DELAYS, 400, max_in_flight=50)] * 4)
     assert all(rows == results[0] for rows in results), results
     assert sorted(results[0] + source.rest(400 - len(results[0]), 1)) == bodies
 
 
 def test_attempts_at_once_in_processes(source: Source) -> None:
     bodies = source.publish(400)
-    fault = "before_create:delay=0-0.05;after_create:delay=0-0.05"
-    attempts = [source.attempt(400, max_in_flight=50, fault=fault) for _ in range(3)]
+    attempts = [source.attempt(DELAYS, 400, max_in_flight=50) for _ in range(3)]
     outputs = [attempt.communicate(timeout=60) for attempt in attempts]
     assert [attempt.returncode for attempt in attempts] == [0, 0, 0], outputs
     assert len({out for out, _ in outputs}) == 1
@@ -299,7 +304,7 @@ def test_a_create_whose_answer_got_lost(source: Source, monkeypatch: pytest.Monk
 def test_a_killed_attempt(source: Source, point: str) -> None:
     bodies = source.publish(100)
     number = "" if point in ("before_close", "emit") else "#2"
-    killed = source.attempt(100, max_in_flight=20, msg_timeout=1.0, fault=f"{point}{number}:kill")
+    killed = source.attempt(f"{point}{number}:kill", 100, max_in_flight=20, msg_timeout=1.0)
     _, errors = killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL, errors
     before = [entry.rows for entry in source.entries()]
@@ -317,7 +322,7 @@ def test_a_killed_attempt(source: Source, point: str) -> None:
 def test_an_attempt_that_fails_between_entry_and_fin(source: Source, deduplicate: bool) -> None:
     bodies = source.publish(100)
     with pytest.raises(OSError, match="at after_create"):
-        source.read(100, max_in_flight=20, fault="after_create#2:fail")
+        source.struck("after_create#2:fail", 100, max_in_flight=20)
     # It has given back what was in hand: 10 of the second entry.
     rows = source.read(100, deduplicate=deduplicate)
     rows += source.read(100, 1, deduplicate=deduplicate)
@@ -329,7 +334,7 @@ def test_an_attempt_that_fails_between_entry_and_fin(source: Source, deduplicate
 def test_an_attempt_that_fails_gives_back_what_is_in_hand(source: Source) -> None:
     bodies = source.publish(100)
     with pytest.raises(OSError, match="at before_create"):
-        source.read(100, max_in_flight=20, fault="before_create#2:fail")
+        source.struck("before_create#2:fail", 100, max_in_flight=20)
     channel = source.channel()
     assert (channel.depth, channel.in_flight_count) == (90, 0)
     assert sorted(source.read(100)) == bodies
@@ -344,7 +349,7 @@ def test_an_attempt_that_wakes_up_after_the_commit(source: Source) -> None:
     create = FileStore.create
 
     def late() -> list[bytes]:
-        return source.read(50, fault="before_create:delay=1")
+        return source.struck("before_create:delay=1", 50)
 
     def others() -> None:
         # Another attempt closed the log, its rows went through the sink, and the log is gone.
@@ -370,7 +375,7 @@ def test_an_attempt_that_wakes_up_after_the_commit(source: Source) -> None:
 def test_what_was_held_too_long_goes_back(source: Source) -> None:
     bodies = source.publish(50)
     # nsqd has taken the messages back before the entry could be made.
-    rows = source.read(50, msg_timeout=1.0, fault="before_create#1:delay=1.2", poll_timeout=5.0)
+    rows = source.struck("before_create#1:delay=1.2", 50, msg_timeout=1.0, poll_timeout=5.0)
     assert sorted(rows + source.rest(50 - len(rows), 1)) == bodies
 
 

@@ -8,7 +8,7 @@ import math
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -235,7 +235,7 @@ def test_a_connection_at_the_deadline(client: Client, world: World) -> None:
             world.sleep(max(0.0, until - pool._now()))
 
         pool._finder.wait = come_late
-        with pytest.raises(NotSent, match=r"no time of 0\.3 s was left for"):
+        with pytest.raises(NotSent, match=r"no time was left for .*, within 0\.3 s"):
             writer.publish("t", "x")
         nsqd.refuse_connections()
         nsqd.drop_connections()
@@ -699,3 +699,38 @@ def test_a_publisher_that_is_killed_between_dial_and_publish(
             writer.publish("t", "x")
         writer.publish("t", "x", timeout=15)
         assert len(nsqd.connections) == 2
+
+
+# -- another OS thread ----------------------------------------------------------------------------
+
+
+def test_a_writer_on_gevent_belongs_to_one_os_thread(client: Client, world: World) -> None:
+    """On threads any may publish."""
+    with ScriptedNsqd() as nsqd:
+        writer = client.writer(nsqd)
+        writer.publish("t", "x")
+        uses = [
+            lambda: writer.publish("t", "x"),
+            lambda: writer.publish_many("t", ["x", "y"]),
+            lambda: writer.publish_async("t", "x"),
+            lambda: writer.connect(),
+            lambda: writer.ping(),
+        ]
+        for use in uses:
+            error = gevent.get_hub().threadpool.apply(failure_of, (use,))
+            if world.name != "threads":
+                assert isinstance(error, ConfigError)
+                assert "belongs to the OS thread that used it first" in str(error)
+                assert "give each OS thread a Reader or Writer of its own" in str(error)
+            else:
+                assert error is None
+        writer.publish("t", "x")
+        assert writer.stats().not_sent == 0
+
+
+def failure_of(use: Callable[[], object]) -> BaseException | None:
+    try:
+        use()
+    except BaseException as error:
+        return error
+    return None

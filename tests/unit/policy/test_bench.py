@@ -19,6 +19,12 @@ def writer(*addresses: Address, policy: str = "round_robin") -> WriterNodes:
     return WriterNodes(addresses, policy, random.Random(5))
 
 
+def benched_until(nodes: WriterNodes, address: Address, now: float) -> float | None:
+    """When the bench of this address ends (seconds), or None when it is not benched."""
+    bench = nodes._benches.get(address)
+    return bench.until if bench is not None and bench.until > now else None
+
+
 def test_round_robin_takes_turns_and_dials_the_ones_that_are_not_live() -> None:
     nodes = writer(A, B, C)
     live: set[Address] = set()
@@ -44,10 +50,10 @@ def test_a_benched_node_comes_last_until_its_bench_ends() -> None:
     nodes = writer(A, B, C)
     until = nodes.failed(B, 100.0)
     assert 100.25 <= until <= 100.5
-    assert nodes.benched_until(B, 100.0) == until
+    assert benched_until(nodes, B, 100.0) == until
     for _ in range(6):
         assert nodes.candidates(100.0, {A, C})[-1] == B
-    assert nodes.benched_until(B, until) is None
+    assert benched_until(nodes, B, until) is None
     assert B in {nodes.candidates(until, {A, C})[0] for _ in range(3)}
 
 
@@ -80,7 +86,7 @@ def test_benches_grow_once_a_bench_and_start_again_with_success() -> None:
         assert {nodes.failed(A, now + 0.01) for _ in range(16)} == {until}
         now, full = until, min(full * 2, 60.0)
     nodes.ok(A, now)
-    assert nodes.benched_until(A, now) is None
+    assert benched_until(nodes, A, now) is None
     assert nodes.failed(A, now) - now <= 0.5
 
 
@@ -145,7 +151,7 @@ def test_found_nodes_come_and_go() -> None:
     assert nodes.discovered("one", set(), ())
     assert nodes.candidates(0.0, ()) == [B, C]
     assert nodes.discovered("one", {A}, ())
-    assert nodes.benched_until(A, 0.0) is None
+    assert benched_until(nodes, A, 0.0) is None
     assert nodes.candidates(0.0, ()) == [B, A, C]
 
 
@@ -200,11 +206,11 @@ def test_every_address_is_a_candidate_once_and_benched_ones_come_last(
         now += step
         if name == "ok":
             nodes.ok(address, now)
-            assert nodes.benched_until(address, now) is None
+            assert benched_until(nodes, address, now) is None
         elif name == "failed":
             assert now < nodes.failed(address, now) <= now + 60.0
         else:
-            ends = [nodes.benched_until(a, now) or 0.0 for a in (A, B, C)]
+            ends = [benched_until(nodes, a, now) or 0.0 for a in (A, B, C)]
             benched = dict(zip((A, B, C), ends, strict=True))
             order = nodes.candidates(now, live)
             assert sorted(order) == [A, B, C]

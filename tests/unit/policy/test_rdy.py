@@ -9,6 +9,7 @@ import pytest
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.filling import fill
 from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime
+from tests.support.allocator import is_idle, rdy_of
 
 MAX_RDY = 2500
 
@@ -65,7 +66,7 @@ class Cluster:
 
     @property
     def levels(self) -> dict[str, int]:
-        return {node: self.rdy.rdy_of(node) for node in self.in_flight}
+        return {node: rdy_of(self.rdy, node) for node in self.in_flight}
 
 
 # SHARE: enough slots for all
@@ -98,8 +99,8 @@ def test_idle_nodes_keep_1_and_lend_the_rest() -> None:
     assert set(cluster.levels.values()) == {2}
     cluster.update_busy("b", 10)
     assert cluster.levels == {"a": 1, "b": 5, "c": 1, "d": 1}
-    assert cluster.rdy.is_idle("a")
-    assert not cluster.rdy.is_idle("b")
+    assert is_idle(cluster.rdy, "a")
+    assert not is_idle(cluster.rdy, "b")
     cluster.update_busy("bd", 5)
     assert sorted(cluster.levels.values()) == [1, 1, 3, 3]
     assert cluster.levels["a"] == cluster.levels["c"] == 1
@@ -200,15 +201,15 @@ def test_a_node_that_comes_back_starts_at_0() -> None:
     cluster.leave("b")
     cluster.update()
     cluster.join("b")
-    assert cluster.rdy.rdy_of("b") == 0
+    assert rdy_of(cluster.rdy, "b") == 0
     assert cluster.update() == [("a", 5), ("b", 5)]
 
 
 def test_removing_twice_or_asking_for_a_stranger_is_harmless() -> None:
     rdy = RdyAllocator(5)
     assert not rdy.remove("a", 0.0)
-    assert rdy.rdy_of("a") == 0
-    assert not rdy.is_idle("a")
+    assert rdy_of(rdy, "a") == 0
+    assert not is_idle(rdy, "a")
     assert rdy.update(0.0, {"a": Load(3, 0.0)}) == []
 
 
@@ -322,13 +323,13 @@ def test_a_full_rdy_of_1_is_no_sign_of_more_messages() -> None:
     cluster.update_busy("a", 5)
     cluster.deliver("b")
     cluster.update_busy("a", 10)
-    assert cluster.rdy.is_idle("b")
+    assert is_idle(cluster.rdy, "b")
     cluster.in_flight["b"] = 1
     cluster.update_busy("a", 5)
-    assert cluster.rdy.is_idle("b")
+    assert is_idle(cluster.rdy, "b")
     cluster.deliver("b", in_flight=1)
     cluster.update()
-    assert not cluster.rdy.is_idle("b")
+    assert not is_idle(cluster.rdy, "b")
 
 
 def test_after_a_pause_nobody_is_idle_because_of_it() -> None:

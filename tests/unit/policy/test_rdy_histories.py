@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
+from tests.support.allocator import rdy_of
 
 IDLE, TURN = 2.0, 5.0
 ROUND = 1.0
@@ -93,7 +94,7 @@ class AnyHistory(RuleBasedStateMachine):
         nodes = self.nodes.values()
         in_flight = sum(node.in_flight for node in nodes)
         assert self.used() <= max(self.limit, in_flight)
-        assert {name: self.rdy.rdy_of(name) for name in self.nodes} == {
+        assert {name: rdy_of(self.rdy, name) for name in self.nodes} == {
             name: node.rdy for name, node in self.nodes.items()
         }
         able = [node for node in nodes if node.cap]
@@ -418,7 +419,7 @@ def test_the_whole_limit_is_given_out_soon_after_the_last_change(
     stuck_since = None
     for _ in range(60):
         world.run(world.now + 0.1)
-        given_out = sum(world.rdy.rdy_of(name) for name in world.nodes)
+        given_out = sum(rdy_of(world.rdy, name) for name in world.nodes)
         assert world.rdy.waiting or given_out == limit
         if not world.rdy.waiting:
             stuck_since = None
@@ -430,8 +431,8 @@ def test_the_whole_limit_is_given_out_soon_after_the_last_change(
     if len(world.nodes) > limit or set(nodes) - {0.0, None}:
         return
     # Only endless backlogs and empty ones are left: every empty one lends all but 1.
-    busy = [world.rdy.rdy_of(n) for n in world.nodes if nodes[n] == 0.0]
-    empty = [world.rdy.rdy_of(n) for n in world.nodes if nodes[n] is None]
+    busy = [rdy_of(world.rdy, n) for n in world.nodes if nodes[n] == 0.0]
+    empty = [rdy_of(world.rdy, n) for n in world.nodes if nodes[n] is None]
     shares = busy or empty
     assert max(shares) - min(shares) <= 1
     assert not busy or set(empty) <= {1}

@@ -13,8 +13,8 @@ from tests.support.texts import DOCS
 
 PAGE = DOCS / "spark" / "options.rst"
 ROW = re.compile(r"^   \* - ``(\S+?)``[^\n]*\n     - ([^\n]*)\n", re.MULTILINE)
-# For our tests only; spelled as Kafka spells them; or refused with a reason of their own.
-UNLISTED = {"fault", "topic", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "path"}
+# Spelled as Kafka spells them; or refused with a reason of their own.
+UNLISTED = {"topic", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "path"}
 
 
 class Recorder(options.Given):

@@ -38,7 +38,6 @@ def test_mpub_vector() -> None:
 
 def test_lines() -> None:
     assert commands.MAGIC_V2 == b"  V2"
-    assert commands.MAGIC_V1 == b"  V1"
     assert commands.NOP == b"NOP\n"
     assert commands.CLS == b"CLS\n"
     assert commands.sub("tt", "c#ephemeral") == b"SUB tt c#ephemeral\n"

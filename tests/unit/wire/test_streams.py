@@ -18,6 +18,7 @@ from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated, Receive, Send, handshake
 from gnsqsync.wire.tls import TlsLayer
+from tests.unit.wire.encoding import encode_message
 
 ID = b"18a203f27f269000"
 BODY = bytes(range(256)) * 20_480  # 5 MiB
@@ -205,7 +206,7 @@ def test_five_megabytes_both_ways(tls: bool, codec: str | None) -> None:
     client.send(commands.pub("tt", BODY))
     assert server.received == commands.pub("tt", BODY)
     stream = server.stack.encode(
-        frames.encode_message(1, 1, ID, BODY) + frames.encode_response(b"_heartbeat_")
+        encode_message(1, 1, ID, BODY) + frames.encode_response(b"_heartbeat_")
     )
     messages, replies = [], []
     for at in range(0, len(stream), 65536):
@@ -224,9 +225,7 @@ traffic = st.lists(
         st.one_of(
             st.binary(max_size=80).map(frames.encode_response),
             st.binary(max_size=80).map(frames.encode_error),
-            st.binary(min_size=1, max_size=80).map(
-                lambda body: frames.encode_message(5, 65535, ID, body)
-            ),
+            st.binary(min_size=1, max_size=80).map(lambda body: encode_message(5, 65535, ID, body)),
         ),
         min_size=1,
         max_size=4,
@@ -270,9 +269,9 @@ def test_every_cut_in_two(tls: bool, codec: str) -> None:
 
     sent = [
         frames.encode_response(b"OK"),
-        frames.encode_message(9, 2, ID, b"a" * 90),
+        encode_message(9, 2, ID, b"a" * 90),
         frames.encode_error(b"E_FIN_FAILED FIN " + ID + b" failed ID not in flight"),
-        frames.encode_message(9, 2, ID, b"b"),
+        encode_message(9, 2, ID, b"b"),
     ]
     encoder = make()
     stream = b"".join(map(encoder.encode, sent))

@@ -13,7 +13,7 @@ from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.commands import run_consumers
+from gnsqsync.service.commands import listing, run_consumers
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import say
 
@@ -126,10 +126,8 @@ class Command(NSQCommand):
     def _list(self, handlers: list[Handler]) -> None:
         rows = [("name", "topic", "channel", "alias", "function")]
         rows += [(h.name, h.topic, h.channel, h.alias, h.where) for h in handlers]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self._say("  ".join(cells).rstrip())
+        for line in listing(rows):
+            self._say(line)
 
 
 def _before_fork() -> None:

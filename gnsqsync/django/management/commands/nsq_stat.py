@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -10,7 +9,7 @@ from django.core.management.base import CommandError
 
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.service.commands import table, topics_of
+from gnsqsync.service.commands import shown, topics_of
 from gnsqsync.service.output import say
 
 __all__ = ["Command"]
@@ -38,10 +37,7 @@ class Command(NSQCommand):
             lookupd_http=alias.lookupd,
             nsqd_tcp=alias.nsqd,
         )
-        if options["json"]:
-            say(self.stdout, json.dumps({"topics": topics, "failures": failures}))
-        else:
-            for line in table(topics):
-                say(self.stdout, line)
+        for line in shown(topics, failures, as_json=options["json"]):
+            say(self.stdout, line)
         if failures:
             raise CommandError("; ".join(failures))
