@@ -22,13 +22,17 @@ _NOT_QUICK = (
     "tests/component/spark/test_s3.py",
 )
 
-# Whole suites once more in another world, and programs that work under faults for minutes.
+# Whole suites once more in another world, programs that work under faults for minutes, benchmarks.
 _CAMPAIGNS = (
     "tests/chaos/test_load.py",
     "tests/chaos/test_mutations.py::test_a_deliberate_bug_is_reported",
     "tests/chaos/test_restarts.py",
     "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained",
     "tests/chaos/test_slow_handlers.py",
+    "tests/integration/django/test_outbox.py::test_a_relay_that_is_killed_loses_and_invents_nothing",
+    "tests/integration/test_bench.py::test_every_row_of_floor_and_ours",
+    "tests/integration/test_bench.py::test_gevent_and_both_layouts",
+    "tests/integration/test_bench.py::test_ramp_scale_and_what_the_docs_are_made_of",
     "tests/integration/test_patched_suite.py",
     "tests/spark/test_kills.py",
 )
