@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import nox
 
-nox.options.sessions = ["lint", "types", "unit"]
+nox.options.sessions = ["lint", "types", "quick"]
 nox.options.reuse_existing_virtualenvs = True
 PYTHONS = ["3.11", "3.12", "3.13"]
 
@@ -27,17 +30,31 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS)
-def unit(session: nox.Session) -> None:
-    """The tests without a server: about two minutes."""
+def quick(session: nox.Session) -> None:
+    """The tests without a server."""
     session.install("-e", ".[test]")
-    session.run("pytest", "-q", "-n", "auto", "tests/unit", *session.posargs)
+    session.run("pytest", "-q", "-m", "quick", *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """The quick tests, the branches that they do not reach, and the floor."""
+    session.install("-e", ".[test]")
+    session.run("pytest", "-q", "-m", "quick", "--cov", *session.posargs)
 
 
 @nox.session(name="all", python=PYTHONS)
 def all_tests(session: nox.Session) -> None:
     """All tests that this machine can run; pass paths behind ``--`` for a part of them."""
     session.install("-e", ".[test]")
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def campaigns(session: nox.Session) -> None:
+    """Whole suites in a patched process, and programs that work under faults for minutes."""
+    session.install("-e", ".[test,spark-test]")
+    session.run("pytest", "-m", "campaign", *session.posargs)
 
 
 @nox.session
@@ -45,3 +62,23 @@ def docs(session: nox.Session) -> None:
     """The pages, with every warning an error."""
     session.install("-e", ".[docs]")
     session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build")
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Mutation tests of wire and policy; behind ``--`` patterns of names, for a part of them."""
+    session.install("mutmut==3.8.1", "-e", ".[test]")
+    session.run("mutmut", "run", *session.posargs)
+    session.run("mutmut", "results")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """The files of a release, and the wheel in an environment where nothing else is."""
+    session.install("build")
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build")
+    (wheel,) = Path("dist").glob("*.whl")
+    session.install(f"{wheel}[cli]")
+    with session.chdir(session.create_tmp()):  # not the checkout
+        session.run("gnsqsync", "demo")

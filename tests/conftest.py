@@ -11,6 +11,7 @@ from gnsqsync.runtime import troubles
 
 pytest_plugins = [
     "tests.support.leftovers",
+    "tests.support.marks",
     "tests.support.servers",
     "tests.support.workers",
     "tests.support.worlds",

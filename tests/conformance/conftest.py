@@ -1,7 +1,8 @@
-"""The waiting rows start with the first conformance test and are collected last."""
+"""The waiting rows start with the first test that may, and are collected last."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +23,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
-@pytest.fixture(scope="session", autouse=True)
-def waiting_rows(request: pytest.FixtureRequest, server_pool: Pool) -> Iterator[WaitingRows]:
-    """The threads of the rows that wait; autouse, so that they start as early as possible."""
-    rows = WaitingRows(request.session.items, server_pool)
-    rows.start()
+@pytest.fixture(scope="session")
+def waiting_rows(server_pool: Pool) -> Iterator[WaitingRows]:
+    """The threads of the rows that wait."""
+    rows = WaitingRows(server_pool)
     yield rows
     rows.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _waiting_rows_start(request: pytest.FixtureRequest, waiting_rows: WaitingRows) -> None:
+    """Autouse, so that they start as early as possible."""
+    items = request.session.items
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        # The other files go to whichever worker is free.
+        items = [item for item in items if item.path == request.path]
+    waiting_rows.start(items)
 
 
 @pytest.fixture

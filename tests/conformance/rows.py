@@ -1,7 +1,8 @@
 """What the rows share: server flags, the rows that mostly wait, and their threads.
 
 A row that waits for seconds is marked with @waiting. Its body starts in a thread when the first
-conformance test starts, so that all waits overlap; the test itself collects the outcome.
+test of its file starts, so that all waits overlap; the test itself collects the outcome. Without
+pytest-xdist all of them start with the first conformance test.
 """
 
 from __future__ import annotations
@@ -65,19 +66,22 @@ class _Row(threading.Thread):
 
 
 class WaitingRows:
-    """The threads of the waiting rows of this session."""
+    """The threads of the waiting rows of this process."""
 
-    def __init__(self, items: Iterable[Any], pool: Pool) -> None:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._rows: dict[tuple[Body, str], _Row] = {}
+
+    def start(self, items: Iterable[Any]) -> None:
+        """The rows among these tests that have not started yet."""
         for item in items:
             body = waiting_body(item)
-            if body is not None:
-                kind = item.callspec.params["server_kind"]
-                self._rows[body, kind] = _Row(body, Site(kind, pool))
-
-    def start(self) -> None:
-        for row in self._rows.values():
-            row.start()
+            if body is None:
+                continue
+            kind = item.callspec.params["server_kind"]
+            if (body, kind) not in self._rows:
+                self._rows[body, kind] = row = _Row(body, Site(kind, self._pool))
+                row.start()
 
     def collect(self, body: Body, kind: str) -> None:
         """Wait for the end of a row and raise what it raised."""

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from tests.support import readme
 from tests.support.browser import Unavailable, open_browser, show_as
 from tests.support.needs import missing
 from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
+from tests.support.waiting import eventually
 
 # What the programs in the texts call an nsqd; here it is the one of the test.
 USUAL_ADDRESS = "127.0.0.1:4150"
@@ -73,12 +73,15 @@ class Program:
 
     def wait_for(self, pattern: str, timeout: float = 30.0) -> re.Match[str]:
         """Until its output has a match."""
-        deadline = time.monotonic() + timeout
-        while (found := re.search(pattern, self.output)) is None:
-            assert self._process.poll() is None, f"it ended without {pattern!r}:\n{self.output}"
-            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{self.output}"
-            # A file has no event to wait for.
-            time.sleep(0.02)
+
+        def look() -> re.Match[str] | None:
+            found = re.search(pattern, self.output)
+            if found is None:
+                assert self._process.poll() is None, f"ended without {pattern!r}:\n{self.output}"
+            return found
+
+        found = eventually(look, timeout, describe=lambda: f"no {pattern!r} in:\n{self.output}")
+        assert found is not None
         return found
 
     def end(self, number: int | None = None, timeout: float = 30.0) -> str:
@@ -265,11 +268,8 @@ def test_prometheus_metrics(run: Run, example: Callable[..., Path], nsqd: Nsqd) 
     port = program.wait_for(r"port (\d+);")[1]
     url = f"http://127.0.0.1:{port}/metrics"
     line = 'gnsqsync_published_messages_total{writer="default"} 3.0'
-    deadline = time.monotonic() + 30
-    while line not in (text := requests.get(url, timeout=10).text):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.05)
-    assert 'gnsqsync_rdy{channel="invoices"' in text
+    eventually(lambda: line in requests.get(url, timeout=10).text, 30)
+    assert 'gnsqsync_rdy{channel="invoices"' in requests.get(url, timeout=10).text
     program.end(signal.SIGTERM)
 
 
@@ -288,12 +288,12 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
     command = run("-m", "django", "nsq_consume", **settings)
     command.wait_for("shop.store_order consumes orders/shop")
     with NsqdHTTP(nsqd.http_address) as http:
-        deadline = time.monotonic() + 30
-        while not (channels := http.stats("orders").topics[0].channels) or (
-            channels[0].depth or channels[0].in_flight_count
-        ):
-            assert time.monotonic() < deadline, command.output
-            time.sleep(0.05)
+
+        def is_empty() -> bool:
+            channels = http.stats("orders").topics[0].channels
+            return bool(channels) and not (channels[0].depth or channels[0].in_flight_count)
+
+        eventually(is_empty, 30, describe=lambda: command.output)
     assert "3 finished, 0 requeued" in command.end(signal.SIGTERM)
     assert "stored 3" in run("-m", "django", "shell", "-c", count, **settings).end()
 

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from tests.integration.conftest import address, url
 from tests.support.programs import Program
 from tests.support.servers import Server, Site
 from tests.support.texts import DOCS, ROOT
+from tests.support.waiting import eventually
 
 # Of each page: up to which title one copies, and from which on again.
 PAGES = {
@@ -125,10 +125,10 @@ class Newcomer:
 
     def expect(self, lines: list[str]) -> None:
         """Each on some screen, sooner or later."""
-        deadline = time.monotonic() + 60
-        while any(line not in self.screens for line in lines):
-            assert time.monotonic() < deadline, f"not all of {lines} in\n{self.screens}"
-            time.sleep(0.05)
+        eventually(
+            lambda: all(line in self.screens for line in lines),
+            describe=lambda: f"not all of {lines} in\n{self.screens}",
+        )
 
     def leave(self) -> None:
         """Ctrl-C in each terminal where something runs, the last one first."""

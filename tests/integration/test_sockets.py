@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from gnsqsync import Message, NsqdHTTP, Reader, Writer
 from gnsqsync.errors import NotSent
 from tests.integration.conftest import Client, address, url
 from tests.support.servers import START_TIMEOUT, Server, Site
+from tests.support.waiting import eventually
 from tests.support.worlds import World
 
 
@@ -30,15 +30,15 @@ class UnixServer(Server):
 
     def start(self) -> Server:
         process = self._spawn()
-        deadline = time.monotonic() + START_TIMEOUT
-        while True:
+
+        def listens() -> bool:
+            assert process.poll() is None, self.log
             # HTTP comes last.
             with socket.socket(socket.AF_UNIX) as sock:
-                if not sock.connect_ex(str(self.http_path)):
-                    return self
-            assert process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.02)
+                return not sock.connect_ex(str(self.http_path))
+
+        eventually(listens, START_TIMEOUT, describe=lambda: self.log)
+        return self
 
 
 @pytest.fixture

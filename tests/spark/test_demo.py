@@ -15,6 +15,7 @@ import click
 import pytest
 
 from tests.spark.processes import Family
+from tests.support.waiting import eventually
 
 MESSAGES = 20_000
 TIMEOUT = 200.0
@@ -39,11 +40,12 @@ class Run:
         return self.log.read_text()
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + TIMEOUT
-        while text not in self.text:
-            assert self.family.process.poll() is None, self.text
-            assert time.monotonic() < deadline, self.text
-            time.sleep(0.1)
+        def is_there() -> bool:
+            found = text in self.text
+            assert found or self.family.process.poll() is None, self.text
+            return found
+
+        eventually(is_there, TIMEOUT, describe=lambda: f"no {text!r} in:\n{self.text}")
 
     def is_gone(self) -> bool:
         """Whether nobody of the family lives some seconds after its end."""

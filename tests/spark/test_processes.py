@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.spark.processes import Family, Meter, children, usage
+from tests.support.waiting import eventually
 
 # Starts a child in a group of its own, which starts a grandchild in a session of its own and ends.
 PROGRAM = """
@@ -28,10 +29,7 @@ def start(tmp_path: Path) -> Family:
     script, log = tmp_path / "program.py", tmp_path / "log"
     script.write_text(PROGRAM)
     family = Family([sys.executable, str(script)], {}, log)
-    deadline = time.monotonic() + 20
-    while "ready" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: "ready" in log.read_text(), 20)
     return family
 
 

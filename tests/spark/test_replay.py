@@ -22,6 +22,7 @@ from tests.spark.cluster import Cluster
 from tests.spark.processes import Family
 from tests.spark.test_sink import messages, nsqds
 from tests.support.servers import ROOT
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -333,11 +334,13 @@ def test_killed_in_the_middle_and_gone_on_with(
     before = 0
     for _ in range(2):
         family = Family([*words, "--rate", "600"], sessions.environment(), log)
-        deadline = time.monotonic() + 120
-        while not (state / "done").exists() or len(records(state)) < before + 3:
+        done = before + 3
+
+        def has_gone_on(family: Family = family, done: int = done) -> bool:
             assert family.process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
+            return (state / "done").exists() and len(records(state)) >= done
+
+        eventually(has_gone_on, 120, describe=log.read_text)
         assert family.kill(random.Random(1)) >= 3, "JVM and workers belong to it"
         before = len(records(state))
         assert before < count // size

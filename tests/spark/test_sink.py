@@ -13,6 +13,7 @@ import pytest
 
 from gnsqsync import NsqdHTTP, Reader
 from tests.spark.cluster import Cluster, OwnCluster
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -196,10 +197,7 @@ def test_an_nsqd_that_stops_on_the_way_loses_no_row(spark: SparkSession, topic: 
         thread.join()
         first.start()
         # What the topic itself still has goes on into its channel.
-        deadline = time.monotonic() + 60
-        while any(waiting(cluster, topic)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(lambda: not any(waiting(cluster, topic)))
         before, after = map(sum, cluster.depths(topic))
         assert before > 0 and after > 0, "it stopped too early or too late"
         # An MPUB whose answer did not come is published again.

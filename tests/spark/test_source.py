@@ -17,6 +17,7 @@ from tests.spark.cluster import Cluster, OwnCluster, number_of, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 from tests.support.authserver import AuthServer, grant, rule
 from tests.support.servers import Certificates
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,13 +35,6 @@ def reading(spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path) -
 def admits(spark: SparkSession) -> bool:
     """Whether this Spark asks the source how much one batch may have (4.2 and newer)."""
     return tuple(int(word) for word in spark.version.split(".")[:2]) >= (4, 2)
-
-
-def eventually(look: Callable[[], object], timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def everywhere(cluster: Cluster, call: Callable[[NsqdHTTP], object]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,11 @@ from gnsqsync import NsqdHTTP
 from tests.support.programs import Program
 from tests.support.texts import EXAMPLES, ROOT, code_blocks
 
-__all__ = ["Application", "eventually", "line_of", "running"]
-
 
 def line_of(name: str) -> str:
     """What starts it from a clean checkout: the first line of its page's first console block."""
     block = code_blocks(EXAMPLES / f"{name}.rst", "console")[0]
     return block.strip().splitlines()[0].removeprefix("$ ")
-
-
-def eventually(look: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """The first true result of ``look``."""
-    deadline = time.monotonic() + timeout
-    while not (result := look()):
-        assert time.monotonic() < deadline, f"it is still {result!r}"
-        time.sleep(0.05)
-    return result
 
 
 class Application(Program):

@@ -14,4 +14,5 @@ import pytest  # noqa: E402
 
 if __name__ == "__main__":
     os.environ["GNSQSYNC_TEST_PATCHED"] = "1"
-    sys.exit(pytest.main(sys.argv[1:]))
+    # One process: what starts the workers of pytest-xdist is not made for a patched one.
+    sys.exit(pytest.main(["-n", "0", *sys.argv[1:]]))

@@ -10,12 +10,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.support.texts import ROOT
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -66,17 +66,23 @@ class Program:
 
     def wait_for(self, pattern: str, timeout: float = 60.0) -> re.Match[str]:
         """Until its output has a match."""
-        return self.eventually(lambda: re.search(pattern, self.output), timeout)
+        found = self.eventually(lambda: re.search(pattern, self.output), timeout)
+        assert found is not None
+        return found
 
-    def eventually(self, look: Callable[[], T], timeout: float = 60.0) -> Any:
+    def eventually(self, look: Callable[[], T], timeout: float = 60.0) -> T:
         """The first true result of ``look``, while the program runs."""
-        deadline = time.monotonic() + timeout
-        while not (result := look()):
-            assert self.process.poll() is None, f"{self.words} ended:\n{self.output}"
-            assert time.monotonic() < deadline, f"{self.words} goes on:\n{self.output}"
-            # A file has no event to wait for.
-            time.sleep(0.02)
-        return result
+
+        def look_while_it_runs() -> T:
+            result = look()
+            if not result:
+                assert self.process.poll() is None, f"{self.words} ended:\n{self.output}"
+            return result
+
+        return eventually(look_while_it_runs, timeout, describe=self._goes_on)
+
+    def _goes_on(self) -> str:
+        return f"{self.words}, which goes on:\n{self.output}"
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -9,9 +9,10 @@ import requests
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from tests.support.applications import eventually, running
+from tests.support.applications import running
 from tests.support.browser import open_browser, show_as
 from tests.support.texts import DOCS
+from tests.support.waiting import eventually
 
 PICTURES = DOCS / "_static"
 LINKS = (

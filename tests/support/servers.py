@@ -30,6 +30,7 @@ from tests.support import realnsq  # noqa: E402
 from tests.support.needs import missing  # noqa: E402
 from tests.support.ports import HeldPorts  # noqa: E402
 from tests.support.rawclient import Client, LookupClient  # noqa: E402
+from tests.support.waiting import Describe, eventually  # noqa: E402
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -322,13 +323,11 @@ class Site:
         if self._cancelled.wait(max(0.0, seconds)):
             raise Cancelled
 
-    def eventually(self, look: Callable[[], T], timeout: float = 10.0) -> T:
-        """The first true result of `look`; AssertionError with the last one after `timeout`."""
-        deadline = time.monotonic() + timeout
-        while not (result := look()):
-            assert time.monotonic() < deadline, f"still {result!r} after {timeout} s"
-            self.sleep(0.02)
-        return result
+    def eventually(
+        self, look: Callable[[], T], timeout: float = 10.0, *, describe: Describe = None
+    ) -> T:
+        """`waiting.eventually()`, unless the session ends."""
+        return eventually(look, timeout, describe=describe, sleep=self.sleep)
 
     def cancel(self) -> None:
         """Make a thread that runs a row here give up soon; safe from any thread."""

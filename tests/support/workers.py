@@ -1,14 +1,28 @@
-"""Which tests go to one worker of pytest-xdist together; without it nothing is changed."""
+"""How many workers of pytest-xdist there are, and which tests go to one of them together.
+
+``-n 0`` is one process, for a debugger and for what a test prints.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-# One worker only starts Spark, and first, or it would end long after the others.
-_SPARK = "tests/spark/"
+# Tests mostly wait, for servers and for clocks: twice as many workers as processors.
+_PER_PROCESSOR = 2
+
+# What shares one session of Spark, a JVM that takes longer to start than most tests take. They
+# come first, as they take minutes: what ends a run should be short.
+_SESSIONS = {
+    "Spark jobs": ("archive", "replay", "rollup"),
+    "Spark": ("batch", "harness", "idle", "reached", "semantics", "sink", "source"),
+}
+_SESSION_OF = {
+    f"tests/spark/test_{name}.py": session for session, names in _SESSIONS.items() for name in names
+}
 
 
 def pytest_configure() -> None:
@@ -17,20 +31,43 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
+    order = [*_SESSIONS]
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        session = _SESSION_OF.get(_file_of(item.nodeid))
+        where = len(order) if session is None else order.index(session)
+        return where, not item.nodeid.startswith("tests/spark/")
+
+    items.sort(key=place)
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For ``-n auto``. One file is done before workers would have started; folders are for all."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None
+    here = config.invocation_params.dir
+    if len(config.args) == 1 and Path(here, _file_of(config.args[0])).is_file():
+        return 0
+    return _PER_PROCESSOR * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """``--dist loadfile``: the tests of a file share its servers, those on Spark a session."""
+    """``--dist loadfile``: the tests of a file share its servers, some files a session of Spark."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class LoadFolderScheduling(LoadFileScheduling):
+    class LoadSessionScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+            file = _file_of(nodeid)
+            return _SESSION_OF.get(file, file)
 
     # In the order of collection, and not by the number of tests, which says nothing of their time.
     config.option.loadscopereorder = False
-    return LoadFolderScheduling(config, log)
+    return LoadSessionScheduling(config, log)

@@ -16,6 +16,7 @@ import pytest
 
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import NSQError
+from tests.support.waiting import Describe, eventually
 
 T = TypeVar("T")
 Thing = TypeVar("Thing", Reader, Writer)
@@ -41,13 +42,11 @@ class World:
         else:
             time.sleep(seconds)
 
-    def eventually(self, look: Callable[[], T], timeout: float = 15.0) -> T:
-        """The first true result of ``look``; AssertionError after ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while not (result := look()):
-            assert time.monotonic() < deadline, f"still {result!r} after {timeout} s"
-            self.sleep(0.01)
-        return result
+    def eventually(
+        self, look: Callable[[], T], timeout: float = 15.0, *, describe: Describe = None
+    ) -> T:
+        """``waiting.eventually()`` in this world."""
+        return eventually(look, timeout, describe=describe, pause=0.01, sleep=self.sleep)
 
     def spawn(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run it aside; what it raises is raised by ``join``."""

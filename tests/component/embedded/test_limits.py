@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from gnsqsync.embedded.options import LookupdOptions, NsqdOptions, is_loopback
 from gnsqsync.wire import commands
 from tests.support.interpreter import run_script
 from tests.support.servers import ROOT
+from tests.support.waiting import eventually
 
 TIMEOUT = 30.0
 MEBI = 1024 * 1024
@@ -274,13 +274,6 @@ def is_closed(sock: socket.socket) -> bool:
         return True
 
 
-def until(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("program", ["nsqd", "nsqlookupd"])
 def test_more_connections_than_descriptors(program: str) -> None:
     limit = 100
@@ -291,13 +284,13 @@ def test_more_connections_than_descriptors(program: str) -> None:
             sock = stack.enter_context(connect(addresses["TCP" if number % 2 else "HTTP"]))
             held.append(sock)
         refused = len(held) - (limit - 64)
-        until(lambda: sum(map(is_closed, held)) >= refused)
+        eventually(lambda: sum(map(is_closed, held)) >= refused)
         assert sum(map(is_closed, held)) == refused
         for sock in held:
             sock.close()
         # There is room again, as soon as it has noticed.
         ping = b"GET /ping HTTP/1.0\r\n\r\n"
-        until(lambda: exchange(addresses["HTTP"], ping).endswith(b"OK"))
+        eventually(lambda: exchange(addresses["HTTP"], ping).endswith(b"OK"))
         with connect(addresses["TCP"]) as sock:
             sock.sendall(magic)
             sock.settimeout(0.2)

@@ -19,6 +19,7 @@ from gnsqsync.embedded import Nsqlookupd, lookup_peer
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.lookup_peer import LookupPeers
 from gnsqsync.embedded.lookupd import identity
+from tests.support.waiting import eventually
 
 IDENTITY = identity("127.0.0.1", "host", 4150, 4151)
 TIMEOUT = 20.0
@@ -100,9 +101,8 @@ def nsqd() -> Iterator[Nsqd]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    with gevent.Timeout(TIMEOUT):
-        while not condition():
-            gevent.sleep(0.01)
+    """For what the greenlets of this thread do."""
+    eventually(condition, TIMEOUT, sleep=gevent.sleep)
 
 
 def test_names_at_connect_and_changes(recorder: Recorder, nsqd: Nsqd) -> None:

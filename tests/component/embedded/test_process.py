@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import sys
 import textwrap
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import trustme
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.embedded.process import ServerFailed
 from gnsqsync.errors import ConfigError
+from tests.support.waiting import eventually
 
 TIMEOUT = 30.0
 
@@ -64,10 +64,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for_death(pid: int) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.02)
+    eventually(lambda: not is_alive(pid), TIMEOUT, describe=f"the end of process {pid}")
 
 
 def run_python(source: str, *arguments: str) -> str:

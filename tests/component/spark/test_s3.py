@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from gnsqsync.spark.wal import Wal, pending
 from tests.component.spark.test_read_task import Source, together
 from tests.support import leftovers
 from tests.support.servers import Site, unique
+from tests.support.waiting import eventually
 
 STARTS = 60.0
 
@@ -68,13 +68,13 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 
 def wait_for(log_path: Path) -> str:
-    deadline = time.monotonic() + STARTS
-    while True:
-        text = log_path.read_text()
-        if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", text):
-            return found[1]
-        assert time.monotonic() < deadline, text
-        time.sleep(0.05)
+    found = eventually(
+        lambda: re.search(r"Running on (http://127\.0\.0\.1:\d+)", log_path.read_text()),
+        STARTS,
+        describe=log_path.read_text,
+    )
+    assert found is not None
+    return found[1]
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import requests
 
 from tests.integration.django.conftest import Project
 from tests.support.servers import Server, Site
+from tests.support.waiting import eventually
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
@@ -275,10 +275,11 @@ def test_children_of_a_killed_parent_stop(project: Project) -> None:
     pids = {int(line.split()[1]) for line in project.notes("process")}
     os.kill(command.process.pid, KILL)
     command.process.wait()
-    deadline = time.monotonic() + 15
-    while any(os.path.exists(f"/proc/{pid}/cmdline") for pid in pids):
-        assert time.monotonic() < deadline, command.output
-        time.sleep(0.05)
+    eventually(
+        lambda: not any(os.path.exists(f"/proc/{pid}/cmdline") for pid in pids),
+        15,
+        describe=lambda: command.output,
+    )
     assert "is gone; stopping" in command.output
 
 

@@ -96,7 +96,10 @@ def test_one_connection_of_several_is_enough() -> None:
 
 def test_a_task_that_was_not_needed_tells_nothing() -> None:
     """As behind a sink that looks at the first row only."""
-    Reach({A: 5}, {}).judge()
+    reach = Reach({A: 5}, {})
+    reach.judge()  # raises where something was missed
+    assert not reach.has_reached(A)
+    assert reach.missed == []
 
 
 def test_the_error_is_one_line() -> None:

@@ -103,9 +103,11 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
     ]
 
 
-def ended(folder: Path, tests: str) -> tuple[int, str]:
+def ended(
+    folder: Path, tests: str, *, campaigns: str = "", limit: int = 3300
+) -> tuple[int, list[str]]:
     """The exit code and output of the last part of the script, which runs these tests."""
-    _, found, tail = RUN.read_text(encoding="utf-8").partition("# Most tests wait")
+    _, found, tail = RUN.read_text(encoding="utf-8").partition("# -- the tests")
     assert found
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
@@ -113,9 +115,10 @@ def ended(folder: Path, tests: str) -> tuple[int, str]:
     (programs / "pytest").write_text(f'#!/bin/sh\nexec {sys.executable} -m pytest "$@"\n')
     (programs / "pytest").chmod(0o755)
     (folder / "test_these.py").write_text(tests)
-    (folder / "setup.cfg").write_text("[tool:pytest]\n")
+    (folder / "setup.cfg").write_text("[tool:pytest]\nmarkers = long\n")
+    settings = f"test_command='true && .venv/bin/pytest'\nlimit={limit}\ncampaigns=({campaigns})\n"
     done = subprocess.run(
-        ["bash", "-c", "set -euo pipefail\ntest_command=.venv/bin/pytest\n#" + tail],
+        ["bash", "-c", f"set -euo pipefail\n{settings}#{tail}"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -123,7 +126,7 @@ def ended(folder: Path, tests: str) -> tuple[int, str]:
         timeout=60,
         check=False,
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout.splitlines()
 
 
 GOOD = "def test_good(): pass\n"
@@ -138,34 +141,62 @@ BAD = "def test_bad(): assert not 'broken'\n"
 
 
 def test_what_fails_once_is_told_and_has_a_second_chance(tmp_path: Path) -> None:
-    status, output = ended(tmp_path, GOOD + RARE)
+    status, lines = ended(tmp_path, GOOD + RARE)
     assert status == 0
-    assert "AssertionError: a rare moment" in output
-    assert "1 failed, 1 passed" in output
-    assert "+ 1 failed, and run once more, alone" in output
-    assert "= 1 passed in " in output.splitlines()[-1]
+    assert any("AssertionError: a rare moment" in line for line in lines)
+    again = lines.index("+ 1 failed, and run once more, alone")
+    assert "1 failed, 1 passed" in lines[again - 1]
+    assert lines[-3:-1] == ["+ Needed a second chance:", "    test_these.py::test_rare"]
+    assert "= 1 passed in " in lines[-1]
 
 
 def test_what_fails_twice_is_red(tmp_path: Path) -> None:
-    status, output = ended(tmp_path, GOOD + RARE + BAD)
+    status, lines = ended(tmp_path, GOOD + RARE + BAD)
     assert status == 1
-    assert "1 failed, 1 passed" in output.splitlines()[-1]
+    assert "+ Needed a second chance:" in lines
+    assert "1 failed, 1 passed" in lines[-1]
 
 
 def test_many_that_fail_are_red_at_once(tmp_path: Path) -> None:
     many = "".join(BAD.replace("test_bad", f"test_bad_{number}") for number in range(6))
-    status, output = ended(tmp_path, GOOD + many)
+    status, lines = ended(tmp_path, GOOD + many)
     assert status == 1
-    assert "6 failed, 1 passed" in output.splitlines()[-1]
+    assert "6 failed, 1 passed" in lines[-1]
+    assert "+ Needed a second chance:" not in lines
 
 
 def test_tests_that_cannot_be_read_are_red_at_once(tmp_path: Path) -> None:
-    status, output = ended(tmp_path, GOOD + "import nothing_of_that_name\n")
+    status, lines = ended(tmp_path, GOOD + "import nothing_of_that_name\n")
     assert status != 0
-    assert "once more" not in output or "1 error" in output.splitlines()[-1]
+    assert "once more" not in "".join(lines) or "1 error" in lines[-1]
 
 
 def test_nothing_failed_nothing_is_run_again(tmp_path: Path) -> None:
-    status, output = ended(tmp_path, GOOD)
+    status, lines = ended(tmp_path, GOOD)
     assert status == 0
-    assert "once more" not in output
+    assert "once more" not in "".join(lines)
+    assert "1 passed" in lines[-1]
+
+
+def test_the_line_of_all_tests_is_the_last_one_after_a_campaign(tmp_path: Path) -> None:
+    (tmp_path / "test_more.py").write_text(RARE)
+    (tmp_path / "again").touch()
+    status, lines = ended(tmp_path, GOOD, campaigns="'1 .venv/bin/pytest -k good test_these.py'")
+    assert status == 0
+    assert "+ .venv/bin/pytest -k good test_these.py" in lines
+    assert "2 passed" in lines[-1]
+
+
+def test_a_campaign_that_fails_is_red(tmp_path: Path) -> None:
+    campaigns = "'1 .venv/bin/pytest --co -q nowhere' '1 .venv/bin/pytest --version'"
+    status, lines = ended(tmp_path, GOOD, campaigns=campaigns)
+    assert status not in (0, 1)
+    assert "+ .venv/bin/pytest --version" not in lines
+    assert "nowhere" in "".join(lines)
+
+
+def test_a_campaign_without_time_is_told(tmp_path: Path) -> None:
+    status, lines = ended(tmp_path, GOOD, campaigns="'9 .venv/bin/pytest -k rare'", limit=500)
+    assert status == 0
+    assert "+ No time is left for: .venv/bin/pytest -k rare" in lines
+    assert "1 passed" in lines[-1]

@@ -1,0 +1,55 @@
+"""The marks that a test has by where it lies: ``quick`` and ``campaign``."""
+
+from __future__ import annotations
+
+import pytest
+
+_QUICK = ("tests/unit/", "tests/component/")
+
+# They start processes: each takes many seconds, or a server to be installed.
+_NOT_QUICK = (
+    "tests/unit/support/test_ci.py",
+    "tests/unit/support/test_leftovers.py",
+    "tests/unit/support/test_postgres.py",
+    "tests/component/embedded/test_limits.py",
+    "tests/component/embedded/test_nsqd.py",
+    "tests/component/embedded/test_process.py",
+    "tests/component/embedded/test_pytest_plugin.py",
+    "tests/component/reader/test_hostile_nsqd.py",
+    "tests/component/runtime/test_exit.py",
+    "tests/component/runtime/test_fork.py",
+    "tests/component/runtime/test_short_of_threads.py",
+    "tests/component/spark/test_s3.py",
+)
+
+# Whole suites once more in another world, programs that work under faults for minutes, benchmarks.
+_CAMPAIGNS = (
+    "tests/chaos/test_load.py",
+    "tests/chaos/test_mutations.py::test_a_deliberate_bug_is_reported",
+    "tests/chaos/test_restarts.py",
+    "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained",
+    "tests/chaos/test_slow_handlers.py",
+    "tests/integration/django/test_outbox.py::test_a_relay_that_is_killed_loses_and_invents_nothing",
+    "tests/integration/test_bench.py::test_every_row_of_floor_and_ours",
+    "tests/integration/test_bench.py::test_gevent_and_both_layouts",
+    "tests/integration/test_bench.py::test_ramp_scale_and_what_the_docs_are_made_of",
+    "tests/integration/test_patched_suite.py",
+    "tests/spark/test_kills.py",
+)
+# One of them belongs to all tests, so that the program itself does not rot unseen.
+_SAMPLE = "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained[cuts]"
+
+
+# Before pytest itself chooses by the marks.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name = item.nodeid
+        if name.startswith(_CAMPAIGNS) and name != _SAMPLE:
+            item.add_marker("campaign")
+        elif (
+            name.startswith(_QUICK)
+            and not name.startswith(_NOT_QUICK)
+            and not item.get_closest_marker("slow")
+        ):
+            item.add_marker("quick")

@@ -1,0 +1,71 @@
+"""The one loop that asks again and again: for what has no event to wait for."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Characters of one value in the text of a failure.
+_LONGEST = 300
+
+Describe = str | Callable[[], object] | None
+
+
+def eventually(
+    look: Callable[[], T],
+    timeout: float = 60.0,
+    *,
+    describe: Describe = None,
+    pause: float = 0.02,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """The first true result of ``look``; AssertionError after ``timeout`` seconds.
+
+    ``describe``: what is waited for, or a function that is asked in the end what there is to see.
+    Without it the error shows the source of ``look``, and with what values it looked.
+    ``sleep(pause)`` lets the others run between two looks.
+    """
+    deadline = time.monotonic() + timeout
+    while not (result := look()):
+        if time.monotonic() >= deadline:
+            raise AssertionError(_failure(look, timeout, result, describe))
+        sleep(pause)
+    return result
+
+
+def _failure(look: Callable[[], Any], timeout: float, result: Any, describe: Describe) -> str:
+    wanted = describe if isinstance(describe, str) else _source(look)
+    lines = [f"waited {timeout:g} s for: {wanted}", f"the last look gave {_cut(repr(result))}"]
+    if callable(describe):
+        lines.append(f"in the end there was:\n{describe()}")
+    else:
+        lines += [f"with {name} = {_cut(text)}" for name, text in _values(look).items()]
+    return "\n".join(lines)
+
+
+def _source(look: Callable[[], Any]) -> str:
+    """The lines in which ``look`` was written, or its name."""
+    try:
+        return textwrap.dedent(inspect.getsource(look)).strip()
+    except (OSError, TypeError):
+        owner = getattr(look, "__self__", None)
+        name = getattr(look, "__qualname__", None) or repr(look)
+        return name if owner is None else f"{name} of {owner!r}"
+
+
+def _values(look: Callable[[], Any]) -> dict[str, str]:
+    """The variables of the test that ``look`` reads, as they are now."""
+    try:
+        found = inspect.getclosurevars(look).nonlocals
+    except TypeError:
+        return {}
+    return {name: repr(value) for name, value in found.items() if not callable(value)}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
