@@ -524,11 +524,14 @@ class Reader:
 
     def _pull(self, max_messages: int, max_wait: float, max_idle: float) -> Iterator[list[Message]]:
         run = self._running()
+        batches = run.batches
+        # Of a Reader without a handler, as was checked.
+        assert batches is not None
         while True:
             run.check_process()
-            # Answers to the list before leave now, not when the sweep comes round.
+            # Answers to the list before leave now, not when housekeeping comes round.
             run.flush()
-            batch = run.workers.pull(max_messages, max_wait, max_idle)
+            batch = batches.take(max_messages, max_wait, max_idle)
             if batch is None:
                 return
             yield batch

@@ -18,6 +18,8 @@ from gnsqsync.message import Fate, Message
 from gnsqsync.observer import Observer
 from gnsqsync.options import handler_name
 from gnsqsync.policy.latency import Together
+from gnsqsync.reader.batches import Batches
+from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
@@ -79,8 +81,15 @@ class RunningReader:
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
         self._dead_letters = DeadLetters(setup, runtime)
+        # The pull form waits with a limit, the workers do not.
+        timed = runtime.timed_queue() if setup.handler is None else None
+        self.chunks: Chunks = Chunks(timed or runtime.queue())
+        self.batches: Batches | None = None
+        if timed is not None:
+            self.batches = Batches(runtime, self.chunks, timed, flow.max_deliveries, self.give_up)
         self.workers: Workers = Workers(
             runtime,
+            self.chunks,
             setup.handler,
             concurrency=flow.concurrency,
             max_attempts=flow.max_attempts,
@@ -261,7 +270,7 @@ class RunningReader:
 
     def _give_back(self) -> None:
         touched = set()
-        for connection, message in self.workers.drain():
+        for connection, message in self.chunks.drain():
             if connection.requeue_quietly(message, 0):
                 touched.add(connection)
         for connection in touched:
@@ -339,7 +348,7 @@ class RunningReader:
             self._control.put((_SETTLED, 0.0))
 
     def on_orphaned(self, connection: Connection) -> None:
-        self.workers.drop(connection)
+        self.chunks.drop(connection)
 
     # -- which servers ---------------------------------------------------------------------------
 
@@ -353,7 +362,7 @@ class RunningReader:
             self._take_back(connection)
 
     def _take_back(self, connection: Connection) -> None:
-        for message in self.workers.take_back(connection):
+        for message in self.chunks.take_back(connection):
             connection.requeue_quietly(message, 0)
         connection.send_queue.flush(1.0)
         if self._stopping:
@@ -381,7 +390,8 @@ class RunningReader:
         return self.subscription.in_backoff
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        self.workers.put(connection, messages)
+        # One thread takes them in the pull form, and as many as it likes: they need not be cut.
+        (self.chunks if self.batches else self.workers).put(connection, messages)
         if self._stopping:
             # They crossed with our CLS, or the stop has looked into the queue before the put.
             connection.hands_over = False

@@ -1,4 +1,4 @@
-"""From the reading threads to the handlers: chunks in one queue, workers that answer them.
+"""Workers: they take chunks of messages, call the handler and answer.
 
 Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
 """
@@ -6,14 +6,13 @@ Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
 from __future__ import annotations
 
 import logging
-import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
 from gnsqsync.options import handler_name
+from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.runtime import Queue, Runtime, Task
 
 __all__ = ["Outcomes", "Workers"]
@@ -32,7 +31,6 @@ _FLUSH_SECONDS = 0.001
 # attempts is a 16 bit number, so no message is above this one.
 _NO_LIMIT = 65536
 
-_Chunk = tuple[Connection, list[Message]]
 # A chunk in a worker's hands, what it has not begun of it, and since when.
 _AtWork = tuple[Connection, list[Message], Iterator[Message], float]
 
@@ -72,17 +70,12 @@ class Outcomes(Protocol):
 
 
 class Workers:
-    """The queue between reading threads and handlers.
-
-    The queue has no bound of its own: nsqd may deliver more than max_in_flight after its own
-    timeouts, and the reading thread must never wait for a handler. What is in it is in the table
-    of messages in flight, which has one; ``drop`` takes out what is not any more. In the pull form
-    there are no workers and the user's thread takes the chunks.
-    """
+    """So many threads or greenlets that run the handler; none where there is no handler."""
 
     def __init__(
         self,
         runtime: Runtime,
+        chunks: Chunks,
         handler: Callable[[Message], object] | None,
         *,
         concurrency: int,
@@ -103,19 +96,15 @@ class Workers:
         # For log lines: what consumes, and the function.
         self._name = "/".join(self._log_fields.values())
         self._handler_name = "" if handler is None else handler_name(handler)
-        # The pull form waits with a limit, the workers do not.
-        self._pulled_from = runtime.timed_queue() if handler is None else None
-        self._queue: Queue = runtime.queue() if self._pulled_from is None else self._pulled_from
+        self._chunks = chunks
+        self._queue: Queue = chunks.queue
         # In the order of their start, as keys: setting and popping one is atomic.
         self._tasks: dict[Task, None] = {}
         # One entry a worker that has not ended; appended before, removed at its end.
         self._working: list[int] = []
         self._at_work: dict[int, _AtWork] = {}
-        self._stopping = False
         # Seconds a message, as measured last by any worker: each value is as good as the other.
         self._pace = _CHUNK_SECONDS
-        # What threads of the pull form took out of the queue and have not handed over yet.
-        self._rest: deque[_Chunk] = deque()
 
     def start(self) -> None:
         if self._handler is not None:
@@ -139,15 +128,14 @@ class Workers:
         return len(self._working)
 
     def put(self, connection: Connection, messages: list[Message]) -> None:
-        """Queue messages of one connection. By its reading thread; never blocks."""
-        put = self._queue.put
+        """Cut messages of one connection into chunks. By its reading thread; never blocks."""
+        put = self._chunks.put
         size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
-        if len(messages) <= size or self._handler is None:
-            # Without a handler one thread takes them, and as many as it likes.
-            put((connection, messages))
+        if len(messages) <= size:
+            put(connection, messages)
             return
         for start in range(0, len(messages), size):
-            put((connection, messages[start : start + size]))
+            put(connection, messages[start : start + size])
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -160,7 +148,7 @@ class Workers:
         ended_as_told = False
         try:
             while True:
-                chunk: _Chunk | None = get() if unsent is None else self._next_or_send(unsent)
+                chunk: Chunk | None = get() if unsent is None else self._next_or_send(unsent)
                 if chunk is None:
                     ended_as_told = True
                     break
@@ -189,7 +177,7 @@ class Workers:
                 unsent.send_queue.flush(PASSING_WAIT)
             self._at_work.pop(number, None)
             try:
-                if not ended_as_told and not self._stopping:
+                if not ended_as_told and not self._chunks.is_over:
                     # A handler killed its thread or greenlet; the others rely on their number.
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
@@ -207,9 +195,9 @@ class Workers:
                     self._working.remove(number)
                     self._outcomes.on_settled()
 
-    def _next_or_send(self, unsent: Connection) -> _Chunk | None:
+    def _next_or_send(self, unsent: Connection) -> Chunk | None:
         """The next chunk; where another worker was quicker, after a send and a wait."""
-        chunk: _Chunk | None
+        chunk: Chunk | None
         try:
             chunk = self._queue.get_nowait()
         except TimeoutError:
@@ -310,7 +298,7 @@ class Workers:
         """
         now = self._runtime.now()
         for connection, messages, left, started in list(self._at_work.values()):
-            if not self._queue.empty() or self._stopping:
+            if not self._queue.empty() or self._chunks.is_over:
                 break
             if now - started > _CHUNK_LATE and connection.hands_over:
                 # In one step: the worker that goes through it finds nothing more.
@@ -354,138 +342,16 @@ class Workers:
             },
         )
 
-    # -- the pull form -----------------------------------------------------------------------
-
-    def pull(
-        self, max_messages: int, max_wait: float, max_idle: float = math.inf
-    ) -> list[Message] | None:
-        """Up to ``max_messages`` within ``max_wait`` seconds, or None at the end.
-
-        With some in hand it waits ``max_idle`` seconds at most for the next ones. Messages whose
-        connection was lost meanwhile are left out: they come again.
-        """
-        taken: list[tuple[Connection, list[Message]]] = []
-        try:
-            return self._collect(taken, max_messages, max_wait, max_idle)
-        except BaseException:
-            # As a gevent.Timeout, or Ctrl-C: nobody else knows of them.
-            for connection, messages in taken:
-                for message in messages:
-                    connection.requeue_quietly(message, 0)
-                connection.send_queue.flush(PASSING_WAIT)
-            raise
-
-    def _collect(
-        self,
-        taken: list[tuple[Connection, list[Message]]],
-        max_messages: int,
-        max_wait: float,
-        max_idle: float,
-    ) -> list[Message] | None:
-        """As ``pull``; ``taken`` gets whatever leaves the queue."""
-        queue = self._pulled_from
-        assert queue is not None
-        deadline = self._runtime.now() + max_wait
-        batch: list[Message] = []
-        while len(batch) < max_messages:
-            chunk = self._next_rest()
-            if chunk is None:
-                if self._stopping:
-                    break
-                left = max(0.0, deadline - self._runtime.now())
-                try:
-                    chunk = queue.get(min(left, max_idle) if batch else left)
-                except TimeoutError:
-                    return batch
-                if chunk is None:
-                    # Stopping; what was queued before has been given back. Others may wait, too.
-                    queue.put(None)
-                    continue
-            connection, messages = chunk
-            room = max_messages - len(batch)
-            if len(messages) > room:
-                self._rest.append((connection, messages[room:]))
-                messages = messages[:room]
-            taken.append((connection, messages))
-            batch += self._pulled(connection, messages)
-        return batch if batch or not self._stopping else None
-
-    def _next_rest(self) -> _Chunk | None:
-        try:
-            return self._rest.popleft()
-        except IndexError:
-            return None
-
-    def _pulled(self, connection: Connection, messages: list[Message]) -> list[Message]:
-        wanted = []
-        for message in messages:
-            if not connection.hands_over:
-                # As a worker does: it comes again by itself, or goes back at a stop.
-                connection.requeue_quietly(message, 0)
-            elif message._status:
-                connection.in_flight.forget(message)
-            elif message.attempts > self._last_delivery:
-                self._outcomes.give_up(connection, message, None)
-            else:
-                message._status = BEGUN
-                wanted.append(message)
-        return wanted
-
     # -- stopping ----------------------------------------------------------------------------
-
-    def drain(self) -> Iterator[tuple[Connection, Message]]:
-        """Take out what no handler has begun."""
-        for chunk in self._taken_out():
-            if chunk is not None:
-                connection, messages = chunk
-                for message in messages:
-                    yield connection, message
-        for connection, messages in self._taken_out_of_rest():
-            for message in messages:
-                yield connection, message
-
-    def take_back(self, connection: Connection) -> Iterator[Message]:
-        """Take out what no handler has begun of one connection; the rest stays queued."""
-        mine: list[Message] = []
-        others: list[_Chunk | None] = []
-        waiting = [*self._taken_out_of_rest(), *self._taken_out()]
-        for chunk in waiting:
-            if chunk is not None and chunk[0] is connection:
-                mine.extend(chunk[1])
-            else:
-                others.append(chunk)
-        for chunk in others:
-            self._queue.put(chunk)
-        yield from mine
-
-    def drop(self, connection: Connection) -> None:
-        """Let go of what waits of a connection that is lost: it comes again by itself."""
-        for _ in self.take_back(connection):
-            pass
-
-    def _taken_out_of_rest(self) -> Iterator[_Chunk]:
-        while (chunk := self._next_rest()) is not None:
-            yield chunk
-
-    def _taken_out(self) -> Iterator[_Chunk | None]:
-        """Each chunk that waits, until the queue is empty."""
-        while True:
-            try:
-                chunk: _Chunk | None = self._queue.get_nowait()
-            except TimeoutError:
-                return
-            yield chunk
 
     def abandon(self) -> None:
         """In a forked child: copied greenlets end. None takes their place, or tells the handler."""
-        self._stopping = True
+        self._chunks.is_over = True
         self._handler = None
 
     def stop(self) -> None:
         """Tell every worker to end after what it has in hand."""
-        self._stopping = True
-        for _ in range(max(1, len(self._tasks))):
-            self._queue.put(None)
+        self._chunks.end(len(self._tasks))
 
     def join(self, deadline: float) -> int:
         """Wait for the workers until ``deadline``; how many still run."""

@@ -222,7 +222,7 @@ def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: W
             message = Message(b"0" * 16, b"x", 1, 0, connection)
             connection.in_flight[message._id] = message
             queued.append(message)
-            run.workers._queue.put((connection, [message]))
+            run.chunks.put(connection, [message])
 
         run.workers.relieve = relieve  # type: ignore[method-assign]
         run.relieve()

@@ -10,6 +10,7 @@ import pytest
 from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.message import ANSWERED, Fate
+from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import choose
 from tests.support.worlds import World
@@ -76,7 +77,9 @@ class Bench:
 
     def make(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
         options = {"concurrency": 1, "max_attempts": 5, "report_all": True, **options}
-        self.workers = Workers(choose(self.world.runtime), handler, outcomes=self, **options)
+        runtime = choose(self.world.runtime)
+        self.queued = Chunks(runtime.queue())
+        self.workers = Workers(runtime, self.queued, handler, outcomes=self, **options)
 
     def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
         self.make(handler, **options)
@@ -591,61 +594,3 @@ def test_a_message_that_was_orphaned_while_handled_is_not_finished(
     world.eventually(lambda: bench.chunks)
     assert bench.connection.fins == []
     assert bench.chunks == [(0, 0, 0)]
-
-
-def test_pull_takes_as_many_as_asked_for_and_keeps_the_rest(bench: Bench, world: World) -> None:
-    bench.start(None)
-    fast(bench)
-    pull = bench.workers.pull
-    assert pull(2, 0) == []
-    bench.put(b"a", b"b", b"c")
-    assert [m.body for m in pull(2, 0)] == [b"a", b"b"]
-    bench.put(b"d")
-    assert [m.body for m in pull(5, 0)] == [b"c", b"d"]
-    task = world.spawn(pull, 1, 10)
-    world.sleep(0.02)
-    assert not task.done
-    bench.put(b"e")
-    task.join()
-    assert [m.body for m in task.result] == [b"e"]
-    bench.put(b"lost")
-    bench.connection.hands_over = False
-    assert pull(1, 0) == []
-    # Not lost but stopping: then it goes back.
-    assert bench.connection.requeued == [(b"lost", 0)]
-    bench.connection.hands_over = True
-    bench.put(b"f", b"g", b"h")
-    assert [m.body for m in pull(1, 0)] == [b"f"]
-    drained = [message.body for _, message in bench.workers.drain()]
-    assert drained == [b"g", b"h"]
-    task = world.spawn(pull, 1, 10)
-    world.sleep(0.02)
-    bench.workers.stop()
-    task.join()
-    assert task.result is None
-
-
-def test_what_a_pull_had_taken_when_it_was_ended_goes_back(bench: Bench) -> None:
-    """As by a gevent.Timeout, or by Ctrl-C: nobody else knows of these messages."""
-
-    def give_up(message: Message) -> Fate:
-        raise Killed
-
-    bench.fate_of = give_up
-    bench.make(None, max_deliveries=5)
-    bench.put(b"one", b"two")
-    bench.put(b"poison", attempts=6)
-    bench.put(b"three")
-    with pytest.raises(Killed):
-        bench.workers.pull(10, 1.0)
-    assert bench.connection.requeued == [(b"one", 0), (b"two", 0), (b"poison", 0)]
-    assert [message.body for message in bench.workers.pull(10, 0.0)] == [b"three"]
-
-
-def test_a_stop_ends_every_thread_that_pulls(bench: Bench, world: World) -> None:
-    bench.make(None)
-    pulling = [world.spawn(bench.workers.pull, 1, 60.0) for _ in range(3)]
-    world.sleep(0.05)
-    bench.workers.stop()
-    for task in pulling:
-        task.join()
