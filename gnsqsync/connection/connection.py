@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from enum import IntEnum
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -36,7 +37,7 @@ from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner"]
+__all__ = ["PASSING_WAIT", "Connection", "Consumer", "Owner", "State"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.connection")
 
@@ -46,6 +47,18 @@ _CLOSE_WAIT = b"CLOSE_WAIT"
 
 # How long a thread that only passes by waits for room in the kernel's buffer.
 PASSING_WAIT = 1.0
+
+
+class State(IntEnum):
+    """Where a connection is in its life. It only goes forward, and may leave states out."""
+
+    DIALLING = 0
+    OPEN = 1
+    # CLS was sent, or the end of our side; its end is no news.
+    CLOSING = 2
+    # nsqd has answered CLS: no message comes any more.
+    DRAINED = 3
+    CLOSED = 4
 
 
 class Owner(Protocol):
@@ -109,7 +122,7 @@ class Connection:
         self.address = address
         self.nsqd_address: str = str(address)
         self.in_flight: InFlight = InFlight()
-        self.received = 0
+        self.received: int = 0
         self.last_message_at: float = 0.0
         self.last_frame_at: float = 0.0
         self.connected_at: float = 0.0
@@ -119,14 +132,14 @@ class Connection:
         self.unanswerable: int = 0
         # How much later (seconds) SUB was answered than IDENTIFY.
         self.sub_delay: float = 0.0
-        # Set by close() and start_closing(); an end that follows is not news.
-        self.closing: bool = False
-        self.closed: bool = False
-        # nsqd has answered CLS: no message comes any more.
-        self.quiet: bool = False
+        self.state: State = State.DIALLING
+        # Whether somebody asked for its end, which then is no news.
+        self.end_was_asked: bool = False
         # False from the moment when queued messages must not reach a handler any more.
         self.hands_over: bool = True
         self.level: RdyLevel | None = RdyLevel(adaptive) if consumer is not None else None
+        # Guards the change of state.
+        self._mutex = runtime.mutex()
         self._options = options
         self._runtime = runtime
         self._owner = owner
@@ -152,6 +165,15 @@ class Connection:
     _messages: Messages
     negotiated: Negotiated
 
+    def _move(self, to: State) -> bool:
+        """Whether the connection was not there yet, nor further."""
+        with self._mutex:
+            if to <= self.state:
+                return False
+            self.end_was_asked = self.end_was_asked or to is State.CLOSING
+            self.state = to
+            return True
+
     def open(self, timeout: float | None = None) -> None:
         """Dial and do the whole handshake, within ``connect_timeout`` or ``timeout`` seconds.
 
@@ -167,7 +189,7 @@ class Connection:
         )
         self._opening = opening
         # Behind the assignment: a close that comes later finds something to cut.
-        if self.closing:
+        if self.end_was_asked:
             raise ClosedError(f"closed before {self.nsqd_address} was dialled")
         limit = self._options.connect_timeout
         self.negotiated = opening.run(self._use, limit if timeout is None else min(limit, timeout))
@@ -211,6 +233,7 @@ class Connection:
                 self, stream, self._decoder, self._runtime, partial(consumer.on_messages, self)
             )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
+        self._move(State.OPEN)
         if self.negotiated.auth_ignored:
             log.warning(
                 "%s does not ask for AUTH; the auth_secret was not sent",
@@ -221,7 +244,7 @@ class Connection:
     def _use(self, stream: Stream) -> None:
         self._stream = stream
         # close() may have come while the dial was under way, when there was nothing to shut.
-        if self.closing:
+        if self.end_was_asked:
             stream.shutdown()
 
     # -- the reading thread ----------------------------------------------------------------
@@ -262,9 +285,8 @@ class Connection:
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:
                 self.send_queue.answer_heartbeat()
-            elif data == _CLOSE_WAIT and self.closing:
-                self.quiet = True
-                if self._consumer is not None:
+            elif data == _CLOSE_WAIT and self.end_was_asked:
+                if self._move(State.DRAINED) and self._consumer is not None:
                     self._consumer.on_quiet(self)
             else:
                 why = "but no publish waits for an answer" if data == _OK else "which nobody asked"
@@ -316,7 +338,7 @@ class Connection:
            (docs/protocol/errors#closing);
         4. the owner forgets the connection.
         """
-        self.closed = True
+        self._move(State.CLOSED)
         self.hands_over = False
         stream = self._stream
         assert stream is not None
@@ -349,7 +371,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        return self.closed
+        return self.state is State.CLOSED
 
     def is_in_flight(self, message: Message) -> bool:
         return self.in_flight.holds(message)
@@ -436,9 +458,8 @@ class Connection:
 
     def start_closing(self) -> None:
         """Send CLS: no new messages, while those in flight can still be answered."""
-        if self.closing:
+        if not self._move(State.CLOSING):
             return
-        self.closing = True
         if self.level is not None:
             self.level.share = 0
         self.send_queue.commands.append(commands.CLS)
@@ -450,9 +471,9 @@ class Connection:
         The reading thread then ends, and until then nothing of ours is lost on the way. From
         any thread but the reading one; an ``open`` that runs elsewhere ends at once.
         """
-        self.closing = True
+        self._move(State.CLOSING)
         stream = self._stream
-        if self.connected_at and not self.closed and stream is not None:
+        if self.connected_at and not self.is_closed and stream is not None:
             self.send_queue.finish(PASSING_WAIT)
             stream.end_sending()
             if self._consumer is None:
@@ -462,7 +483,7 @@ class Connection:
 
     def cut(self) -> None:
         """End the connection now, answered or not. The reading thread does the rest."""
-        self.closing = True
+        self._move(State.CLOSING)
         if self._stream is not None:
             self._stream.shutdown()
         elif self._opening is not None:
@@ -470,7 +491,9 @@ class Connection:
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor, say nothing to the parent's nsqd."""
-        self.closing = self.closed = True
+        # Without the mutex, which another thread of the parent may have held.
+        self.state = State.CLOSED
+        self.end_was_asked = True
         self.in_flight.clear()
         if self.connected_at:
             self.send_queue.abandon()

@@ -110,7 +110,7 @@ class Events:
         """``pause``: seconds until it is dialled or asked for, None where it is not wanted."""
         address = connection.nsqd_address
         extra = self._fields_of(connection)
-        if connection.closing:
+        if connection.end_was_asked:
             log.debug("%s closed as asked", address, extra=extra)
         else:
             tell = troubles().began(address, AWAY)

@@ -73,7 +73,7 @@ class RdyControl:
         changed = []
         for address, rdy in self._allocator.update(now, loads):
             connection = self.connections[address]
-            if not connection.closing and connection.level is not None:
+            if not connection.end_was_asked and connection.level is not None:
                 connection.level.share = rdy
                 changed.append(connection)
         return changed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.connection import Connection, State
 from gnsqsync.runtime.timer import Timer
 
 __all__ = ["Retiring", "why_useless"]
@@ -45,7 +45,7 @@ def _is_choked(connection: Connection, now: float) -> bool:
     #ephemeral channel has no copies, as a crash of nsqd ends it, and would end with its connection.
     """
     level = connection.level
-    if level is None or connection.closing or connection.in_flight or connection.is_ephemeral:
+    if level is None or connection.end_was_asked or connection.in_flight or connection.is_ephemeral:
         return False
     refused = connection.unanswerable
     if now - connection.last_message_at > _QUIET_SECONDS:
@@ -61,7 +61,7 @@ def _is_stranded(connection: Connection, now: float) -> bool:
     and heartbeats come, but no message: who publishes makes the topic anew. All that shows
     is that the OK came late.
     """
-    if connection.closing or connection.received or connection.sub_delay <= _HELD_UP_SECONDS:
+    if connection.end_was_asked or connection.received or connection.sub_delay <= _HELD_UP_SECONDS:
         return False
     return now - connection.connected_at > _QUIET_SECONDS
 
@@ -95,7 +95,8 @@ class Retiring:
         drained = [
             connection
             for connection in list(self._connections)
-            if connection.closed or (connection.quiet and not connection.in_flight)
+            if connection.is_closed
+            or (connection.state is State.DRAINED and not connection.in_flight)
         ]
         self._connections.difference_update(drained)
         for connection in drained:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import PASSING_WAIT, Connection
+from gnsqsync.connection.connection import PASSING_WAIT, Connection, State
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.message import Fate, Message
@@ -235,7 +235,7 @@ class Subscription:
                     hopeless = error
             else:
                 self._refused.pop(address, None)
-        if connection.closing:
+        if connection.end_was_asked:
             log.debug("the dial of %s ended as asked", connection.nsqd_address)
             self._arm()
             return
@@ -459,7 +459,7 @@ class Subscription:
     @property
     def is_drained(self) -> bool:
         """After ``start_closing``: nothing is in flight, and nsqd sends nothing more."""
-        return all(c.quiet and not c.in_flight for c in self.connections())
+        return all(c.state is State.DRAINED and not c.in_flight for c in self.connections())
 
     @property
     def in_backoff(self) -> bool:
@@ -483,7 +483,7 @@ class Subscription:
         return any(
             connection.in_flight and len(connection.in_flight) >= 0.85 * connection.level.share
             for connection in self.connections()
-            if connection.level is not None and not connection.closing
+            if connection.level is not None and not connection.end_was_asked
         )
 
     def totals(self) -> Counters:

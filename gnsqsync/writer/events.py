@@ -104,7 +104,7 @@ class Events:
         self._notify("lost", connection.nsqd_address, error)
 
     def _log_dial_failed(self, connection: Connection, error: NSQError) -> None:
-        if connection.closing:
+        if connection.end_was_asked:
             log.debug("%s", error, extra=fields(connection))
             return
         tell = troubles().began(connection.nsqd_address, kind_of(error, "a Writer"))
@@ -127,7 +127,7 @@ class Events:
         self._notify("lost", connection.nsqd_address, reason)
 
     def _log_lost(self, connection: Connection, reason: Exception) -> None:
-        if connection.closing:
+        if connection.end_was_asked:
             log.debug("%s closed as asked", connection.nsqd_address, extra=fields(connection))
             return
         tell = troubles().began(connection.nsqd_address, AWAY)

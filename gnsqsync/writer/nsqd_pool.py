@@ -269,7 +269,7 @@ class NsqdPool:
         ``on_lost`` is called only after callbacks of futures have returned.
         """
         with self._lock:
-            if connection.closed or connection.send_queue.has_ended:
+            if connection.is_closed or connection.send_queue.has_ended:
                 self._forget(connection)
 
     @property

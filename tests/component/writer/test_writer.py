@@ -297,7 +297,7 @@ def test_a_dial_that_was_forgotten_and_ends_after_all(client: Client, world: Wor
         del dial.connection.cut
         go_on.set()
         assert slow.join() == "OK"
-        world.eventually(lambda: dial.connection.closed)
+        world.eventually(lambda: dial.connection.is_closed)
         assert pool.connections() == [second]
         assert writer.stats().published == 2
 
