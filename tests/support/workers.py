@@ -14,11 +14,12 @@ import pytest
 # Tests mostly wait, for servers and for clocks: twice as many workers as processors.
 _PER_PROCESSOR = 2
 
-# What shares one session of Spark, a JVM that takes longer to start than most tests take. They
-# come first, as they take minutes: what ends a run should be short.
+# What shares one session of Spark, a JVM that takes longer to start than most tests take; and those
+# that start one for themselves, so that no more than two run at a time. They come first, as they
+# take minutes: what ends a run should be short.
 _SESSIONS = {
-    "Spark jobs": ("archive", "replay", "rollup"),
-    "Spark": ("batch", "harness", "idle", "reached", "semantics", "sink", "source"),
+    "Spark jobs": ("archive", "replay", "rollup", "demo", "examples", "installed", "processes"),
+    "Spark": ("batch", "harness", "idle", "reached", "semantics", "sink", "source", "report"),
 }
 _SESSION_OF = {
     f"tests/spark/test_{name}.py": session for session, names in _SESSIONS.items() for name in names
