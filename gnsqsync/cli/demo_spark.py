@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -109,36 +109,29 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
 
 
 class Death:
-    """The SIGKILL: a read task kills its own process when ``file`` is gone, and leaves its id.
+    """The SIGKILL: of one of Spark's workers that holds messages, as an nsqd says."""
 
-    The source has that point of failure for its tests. There the worker holds messages that are
-    not in the log yet, and that nsqd believes are being worked on.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._file = os.path.join(folder, "alive")
-        self.option: str = f"before_create:kill_once={self._file}"
+    def __init__(self) -> None:
         self.is_due: bool = False
         self.pid: int | None = None
-        with open(self._file, "w"):
-            pass
 
-    def ask(self) -> None:
-        """The next worker that comes to this point dies."""
-        self.is_due = True
-        os.remove(self._file)
-
-    def happened(self) -> bool:
-        """Whether it just happened: True once."""
-        if not self.is_due or self.pid is not None:
+    def strike(self, clients: Iterable[NsqdHTTP]) -> bool:
+        """Kill the worker with the most messages in flight. False when none has any now."""
+        holding = {
+            client.client_id: client.in_flight_count
+            for nsqd in clients
+            for topic in nsqd.stats(TOPIC, CHANNEL, include_mem=False).topics
+            for channel in topic.channels
+            for client in channel.clients
+        }
+        worker = max(holding, key=holding.__getitem__, default="")
+        # As the source's tasks call themselves.
+        pid = worker.removeprefix("spark-")
+        if not holding.get(worker) or not pid.isdecimal():
             return False
-        try:
-            with open(self._file) as file:
-                text = file.read()
-        except FileNotFoundError:
-            return False
-        self.pid = int(text) if text else None
-        return self.pid is not None
+        self.pid = int(pid)
+        os.kill(self.pid, signal.SIGKILL)
+        return True
 
 
 class PacedPublishers(Publishers):
@@ -196,8 +189,8 @@ class Demo:
         self._lines = lines
         self._stop = stop
         self._threads = publishers
-        self._death = Death(folder)
-        self._archived = self._batches = 0
+        self._death = Death()
+        self._archived = self._batches = self._again = 0
 
     def archive(self) -> None:
         """Publish and archive all lines, or as many as arrive, or until somebody stops it."""
@@ -215,7 +208,6 @@ class Demo:
                 options={
                     "lookupdHttpAddresses": self._lookupd.http_address,
                     "msgTimeoutMs": str(round(MSG_TIMEOUT * 1000)),
-                    "fault": self._death.option,
                 },
                 interval=0.0,
                 on_batch=self._note,
@@ -233,6 +225,7 @@ class Demo:
                 # A copy that came late is in a batch now, if there is one.
                 query.processAllAvailable()
                 rows = [ask(address, client) for address, client in clients.items()]
+                self._again = sum(row.timed_out for row in rows)
                 view.show(sender.published, self._archived, self._batches, rows)
             seconds = time.monotonic() - began
         if self._stop.is_set():
@@ -260,7 +253,8 @@ class Demo:
         total = len(self._lines)
         rows: list[NsqdRow] = []
         last, last_change, next_question = (-1, -1), time.monotonic(), 0.0
-        while not self._stop.is_set() and not query.awaitTermination(0.1):
+        pause = 0.1
+        while not self._stop.is_set() and not query.awaitTermination(pause):
             done, now = sender.is_done(), time.monotonic()
             progress = sender.published, self._archived
             if progress != last:
@@ -271,9 +265,14 @@ class Demo:
             view.show(*progress, self._batches, rows)
             if self._archived:
                 sender.hurry()
-                if sender.published >= total * DEATH_AT and not self._death.is_due:
-                    self._death.ask()
-            if self._death.happened():
+                self._death.is_due = sender.published >= total * DEATH_AT
+                # A worker has messages for moments only.
+                pause = 0.01 if self._death.is_due and self._death.pid is None else 0.1
+            if (
+                self._death.is_due
+                and self._death.pid is None
+                and self._death.strike(clients.values())
+            ):
                 view.say(
                     f"SIGKILL: Spark's worker {self._death.pid} is dead, with messages in its hands"
                     f" that nsqd will deliver again in {MSG_TIMEOUT:.0f} s"
@@ -285,9 +284,9 @@ class Demo:
     def count(self) -> int:
         """Count what is in the Parquet files, without Spark; returns the exit code."""
         click.echo("reading the Parquet files and counting")
-        verdict, again = count(self.path, self._lines)
-        if again:
-            click.echo(f"nsqd delivered {again:,} lines again, as nobody had finished them")
+        verdict = count(self.path, self._lines)
+        if self._again:
+            click.echo(f"nsqd delivered {self._again:,} lines again, as nobody had finished them")
         return report(verdict, len(self._lines))
 
     def draw(self) -> None:
@@ -318,15 +317,14 @@ def ask(address: str, client: NsqdHTTP) -> NsqdRow:
     )
 
 
-def count(path: str, lines: Sequence[bytes]) -> tuple[Verdict, int]:
-    """What is in the files below ``path``, and how many lines nsqd had delivered before."""
+def count(path: str, lines: Sequence[bytes]) -> Verdict:
+    """What is in the files below ``path``."""
     from pyarrow import dataset
 
     arrivals: list[int] = []
-    wrong = again = 0
+    wrong = 0
     rows = dataset.dataset(path, format="parquet", ignore_prefixes=["_", "."])
-    for batch in rows.to_batches(columns=["value", "attempts"]):
-        again += sum(attempts > 1 for attempts in batch.column("attempts").to_pylist())
+    for batch in rows.to_batches(columns=["value"]):
         for body in batch.column("value").to_pylist():
             number_text, _, line = body.partition(b"\t")
             number = int(number_text) if number_text.isdigit() else 0
@@ -334,7 +332,7 @@ def count(path: str, lines: Sequence[bytes]) -> tuple[Verdict, int]:
                 arrivals.append(number)
             else:
                 wrong += 1
-    return verify(len(lines), arrivals, wrong), again
+    return verify(len(lines), arrivals, wrong)
 
 
 def report(verdict: Verdict, total: int) -> int:

@@ -6,6 +6,7 @@ Knows the Reader's pull form; must not know the log, but for which messages it h
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -81,7 +82,12 @@ class Intake(Observer):
             max_backoff_duration=0,
             latency="throughput",
             observer=self,
-            **{**settings.connection, "msg_timeout": settings.msg_timeout},
+            **{
+                # nsqd's stats then tell which process of an executor has messages.
+                "client_id": f"spark-{os.getpid()}",
+                **settings.connection,
+                "msg_timeout": settings.msg_timeout,
+            },
         )
 
     def __enter__(self) -> Intake:

@@ -378,7 +378,7 @@ def test_nothing_piles_up(client: Client, world: World, caplog: pytest.LogCaptur
         world.eventually(lambda: reader.stats().finished == 205)
         assert reader._run is not None
         # One sweep for all messages, one tick for RDY and redials, and no timer each.
-        assert len(reader._run._timer._heap) <= 4
+        assert len(reader._run._timer._heap._heap) <= 4
         nsqd.drop_connections()
         other.drop_connections()
         world.eventually(lambda: not writer.is_connected)
