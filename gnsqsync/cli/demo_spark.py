@@ -50,6 +50,8 @@ SLOWER = 10
 # A worker is to die when this share is published; so much waits for that in any case.
 DEATH_AT = 0.4
 HELD_BACK = 0.5
+# How long a worker is stopped, at most, until an nsqd has sent something to it.
+STOPPED_SECONDS = 1.0
 # Seconds until nsqd delivers again what the dead worker had in its hands.
 MSG_TIMEOUT = 6.0
 # Seconds in which nothing was published or archived, until the rest counts as missing.
@@ -109,29 +111,61 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
 
 
 class Death:
-    """The SIGKILL: of one of Spark's workers that holds messages, as an nsqd says."""
+    """The SIGKILL of a worker of Spark that holds messages.
+
+    It holds them for moments only. So one that is connected is stopped (SIGSTOP), and killed when
+    an nsqd has sent messages to it.
+    """
 
     def __init__(self) -> None:
         self.is_due: bool = False
         self.pid: int | None = None
+        # The one that is stopped, and until when that is waited for.
+        self._stopped: int | None = None
+        self._until = 0.0
 
     def strike(self, clients: Iterable[NsqdHTTP]) -> bool:
-        """Kill the worker with the most messages in flight. False when none has any now."""
-        holding = {
-            client.client_id: client.in_flight_count
-            for nsqd in clients
-            for topic in nsqd.stats(TOPIC, CHANNEL, include_mem=False).topics
-            for channel in topic.channels
-            for client in channel.clients
-        }
-        worker = max(holding, key=holding.__getitem__, default="")
-        # As the source's tasks call themselves.
-        pid = worker.removeprefix("spark-")
-        if not holding.get(worker) or not pid.isdecimal():
-            return False
-        self.pid = int(pid)
-        os.kill(self.pid, signal.SIGKILL)
-        return True
+        """Take the next step: to be called until it says True. Then a worker has been killed."""
+        holding = self._holding(clients)
+        if self._stopped is None:
+            for pid in holding:
+                if _signal(pid, signal.SIGSTOP):
+                    self._stopped, self._until = pid, time.monotonic() + STOPPED_SECONDS
+                    break
+        elif holding.get(self._stopped) and _signal(self._stopped, signal.SIGKILL):
+            self.pid, self._stopped = self._stopped, None
+            return True
+        elif time.monotonic() > self._until:
+            # It had not asked for messages yet.
+            self.release()
+        return False
+
+    def release(self) -> None:
+        """Have a worker go on that is stopped."""
+        if self._stopped is not None:
+            _signal(self._stopped, signal.SIGCONT)
+            self._stopped = None
+
+    def _holding(self, clients: Iterable[NsqdHTTP]) -> dict[int, int]:
+        """Process of each worker that is connected -> how many messages it has, as nsqds say."""
+        holding = {}
+        for nsqd in clients:
+            for topic in nsqd.stats(TOPIC, CHANNEL, include_mem=False).topics:
+                for client in [c for channel in topic.channels for c in channel.clients]:
+                    # As the source's tasks call themselves.
+                    pid = client.client_id.removeprefix("spark-")
+                    if pid.isdecimal():
+                        holding[int(pid)] = client.in_flight_count
+        return holding
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    """Send it. False when the process has ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class PacedPublishers(Publishers):
@@ -213,6 +247,7 @@ class Demo:
                 on_batch=self._note,
             )
             stack.callback(query.stop)
+            stack.callback(self._death.release)
             clients = {
                 nsqd.tcp_address: stack.enter_context(closing(NsqdHTTP(nsqd.http_address)))
                 for nsqd in self._nsqds
