@@ -19,7 +19,7 @@ def connection(share: int, adaptive: bool = True, **changes: Any) -> Any:
     level.share = share
     usual: dict[str, Any] = {
         "level": level,
-        "closing": False,
+        "end_was_asked": False,
         "in_flight": (),
         "is_ephemeral": False,
         "unanswerable": 0,
@@ -48,7 +48,7 @@ LONG_AGO = NOW - 10.0
         (10, False, {"unanswerable": 5}, True),
         (10, False, {"unanswerable": 4}, False),
         (10, False, {"unanswerable": 5, "in_flight": (1,)}, False),
-        (10, False, {"unanswerable": 5, "closing": True}, False),
+        (10, False, {"unanswerable": 5, "end_was_asked": True}, False),
         # Paused: there is no RDY that could be used up.
         (0, True, {"unanswerable": 9, "last_message_at": LONG_AGO}, False),
     ],
