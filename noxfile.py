@@ -1,4 +1,4 @@
-"""``nox -l`` lists the sessions, ``nox -s NAME`` runs one. ``.ci/run`` is what has to pass."""
+"""``nox -l`` lists the sessions. ``nox -s NAME`` runs one. CI runs ``.ci/run``."""
 
 from __future__ import annotations
 

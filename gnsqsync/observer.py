@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gnsqsync.errors import ConfigError
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gnsqsync.errors import PublishError
     from gnsqsync.message import Message
 
-__all__ = ["Observer", "as_one", "each"]
+__all__ = ["Observer", "as_one", "each", "tell"]
 
 
 class Observer:
@@ -154,6 +154,22 @@ def as_one(observer: Observer | Sequence[Observer] | None, log: logging.Logger) 
     return _Several(members, log) if members else Observer()
 
 
+def tell(
+    observer: Observer,
+    hook: str,
+    *args: object,
+    log: logging.Logger,
+    who: str = "",
+    extra: Mapping[str, object] | None = None,
+) -> None:
+    """Call a hook. What it raises is logged, behind ``who`` and with ``extra``."""
+    try:
+        getattr(observer, hook)(*args)
+    except (Exception, SystemExit):
+        # SystemExit too: it would end a thread of ours only, or on greenlets the process.
+        log.exception("%sthe observer's %s failed", who, hook, extra=extra)
+
+
 class _Several(Observer):
     """Several as one: each is told, whatever another one raises."""
 
@@ -163,10 +179,7 @@ class _Several(Observer):
 
     def _tell(self, hook: str, *args: object) -> None:
         for member in self.members:
-            try:
-                getattr(member, hook)(*args)
-            except (Exception, SystemExit):
-                self.logger.exception("the observer's %s failed", hook)
+            tell(member, hook, *args, log=self.logger)
 
     def connected(self, nsqd_address: str) -> None:
         self._tell("connected", nsqd_address)

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
@@ -124,6 +125,11 @@ class Death:
         self._stopped: int | None = None
         self._until = 0.0
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether ``strike`` is to be called."""
+        return self.is_due and self.pid is None
+
     def strike(self, clients: Iterable[NsqdHTTP]) -> bool:
         """Take the next step: to be called until it says True. Then a worker has been killed."""
         holding = self._holding(clients)
@@ -148,14 +154,14 @@ class Death:
 
     def _holding(self, clients: Iterable[NsqdHTTP]) -> dict[int, int]:
         """Process of each worker that is connected -> how many messages it has, as nsqds say."""
-        holding = {}
+        holding: Counter[int] = Counter()
         for nsqd in clients:
             for topic in nsqd.stats(TOPIC, CHANNEL, include_mem=False).topics:
                 for client in [c for channel in topic.channels for c in channel.clients]:
                     # As the source's tasks call themselves.
                     pid = client.client_id.removeprefix("spark-")
                     if pid.isdecimal():
-                        holding[int(pid)] = client.in_flight_count
+                        holding[int(pid)] += client.in_flight_count
         return holding
 
 
@@ -301,13 +307,9 @@ class Demo:
             if self._archived:
                 sender.hurry()
                 self._death.is_due = sender.published >= total * DEATH_AT
-                # A worker has messages for moments only.
-                pause = 0.01 if self._death.is_due and self._death.pid is None else 0.1
-            if (
-                self._death.is_due
-                and self._death.pid is None
-                and self._death.strike(clients.values())
-            ):
+                # A worker is connected for moments only.
+                pause = 0.01 if self._death.is_wanted else 0.1
+            if self._death.is_wanted and self._death.strike(clients.values()):
                 view.say(
                     f"SIGKILL: Spark's worker {self._death.pid} is dead, with messages in its hands"
                     f" that nsqd will deliver again in {MSG_TIMEOUT:.0f} s"

@@ -297,8 +297,8 @@ class Connection:
             # Never a publish's answer: FIN, REQ and TOUCH have no place in the queue of answers.
             self._answer_failed(error)
             return
-        # nsqd stops reading and closes (docs/protocol/commands#unread-body): what is queued behind
-        # was not read.
+        # After a fatal error nsqd reads no more commands and closes the connection
+        # (docs/protocol/commands#unread-body). So it did not read what was sent later.
         self.send_queue.peer_stopped = True
         # Not waiting for the EOF, which would tell less.
         if " failed to read " in error.detail:

@@ -23,13 +23,13 @@ _RECV_SIZE = 4096
 # The kernel ends a receive some milliseconds late. So the last of a caller's time is waited for
 # with a latch, which is exact, while the reading thread reads.
 _EXACT_SECONDS = 0.05
-# So near (seconds for a question and its answer) is an nsqd on this machine, or in the next rack.
-# Then a publish that meets others waits to be sent together with them, which costs less than
-# a send each; but no longer than that.
+# An nsqd that answers within this time is near: on this machine, or in the next rack. One send for
+# several publishes then costs less than a send for each, so a publish waits for others; at most
+# _TOGETHER_SECONDS.
 _NEAR_SECONDS = 0.0005
 _TOGETHER_SECONDS = 0.005
-# Greenlets that publish side by side: so many times one that finds the turn free lets the others
-# queue theirs first, in vain, before it sends at once again.
+# On greenlets a publish lets others queue theirs before it sends. When none came so many times, the
+# next one sends at once.
 _COMPANY = 8
 
 

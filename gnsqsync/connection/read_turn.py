@@ -61,12 +61,13 @@ class ReadTurn:
     it and gives it on; ``look`` takes it back when none uses it. So a lone caller pays for no other
     thread, and a connection that nobody uses is watched by its own.
 
-    From \\ to         ==================================================================
-    READING_THREAD     FREE, or CALLER where one waits: ``lend``
-    FREE               CALLER: ``take``, ``join``; READING_THREAD: ``look``, ``recall``
-    CALLER             CALLER (the next), FREE, READING_THREAD: ``release``; RECALLED: ``look``,
-                       ``recall``; FAILED: ``fail``
-    RECALLED           READING_THREAD: ``release``; FAILED: ``fail``
+    Where each state leads, and by which method:
+
+    * READING_THREAD: FREE, or CALLER where one waits, by ``lend``.
+    * FREE: CALLER by ``take`` and ``join``; READING_THREAD by ``look`` and ``recall``.
+    * CALLER: the next CALLER, FREE or READING_THREAD by ``release``; RECALLED by ``look`` and
+      ``recall``; FAILED by ``fail``.
+    * RECALLED: READING_THREAD by ``release``; FAILED by ``fail``.
 
     ``_mutex`` guards all fields. Nothing waits under it.
     """
@@ -143,6 +144,8 @@ class ReadTurn:
                     self._call_back()
                 else:
                     self.state = _FREE
+                    # Behind the change: it keeps the bytes of its publish.
+                    self._owner = None
                 return
         latch.release()
 
@@ -218,3 +221,4 @@ class ReadTurn:
     def _call_back(self) -> None:
         self.state = _READING_THREAD
         self._called.set()
+        self._owner = None

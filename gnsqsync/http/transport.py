@@ -88,20 +88,7 @@ class HTTPClient:
 
     Nothing is connected before the first call. After a fork the child starts with no session.
 
-    Args:
-        address: ``host``, ``host:port``, an http(s) URL, or ``unix:///path``.
-        timeout: Seconds, 0.001 or more, that the server may be silent; dial, redirects and the
-            whole answer together may take ten times that.
-        connect_timeout: Seconds, 0.001 or more.
-        authorization: A bearer token.
-        session: Your own ``requests.Session``; it is not closed.
-        trust_env: Whether proxy variables and .netrc count.
-        tls_ca_file: PEM path, for https.
-        tls_cert_file: PEM path, for https.
-        tls_key_file: PEM path, for https.
-        tls_verify: Whether to check the certificate.
-        runtime: None: the request runs on the calling thread. ``'gevent'``: where sockets are not
-            patched, in gevent's pool of native threads.
+    What it takes is told at NsqdHTTP.
 
     Threads:
         Any thread may call; a session is used by one call at a time.

@@ -1,7 +1,7 @@
 """Making a topic and its channel exist before the first message. Knows addresses and deadlines.
 
-A channel sees what is published after it was made (docs/protocol/publishing#channels), so a
-consumer that comes later than the first message of a new nsqd may miss it.
+nsqd copies a message to the channels that exist at that moment (docs/protocol/publishing#channels).
+So a consumer whose channel is made after the first message of a new nsqd may miss that message.
 """
 
 from __future__ import annotations

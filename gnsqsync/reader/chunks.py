@@ -60,19 +60,12 @@ class Chunks:
                 connection, messages = chunk
                 for message in messages:
                     yield connection, message
-        while (rest := self.take_rest()) is not None:
-            connection, messages = rest
-            for message in messages:
-                yield connection, message
 
     def take_back(self, connection: Connection) -> list[Message]:
         """Take out what is of one connection; the rest stays."""
         mine: list[Message] = []
-        others: list[Chunk | None] = []
-        while (rest := self.take_rest()) is not None:
-            others.append(rest)
-        others += self._taken_out()
-        for chunk in others:
+        # All at once: what is put back is not to be met again.
+        for chunk in list(self._taken_out()):
             if chunk is not None and chunk[0] is connection:
                 mine += chunk[1]
             else:
@@ -84,7 +77,9 @@ class Chunks:
         self.take_back(connection)
 
     def _taken_out(self) -> Iterator[Chunk | None]:
-        """Each chunk, until the queue is empty."""
+        """Each chunk, in their order, until none is left."""
+        while (rest := self.take_rest()) is not None:
+            yield rest
         while True:
             try:
                 chunk: Chunk | None = self.queue.get_nowait()

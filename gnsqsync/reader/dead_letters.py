@@ -6,6 +6,7 @@ import logging
 
 from gnsqsync.connection.connection import Connection
 from gnsqsync.message import Fate, Message
+from gnsqsync.observer import tell
 from gnsqsync.options import handler_name
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
@@ -76,10 +77,7 @@ class DeadLetters:
             message.attempts,
             self._where_it_is(),
         )
-        try:
-            self._setup.observer.gave_up(message, error)
-        except (Exception, SystemExit):
-            log.exception("the observer's gave_up failed")
+        tell(self._setup.observer, "gave_up", message, error, log=log)
         return Fate.FINISHED
 
     def _keep(self, connection: Connection, message: Message, error: BaseException | None) -> Fate:

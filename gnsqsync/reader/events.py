@@ -10,7 +10,7 @@ import logging
 
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, ServerError
-from gnsqsync.observer import Observer
+from gnsqsync.observer import Observer, tell
 from gnsqsync.reader.silence import UNCONNECTED
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 
@@ -32,11 +32,7 @@ class Events:
 
     def notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
-        try:
-            getattr(self._observer, hook)(*args)
-        except (Exception, SystemExit):
-            # SystemExit too: it would end this thread of ours only, or on greenlets the process.
-            log.exception("%s: the observer's %s failed", self._name, hook, extra=self._fields)
+        tell(self._observer, hook, *args, log=log, who=f"{self._name}: ", extra=self._fields)
 
     def dials(self, address: str) -> None:
         """Before the first dial there: lines of others about this nsqd name this Reader, too."""

@@ -30,22 +30,6 @@ __all__ = [
 ]
 
 
-class Lock(Protocol):
-    """Mutual exclusion, not reentrant. A failed try-lock returns at once and never switches."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-    def release(self) -> None: ...
-    def locked(self) -> bool: ...
-    def __enter__(self) -> object: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> bool | None: ...
-
-
 class Mutex(Protocol):
     """A lock to use by ``with`` only."""
 
@@ -57,6 +41,14 @@ class Mutex(Protocol):
         traceback: TracebackType | None,
         /,
     ) -> bool | None: ...
+
+
+class Lock(Mutex, Protocol):
+    """Mutual exclusion, not reentrant. A failed try-lock returns at once and never switches."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
 
 
 class Event(Protocol):

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.observer import Observer, as_one, each
+from gnsqsync.observer import Observer, as_one, each, tell
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 
 __all__ = ["Events", "fields"]
@@ -41,11 +41,7 @@ class Events:
 
     def _notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
-        try:
-            getattr(self._observer, hook)(*args)
-        except (Exception, SystemExit):
-            # SystemExit too: it would end a thread of ours only, or on greenlets the process.
-            log.exception("the observer's %s failed", hook)
+        tell(self._observer, hook, *args, log=log)
 
     # -- publishes -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Publishers that read for each other: who has the turn to read, and that it is never lost."""
+"""One publisher reads the answers of all. The turn to read is never lost."""
 
 from __future__ import annotations
 
