@@ -1,6 +1,6 @@
-"""Messages that were received and that nobody has begun, as reading threads hand them over.
+"""Messages that were received and whose handler has not begun, in chunks, on their way to workers.
 
-Knows who waits and in which order; knows no handler and no answer.
+Knows how large a chunk is, who waits for one, and how chunks go back to nsqd; knows no handler.
 """
 
 from __future__ import annotations
@@ -8,33 +8,108 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import Message
-from gnsqsync.runtime import Queue
+from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
+
+# About as much work as a chunk may hold: slow handlers then share messages one by one, and fast
+# ones get many at once.
+_CHUNK_SECONDS = 0.001
+_CHUNK_MAX = 64
+# A chunk that takes longer than this was cut for faster handlers than it has met.
+_CHUNK_LATE = 2 * _CHUNK_SECONDS
 
 Chunk = tuple[Connection, list[Message]]
 """Messages of one connection."""
 
 
 class Chunks:
-    """A queue of chunks. None in it tells one who takes them that the Reader stops.
+    """A queue of chunks. None in it tells the taker that the Reader stops.
 
     It has no bound of its own: nsqd may deliver more than max_in_flight after its own timeouts, and
-    the reading thread must never wait for a handler. What is in it is in the table of messages in
-    flight, which has one; ``drop`` takes out what is not any more.
+    the reading thread must never wait for a handler. What is in it is also in the in-flight table,
+    which has a bound.
+
+    A worker takes a chunk with ``queue.get``, and tells with ``begin`` and ``end_of`` how far it
+    is; the pull form takes with ``take_rest`` and ``queue.get``.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, runtime: Runtime, *, cuts: bool) -> None:
+        """``cuts``: False in the pull form, where one thread takes as many as it likes."""
         self.queue: Queue = queue
+        # Whether the Reader stops.
         self.is_over: bool = False
-        # Ahead of the queue: the rest of a chunk that somebody took a part of.
+        self._now = runtime.now
+        self._cuts = cuts
+        # Ahead of the queue: the rest of a chunk that the pull form took a part of.
         self._rests: deque[Chunk] = deque()
+        # By worker: its chunk, the messages it has not begun, and since when.
+        self._at_work: dict[int, tuple[Connection, list[Message], Iterator[Message], float]] = {}
+        # Seconds a message, as any worker measured last: each value is as good as the other.
+        self._pace = _CHUNK_SECONDS
 
     def put(self, connection: Connection, messages: list[Message]) -> None:
-        """By the reading thread of ``connection``; never blocks."""
-        self.queue.put((connection, messages))
+        """Queue messages of one connection, cut into chunks. Never blocks on a handler.
+
+        By its reading thread.
+        """
+        put = self.queue.put
+        size = len(messages)
+        if self._cuts:
+            size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
+        if len(messages) <= size:
+            put((connection, messages))
+        else:
+            for start in range(0, len(messages), size):
+                put((connection, messages[start : start + size]))
+        if not connection.hands_over:
+            # Its end came first: whoever gave back may not have met these.
+            self.give_back()
+
+    # -- by a worker -----------------------------------------------------------------------------
+
+    def begin(self, worker: int, chunk: Chunk) -> tuple[Iterator[Message], float]:
+        """The messages of a chunk, of which ``relieve`` may take the rest; and the time."""
+        connection, messages = chunk
+        left, started = iter(messages), self._now()
+        self._at_work[worker] = connection, messages, left, started
+        return left, started
+
+    def end_of(self, worker: int) -> float:
+        """The worker's chunk is done; the time."""
+        now = self._now()
+        _, messages, _, started = self._at_work.pop(worker)
+        if messages:  # relieve() may have taken all
+            pace = max(1e-7, (now - started) / len(messages))
+            self._pace += (pace - self._pace) * 0.25
+        return now
+
+    def forget(self, worker: int) -> None:
+        """The worker ended, perhaps in the middle of a chunk."""
+        self._at_work.pop(worker, None)
+
+    def relieve(self) -> None:
+        """Queue the rest of each chunk that is late, for idle workers. By the timer.
+
+        A chunk was cut by the pace of the messages before it; it may hold slower ones. While
+        something is queued nobody is idle.
+        """
+        now = self._now()
+        for connection, messages, left, started in list(self._at_work.values()):
+            if not self.queue.empty() or self.is_over:
+                break
+            if now - started > _CHUNK_LATE:
+                # In one step: the worker that goes through it finds nothing more.
+                rest = list(left)
+                if rest:
+                    del messages[-len(rest) :]
+                    if messages:  # else its thread has not been scheduled since it took them
+                        self._pace = max(self._pace, (now - started) / len(messages))
+                    self.put(connection, rest)
+
+    # -- by the pull form ------------------------------------------------------------------------
 
     def put_rest(self, connection: Connection, messages: list[Message]) -> None:
         """What is left of a chunk comes before all others."""
@@ -47,34 +122,34 @@ class Chunks:
         except IndexError:
             return None
 
+    # -- ends ------------------------------------------------------------------------------------
+
+    def give_back(self) -> None:
+        """REQ 0 for what waits of connections that hand nothing over any more; from any thread.
+
+        Where a connection is lost, that only lets go of its messages: they come again.
+        """
+        given: set[Connection] = set()
+        # All at once: what is put back is not to be met again.
+        for chunk in list(self._taken_out()):
+            if chunk is None:
+                self.queue.put(None)
+                continue
+            connection, messages = chunk
+            if connection.hands_over:
+                self.put(connection, messages)
+                continue
+            for message in messages:
+                connection.requeue_quietly(message, 0)
+            given.add(connection)
+        for connection in given:
+            connection.send_queue.flush(PASSING_WAIT)
+
     def end(self, takers: int) -> None:
         """Tell so many who take chunks, and at least one, that the Reader stops."""
         self.is_over = True
         for _ in range(max(1, takers)):
             self.queue.put(None)
-
-    def drain(self) -> Iterator[tuple[Connection, Message]]:
-        """Take out everything."""
-        for chunk in self._taken_out():
-            if chunk is not None:
-                connection, messages = chunk
-                for message in messages:
-                    yield connection, message
-
-    def take_back(self, connection: Connection) -> list[Message]:
-        """Take out what is of one connection; the rest stays."""
-        mine: list[Message] = []
-        # All at once: what is put back is not to be met again.
-        for chunk in list(self._taken_out()):
-            if chunk is not None and chunk[0] is connection:
-                mine += chunk[1]
-            else:
-                self.queue.put(chunk)
-        return mine
-
-    def drop(self, connection: Connection) -> None:
-        """Let go of what is of a connection that is lost: it comes again by itself."""
-        self.take_back(connection)
 
     def _taken_out(self) -> Iterator[Chunk | None]:
         """Each chunk, in their order, until none is left."""

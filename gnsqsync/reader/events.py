@@ -26,6 +26,8 @@ class Events:
         self._name = f"{topic}/{channel}"
         self._fields = {"topic": topic, "channel": channel}
         self._observer = observer
+        # Whether a handler's time is worth a look at the clock.
+        self.observes_batches: bool = type(observer).batch is not Observer.batch
         self._told_overdue = False
         # Its name, where there is one.
         self._handler = handler
@@ -33,6 +35,10 @@ class Events:
     def notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
         tell(self._observer, hook, *args, log=log, who=f"{self._name}: ", extra=self._fields)
+
+    def batch(self, connection: Connection, finished: int, failed: int, seconds: float) -> None:
+        """A worker is done with a chunk."""
+        self.notify("batch", connection.nsqd_address, finished, failed, seconds)
 
     def dials(self, address: str) -> None:
         """Before the first dial there: lines of others about this nsqd name this Reader, too."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gnsqsync.connection.connection import Connection
+from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions
 from gnsqsync.runtime import Runtime
 from gnsqsync.runtime.timer import Timer
@@ -31,13 +32,13 @@ class Housekeeping:
         flow: ReaderOptions,
         runtime: Runtime,
         timer: Timer,
-        relieve: Callable[[], None],
+        chunks: Chunks,
         on_overdue: Callable[[Connection, int], None] | None = None,
     ) -> None:
         """``on_overdue``: told of messages that were taken and not answered in time; None where
         handlers have them, which count until they return."""
         self._connections = connections
-        self._relieve = relieve
+        self._chunks = chunks
         self._on_overdue = on_overdue
         self._adaptive = flow.latency == "adaptive"
         self._auto_touch = flow.auto_touch
@@ -62,7 +63,7 @@ class Housekeeping:
         for connection in self._connections():
             busy = self._look_after(connection, now) or busy
         if busy:
-            self._relieve()
+            self._chunks.relieve()
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
             return
         with self._lock:

@@ -417,9 +417,9 @@ class Reader:
 
     def _want_nsqd(self, run: RunningReader, address: Address) -> None:
         if address in self._nsqds:
-            run.add_nsqd(address)
+            run.subscription.add_nsqd(address)
         else:
-            run.remove_nsqd(address)
+            run.subscription.remove_nsqd(address)
 
     def _want_lookupd(self, run: RunningReader, url: str) -> None:
         if url in self._lookupds:

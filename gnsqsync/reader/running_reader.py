@@ -10,14 +10,9 @@ import math
 import os
 import random
 
-from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
 from gnsqsync.discovery.polling import Discovery, lookupd_client, nsqds_of
 from gnsqsync.errors import ClosedError
-from gnsqsync.message import Fate, Message
-from gnsqsync.observer import Observer
 from gnsqsync.options import handler_name
-from gnsqsync.policy.latency import Together
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
@@ -65,7 +60,6 @@ class RunningReader:
         self._pid = os.getpid()
         self._control = runtime.timed_queue()
         self._ended = runtime.event()
-        self._stopping = False
         self._handlers_die = False
         self._result: StopResult | None = None
         self._error: BaseException | None = None
@@ -76,43 +70,37 @@ class RunningReader:
             setup.observer,
             "" if setup.handler is None else handler_name(setup.handler),
         )
-        self._observes_batches = type(setup.observer).batch is not Observer.batch
         rng = random.Random()
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
         self._dead_letters = DeadLetters(setup, runtime)
         # The pull form waits with a limit, the workers do not.
         timed = runtime.timed_queue() if setup.handler is None else None
-        self.chunks: Chunks = Chunks(timed or runtime.queue())
+        chunks = Chunks(timed or runtime.queue(), runtime, cuts=timed is None)
         self.batches: Batches | None = None
         if timed is not None:
-            self.batches = Batches(runtime, self.chunks, timed, flow.max_deliveries, self.give_up)
+            self.batches = Batches(
+                runtime, chunks, timed, flow.max_deliveries, self._dead_letters.settle
+            )
+        self.subscription: Subscription = Subscription(
+            setup,
+            runtime,
+            timer=self._timer,
+            chunks=chunks,
+            dead_letters=self._dead_letters,
+            events=self._events,
+            rng=rng,
+            on_hopeless=self._fail,
+            on_settled=lambda: self._control.put((_SETTLED, 0.0)),
+            ask=lambda: self._discovery.hurry(0.0),
+        )
         self.workers: Workers = Workers(
             runtime,
-            self.chunks,
-            setup.handler,
-            concurrency=flow.concurrency,
-            max_attempts=flow.max_attempts,
-            max_deliveries=flow.max_deliveries,
-            outcomes=self,
-            report_all=self._observes_batches,
-            log_fields=setup.log_fields,
-        )
-        self.subscription: Subscription = Subscription(
-            setup.topic,
-            setup.channel,
-            flow,
-            setup.options,
-            direct=setup.nsqds,
-            runtime=runtime,
-            timer=self._timer,
-            receiver=self,
-            reports=self._events,
-            on_hopeless=self._fail,
-            ask=lambda: self._discovery.hurry(0.0),
-            together=setup.together or Together(),
-            rng=rng,
-            pulls=setup.handler is None,
+            chunks,
+            self.subscription,
+            self._dead_letters,
+            self._events,
+            setup,
         )
         self._discovery = Discovery(
             nsqds_of(setup.topic),
@@ -127,7 +115,6 @@ class RunningReader:
                 url, flow.lookupd_authorization, setup.options, runtime, flow.lookupd_session
             ),
         )
-        self.subscription.discovers = bool(setup.lookupds)
 
     def start(self) -> None:
         flow = self._setup.flow
@@ -221,7 +208,7 @@ class RunningReader:
     def _supervise(self) -> None:
         """Wait for the stop, then drive it.
 
-        1. discovery and redials end;
+        1. discovery and dials end;
         2. RDY 0 and CLS on each connection;
         3. what no handler has begun goes back: REQ 0, without backoff;
         4. handlers finish while the reading threads keep the heartbeats alive;
@@ -234,13 +221,8 @@ class RunningReader:
         while kind != _STOP:
             kind, timeout = self._next_word(math.inf)
         deadline = self.runtime.now() + timeout
-        self._stopping = True
         self._discovery.stop()
-        self.subscription.stop_dialling()
-        for connection in self.subscription.connections():
-            connection.hands_over = False
         self.subscription.start_closing()
-        self._give_back()
         self.workers.stop()
         deadline = self._wait_drained(deadline)
         if self._handlers_die:
@@ -267,19 +249,6 @@ class RunningReader:
                 extra=self._setup.log_fields,
             )
         self._ended.set()
-
-    def _give_back(self) -> None:
-        touched = set()
-        for connection, message in self.chunks.drain():
-            if connection.requeue_quietly(message, 0):
-                touched.add(connection)
-        for connection in touched:
-            connection.send_queue.flush(1.0)
-
-    def _give_back_late(self) -> None:
-        """For what was queued during a stop, perhaps behind the word that ends the workers."""
-        self._give_back()
-        self.workers.stop()
 
     def _give_back_all(self) -> None:
         """REQ 0 for what nobody will answer any more; closing the connections writes it."""
@@ -336,38 +305,7 @@ class RunningReader:
             else:
                 return word
 
-    def relieve(self) -> None:
-        self.workers.relieve()
-        if self._stopping:
-            self._give_back_late()
-
-    def on_settled(self) -> None:
-        """Something may have ended that a stop or a removal waits for."""
-        self.subscription.look_after_leaving()
-        if self._stopping:
-            self._control.put((_SETTLED, 0.0))
-
-    def on_orphaned(self, connection: Connection) -> None:
-        self.chunks.drop(connection)
-
     # -- which servers ---------------------------------------------------------------------------
-
-    def add_nsqd(self, address: Address) -> None:
-        self.subscription.add_nsqd(address)
-
-    def remove_nsqd(self, address: Address) -> None:
-        """CLS there; what no handler has begun goes back; it closes when the rest is answered."""
-        connection = self.subscription.remove_nsqd(address)
-        if connection is not None:
-            self._take_back(connection)
-
-    def _take_back(self, connection: Connection) -> None:
-        for message in self.chunks.take_back(connection):
-            connection.requeue_quietly(message, 0)
-        connection.send_queue.flush(1.0)
-        if self._stopping:
-            self._give_back_late()
-        self.on_settled()
 
     def add_lookupd(self, url: str) -> None:
         self.subscription.discovers = True
@@ -383,52 +321,10 @@ class RunningReader:
         else:
             self._events.notify("lookup_failed", url, error)
 
-    # -- what the parts tell ---------------------------------------------------------------------
-
-    @property
-    def in_backoff(self) -> bool:
-        return self.subscription.in_backoff
-
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        # One thread takes them in the pull form, and as many as it likes: they need not be cut.
-        (self.chunks if self.batches else self.workers).put(connection, messages)
-        if self._stopping:
-            # They crossed with our CLS, or the stop has looked into the queue before the put.
-            connection.hands_over = False
-            self._give_back_late()
-        elif not connection.hands_over:
-            # They crossed with the CLS of remove_nsqd().
-            self._take_back(connection)
-
-    def on_chunk(
-        self,
-        connection: Connection,
-        finished: int,
-        failed: int,
-        kept: int,
-        neutral: int,
-        seconds: float,
-    ) -> None:
-        # None: all were detached, and their answers will say it, or a loss has orphaned them.
-        if failed or ((finished or kept or neutral) and self.subscription.in_backoff):
-            self.subscription.note(finished, failed)
-        if self._observes_batches:
-            address = connection.nsqd_address
-            self._events.notify("batch", address, finished, failed + kept, seconds)
-
-    def on_chunk_sent(self) -> None:
-        self.subscription.replan()
-        self.on_settled()
-
-    def give_up(
-        self, connection: Connection, message: Message, error: BaseException | None
-    ) -> Fate:
-        return self._dead_letters.settle(connection, message, error)
-
     def flush(self) -> None:
         for connection in self.subscription.connections():
             connection.send_queue.flush(1.0)
-        self.subscription.replan()
+        self.subscription.answered()
 
     # -- processes and looking -------------------------------------------------------------------
 
@@ -438,7 +334,6 @@ class RunningReader:
 
     def _after_fork(self) -> None:
         # Greenlets are copied into the child, and end there; nothing shall take their place.
-        self._stopping = True
         self.workers.abandon()
         self.subscription.abandon()
 

@@ -9,21 +9,21 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Hashable
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import PASSING_WAIT, Connection, State
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.message import Fate, Message
-from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
+from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.counters import Counters, stats_of
+from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.housekeeping import Housekeeping
-from gnsqsync.reader.options import ReaderOptions
+from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.rdy_control import RdyControl
 from gnsqsync.reader.retiring import Retiring
 from gnsqsync.runtime import Runtime, Task
@@ -33,25 +33,6 @@ from gnsqsync.stats import ConnectionStats
 __all__ = ["Subscription"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
-
-
-class Receiver(Protocol):
-    """Where the messages go. Called by reading threads, which must not be kept waiting."""
-
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
-    def give_up(
-        self, connection: Connection, message: Message, error: BaseException | None
-    ) -> Fate:
-        """Answer a message whose last attempt failed. By the thread that said so; may block."""
-
-    def on_settled(self) -> None:
-        """A message left the in-flight table otherwise than through a worker."""
-
-    def on_orphaned(self, connection: Connection) -> None:
-        """It is lost: nobody is to get what was received on it any more."""
-
-    def relieve(self) -> None:
-        """By the timer, every 100 ms while messages are in flight."""
 
 
 class Subscription:
@@ -64,37 +45,36 @@ class Subscription:
 
     def __init__(
         self,
-        topic: str,
-        channel: str,
-        flow: ReaderOptions,
-        options: ConnectionOptions,
-        *,
-        direct: Iterable[Address],
+        setup: ReaderSetup,
         runtime: Runtime,
+        *,
         timer: Timer,
-        receiver: Receiver,
-        reports: Events,
-        on_hopeless: Callable[[NSQError], None],
-        ask: Callable[[], None],
-        together: Together,
+        chunks: Chunks,
+        dead_letters: DeadLetters,
+        events: Events,
         rng: random.Random,
-        pulls: bool,
+        on_hopeless: Callable[[NSQError], None],
+        on_settled: Callable[[], None],
+        ask: Callable[[], None],
     ) -> None:
-        """``pulls``: the user takes the messages; no handler gets them."""
-        self._topic = topic
-        self._channel = channel
-        self._flow = flow
-        self._options = options
+        """``on_hopeless``: every nsqd refuses us, and no retry will change that.
+
+        ``on_settled``: at a stop, whenever a message left the in-flight table or a worker ended.
+        ``ask``: has the nsqlookupds asked at once; ``on_discovered`` gets what they say.
+        """
+        self._setup = setup
+        self._flow = setup.flow
         self._runtime = runtime
         self._timer = timer
-        self._receiver = receiver
-        self._events = reports
+        self._chunks = chunks
+        self._dead_letters = dead_letters
+        self._events = events
         self._on_hopeless = on_hopeless
-        # Has the nsqlookupds asked at once; on_discovered() tells what they say.
+        self._on_settled = on_settled
         self._ask = ask
         # Whether nsqlookupds are asked, so that more nsqds may come.
-        self.discovers = False
-        self._direct = set(direct)
+        self.discovers: bool = bool(setup.lookupds)
+        self._direct = set(setup.nsqds)
         self._lock = runtime.lock()
         self._dialling: set[Connection] = set()
         # Removed, or to be made anew.
@@ -106,14 +86,15 @@ class Subscription:
         self._tick_at = math.inf
         self._housekeeping = Housekeeping(
             self.connections,
-            flow,
+            self._flow,
             runtime,
             timer,
-            receiver.relieve,
-            self._on_overdue if pulls else None,
+            chunks,
+            # Of handlers, messages count until they return.
+            self._on_overdue if setup.handler is None else None,
         )
         self._nodes = ReaderNodes(self._direct, rng=rng)
-        self._rdy = RdyControl(flow, together, rng)
+        self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
 
     # -- which nsqds -------------------------------------------------------------------------
 
@@ -133,8 +114,11 @@ class Subscription:
             self._nodes.add_direct(address)
         self._tick()
 
-    def remove_nsqd(self, address: Address) -> Connection | None:
-        """No redial there; the connection that gets CLS and leaves when it is drained, if any."""
+    def remove_nsqd(self, address: Address) -> None:
+        """No redial there, and CLS; what no handler has begun goes back.
+
+        The connection closes when the rest is answered.
+        """
         changed: list[Connection] = []
         with self._lock:
             self._direct.discard(address)
@@ -152,12 +136,9 @@ class Subscription:
         if connection is not None:
             connection.start_closing()
         self._apply(changed)
-        return connection
-
-    def look_after_leaving(self) -> None:
-        """Have removed connections closed that are drained. From any thread; cheap."""
-        if not self._stopping:
-            self._retiring.look()
+        if connection is not None:
+            self._chunks.give_back()
+            self.settled()
 
     def _dial_due(self, now: float) -> list[Connection]:
         """Connections to open now; holding ``_lock``."""
@@ -169,11 +150,11 @@ class Subscription:
                 continue
             connection = Connection(
                 address,
-                self._options,
+                self._setup.options,
                 self._runtime,
                 self,
-                topic=self._topic,
-                channel=self._channel,
+                topic=self._setup.topic,
+                channel=self._setup.channel,
                 consumer=self,
                 adaptive=self._flow.latency == "adaptive",
             )
@@ -249,7 +230,8 @@ class Subscription:
             self._tick()
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
-        self._receiver.on_orphaned(connection)
+        # What waits of it comes again by itself.
+        self._chunks.give_back()
         with self._lock:
             now = self._runtime.now()
             changed = self._rdy.lose(connection, now)
@@ -263,7 +245,7 @@ class Subscription:
             return
         self._apply(changed)
         self._events.strategy(error)
-        self._receiver.on_settled()
+        self.settled()
         try:
             self._events.lost(connection, reason, pause, discovered=discovered)
         finally:
@@ -339,12 +321,20 @@ class Subscription:
         if when == self._tick_at:
             self._tick()
 
-    def replan(self) -> None:
-        """After answers made room that a waiting nsqd may have."""
+    def answered(self) -> None:
+        """Messages have left the in-flight table: a waiting nsqd may have their room."""
         if self._rdy.waiting:
             with self._lock:
                 changed = self._rdy.plan(self._runtime.now())
             self._apply(changed)
+        self.settled()
+
+    def settled(self) -> None:
+        """What a stop or a removal waits for may have come. From any thread; cheap."""
+        if self._stopping:
+            self._on_settled()
+        else:
+            self._retiring.look()
 
     def note(self, finished: int, failed: int) -> None:
         """Verdicts of handlers, for the backoff: so many FIN, so many REQ with backoff.
@@ -377,58 +367,58 @@ class Subscription:
     # -- what the connections tell -------------------------------------------------------------
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        self._receiver.on_messages(connection, messages)
+        self._chunks.put(connection, messages)
         self._housekeeping.wake()
+        if not connection.hands_over:
+            # They crossed with our CLS, and have gone back.
+            self.settled()
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
         if success is False or self.in_backoff:
             self.note(int(success is True), int(success is False))
-        self.replan()
-        self._receiver.on_settled()
+        self.answered()
 
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
         if not 0 < self._flow.max_attempts <= message.attempts:
             return None
-        return self._receiver.give_up(connection, message, sys.exc_info()[1])
+        return self._dead_letters.settle(connection, message, sys.exc_info()[1])
 
     def on_finished(self, count: int) -> None:
         if self.in_backoff:
             self.note(count, 0)
-        self.replan()
-        self._receiver.on_settled()
+        self.answered()
 
     def on_quiet(self, connection: Connection) -> None:
-        self._receiver.on_settled()
+        self.settled()
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
         self._events.answer_failed(connection, message_id, error)
         if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
             self.note(0, 1)
-        self.replan()
-        self._receiver.on_settled()
+        self.answered()
 
     def _on_overdue(self, connection: Connection, count: int) -> None:
         self._events.overdue(connection, count)
-        self.replan()
-        self._receiver.on_settled()
+        self.answered()
 
     def requeue_delay_for(self, message: Message) -> float:
         return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
 
     # -- stopping ------------------------------------------------------------------------------
 
-    def stop_dialling(self) -> None:
-        """No redial and no new connection from now on; a dial under way is cut short."""
+    def start_closing(self) -> None:
+        """CLS to every nsqd; what no handler has begun goes back. No dial from now on."""
         with self._lock:
             self._stopping = True
             dialling = list(self._dialling)
         for connection in dialling:
             connection.close()
-
-    def start_closing(self) -> None:
-        """CLS to every nsqd."""
-        for connection in self.connections():
+        connections = self.connections()
+        for connection in connections:
+            connection.hands_over = False
+        for connection in connections:
             connection.start_closing()
+        self._chunks.give_back()
 
     def close(self) -> None:
         for connection in self.connections():

@@ -6,67 +6,27 @@ Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
 from gnsqsync.options import handler_name
 from gnsqsync.reader.chunks import Chunk, Chunks
-from gnsqsync.runtime import Queue, Runtime, Task
+from gnsqsync.reader.dead_letters import DeadLetters
+from gnsqsync.reader.events import Events
+from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.reader.subscription import Subscription
+from gnsqsync.runtime import Runtime, Task
 
-__all__ = ["Outcomes", "Workers"]
+__all__ = ["Workers"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
-# About as much work as a chunk may hold, so that slow handlers share messages one by one and
-# fast ones are handed many at once.
-_CHUNK_SECONDS = 0.001
-_CHUNK_MAX = 64
-# A chunk that takes longer than this was cut for faster handlers than it has met.
-_CHUNK_LATE = 2 * _CHUNK_SECONDS
 # A worker that has more to do may leave FINs unsent this long.
 _FLUSH_SECONDS = 0.001
 
 # attempts is a 16 bit number, so no message is above this one.
 _NO_LIMIT = 65536
-
-# A chunk in a worker's hands, what it has not begun of it, and since when.
-_AtWork = tuple[Connection, list[Message], Iterator[Message], float]
-
-
-class Outcomes(Protocol):
-    """What the workers report to, outside all locks."""
-
-    @property
-    def in_backoff(self) -> bool:
-        """Whether verdicts on single messages matter now: the backoff is not at rest."""
-
-    def on_chunk(
-        self,
-        connection: Connection,
-        finished: int,
-        failed: int,
-        kept: int,
-        neutral: int,
-        seconds: float,
-    ) -> None:
-        """A chunk is done; before the flush.
-
-        So many were handled, failed, failed for the last time and wait in nsqd, which is no news
-        for the backoff, or say nothing about the handler.
-        """
-
-    def on_chunk_sent(self) -> None:
-        """Its answers are on their way."""
-
-    def give_up(
-        self, connection: Connection, message: Message, error: BaseException | None
-    ) -> Fate:
-        """Answer a message whose last attempt ended in ``error``, or that came too often."""
-
-    def on_settled(self) -> None:
-        """A worker ended, as told or because a handler killed its thread."""
 
 
 class Workers:
@@ -76,35 +36,28 @@ class Workers:
         self,
         runtime: Runtime,
         chunks: Chunks,
-        handler: Callable[[Message], object] | None,
-        *,
-        concurrency: int,
-        max_attempts: int,
-        max_deliveries: int = 0,
-        outcomes: Outcomes,
-        report_all: bool = False,
-        log_fields: Mapping[str, str] | None = None,
+        subscription: Subscription,
+        dead_letters: DeadLetters,
+        events: Events,
+        setup: ReaderSetup,
     ) -> None:
         self._runtime = runtime
-        self._handler = handler
-        self._concurrency = concurrency
-        self._last_attempt = max_attempts or _NO_LIMIT
-        self._last_delivery = max_deliveries or _NO_LIMIT
-        self._outcomes = outcomes
-        self._report_all = report_all
-        self._log_fields = dict(log_fields or {})
-        # For log lines: what consumes, and the function.
-        self._name = "/".join(self._log_fields.values())
-        self._handler_name = "" if handler is None else handler_name(handler)
         self._chunks = chunks
-        self._queue: Queue = chunks.queue
+        self._subscription = subscription
+        self._dead_letters = dead_letters
+        self._events = events
+        self._handler = setup.handler
+        self._concurrency = setup.flow.concurrency
+        self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
+        self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
+        # For log lines.
+        self._name = setup.name
+        self._handler_name = "" if setup.handler is None else handler_name(setup.handler)
+        self._log_fields = setup.log_fields
         # In the order of their start, as keys: setting and popping one is atomic.
         self._tasks: dict[Task, None] = {}
         # One entry a worker that has not ended; appended before, removed at its end.
         self._working: list[int] = []
-        self._at_work: dict[int, _AtWork] = {}
-        # Seconds a message, as measured last by any worker: each value is as good as the other.
-        self._pace = _CHUNK_SECONDS
 
     def start(self) -> None:
         if self._handler is not None:
@@ -127,21 +80,11 @@ class Workers:
         """How many workers have not ended."""
         return len(self._working)
 
-    def put(self, connection: Connection, messages: list[Message]) -> None:
-        """Cut messages of one connection into chunks. By its reading thread; never blocks."""
-        put = self._chunks.put
-        size = min(_CHUNK_MAX, max(1, int(_CHUNK_SECONDS / self._pace)))
-        if len(messages) <= size:
-            put(connection, messages)
-            return
-        for start in range(0, len(messages), size):
-            put(connection, messages[start : start + size])
-
     # -- workers ---------------------------------------------------------------------------
 
     def _work(self, number: int) -> None:
-        get, empty, now = self._queue.get, self._queue.empty, self._runtime.now
-        at_work = self._at_work
+        chunks = self._chunks
+        get, empty = chunks.queue.get, chunks.queue.empty
         # Whose FINs wait for those of the next chunk, to share a send.
         unsent: Connection | None = None
         flushed_at = 0.0
@@ -152,32 +95,25 @@ class Workers:
                 if chunk is None:
                     ended_as_told = True
                     break
-                connection, messages = chunk
+                connection = chunk[0]
                 if unsent is not None and unsent is not connection:
                     unsent.send_queue.flush(PASSING_WAIT)
                     unsent = None
-                started = now()
-                left = iter(messages)
-                at_work[number] = connection, messages, left, started
-                all_finished = self._handle(connection, left, started)
-                ended = now()
-                del at_work[number]
-                if messages:  # relieve() may have taken all
-                    pace = max(1e-7, (ended - started) / len(messages))
-                    self._pace += (pace - self._pace) * 0.25
+                all_finished = self._handle(connection, *chunks.begin(number, chunk))
+                ended = chunks.end_of(number)
                 if all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
                     unsent = connection
                     continue
                 flushed_at = ended
                 unsent = None
                 connection.send_queue.flush(PASSING_WAIT)
-                self._outcomes.on_chunk_sent()
+                self._subscription.answered()
         finally:
             if unsent is not None:
                 unsent.send_queue.flush(PASSING_WAIT)
-            self._at_work.pop(number, None)
+            chunks.forget(number)
             try:
-                if not ended_as_told and not self._chunks.is_over:
+                if not ended_as_told and not chunks.is_over:
                     # A handler killed its thread or greenlet; the others rely on their number.
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
@@ -193,17 +129,17 @@ class Workers:
                 finally:
                     # A stop waits for that.
                     self._working.remove(number)
-                    self._outcomes.on_settled()
+                    self._subscription.settled()
 
     def _next_or_send(self, unsent: Connection) -> Chunk | None:
         """The next chunk; where another worker was quicker, after a send and a wait."""
         chunk: Chunk | None
         try:
-            chunk = self._queue.get_nowait()
+            chunk = self._chunks.queue.get_nowait()
         except TimeoutError:
             unsent.send_queue.flush(PASSING_WAIT)
-            self._outcomes.on_chunk_sent()
-            chunk = self._queue.get()
+            self._subscription.answered()
+            chunk = self._chunks.queue.get()
         return chunk
 
     def _handle(
@@ -229,7 +165,7 @@ class Workers:
             message._status = BEGUN
             try:
                 if limited and message.attempts > last_delivery:
-                    self._outcomes.give_up(connection, message, None)
+                    self._dead_letters.settle(connection, message, None)
                     neutral += 1
                     continue
                 try:
@@ -267,9 +203,12 @@ class Workers:
                     in_flight.forget(message)
                 # Otherwise detached, or answered by the handler itself.
         unfinished = failed or kept or neutral
-        if unfinished or self._report_all or self._outcomes.in_backoff:
+        # With none at all there is no verdict: they were detached, or orphaned by a loss.
+        if failed or ((finished or unfinished) and self._subscription.in_backoff):
+            self._subscription.note(finished, failed)
+        if self._events.observes_batches:
             seconds = self._runtime.now() - started
-            self._outcomes.on_chunk(connection, finished, failed, kept, neutral, seconds)
+            self._events.batch(connection, finished, failed + kept, seconds)
         return not unfinished
 
     def _answer_failure(
@@ -277,7 +216,7 @@ class Workers:
     ) -> Fate:
         """REQ for a message whose handler failed; after its last attempt it is given up."""
         if message.attempts >= self._last_attempt:
-            fate = self._outcomes.give_up(connection, message, error)
+            fate = self._dead_letters.settle(connection, message, error)
         else:
             delay = error.delay if isinstance(error, Requeue) else None
             requeued = connection.requeue_quietly(message, delay)
@@ -289,25 +228,6 @@ class Workers:
             elif fate is Fate.GONE:
                 self._log_failure(message, "it was answered before or is not ours any more")
         return fate
-
-    def relieve(self) -> None:
-        """Have what waits behind a slow message in a chunk done by workers that are idle.
-
-        By the timer. A chunk was cut by the pace of the messages before it; it may hold slower
-        ones. While something is queued nobody is idle.
-        """
-        now = self._runtime.now()
-        for connection, messages, left, started in list(self._at_work.values()):
-            if not self._queue.empty() or self._chunks.is_over:
-                break
-            if now - started > _CHUNK_LATE and connection.hands_over:
-                # In one step: the worker that goes through it finds nothing more.
-                rest = list(left)
-                if rest:
-                    del messages[-len(rest) :]
-                    if messages:  # else its thread has not been scheduled since it took them
-                        self._pace = max(self._pace, (now - started) / len(messages))
-                    self.put(connection, rest)
 
     def _tell_handler(self) -> None:
         # A stop counts the worker as busy until this is over.

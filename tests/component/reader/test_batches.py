@@ -22,7 +22,7 @@ class Bench:
         runtime = choose(world.runtime)
         queue = runtime.timed_queue()
         self.connection = FakeConnection()
-        self.chunks = Chunks(queue)
+        self.chunks = Chunks(queue, runtime, cuts=False)
         self.take = Batches(runtime, self.chunks, queue, 5, self.give_up).take
 
     def put(self, *bodies: bytes, attempts: int = 1) -> None:
@@ -65,10 +65,12 @@ def test_what_is_lost_is_left_out_and_goes_back(bench: Bench) -> None:
     assert bench.connection.requeued == [(b"lost", 0)]
 
 
-def test_a_rest_is_drained_too_and_a_stop_ends_the_wait(bench: Bench, world: World) -> None:
+def test_a_rest_is_given_back_too_and_a_stop_ends_the_wait(bench: Bench, world: World) -> None:
     bench.put(b"f", b"g", b"h")
     assert bodies(bench.take(1, 0)) == [b"f"]
-    assert [message.body for _, message in bench.chunks.drain()] == [b"g", b"h"]
+    bench.connection.hands_over = False
+    bench.chunks.give_back()
+    assert bench.connection.requeued == [(b"g", 0), (b"h", 0)]
     task = world.spawn(bench.take, 1, 10)
     world.sleep(0.02)
     bench.chunks.end(0)
@@ -76,14 +78,15 @@ def test_a_rest_is_drained_too_and_a_stop_ends_the_wait(bench: Bench, world: Wor
     assert task.result is None
 
 
-def test_take_back_leaves_what_is_of_others(bench: Bench) -> None:
+def test_giving_back_leaves_what_is_of_others(bench: Bench) -> None:
     other: Any = FakeConnection()
     bench.put(b"a", b"b")
     bench.take(1, 0)
     bench.chunks.put(other, other.messages(b"of the other"))
     bench.put(b"c")
-    mine = bench.chunks.take_back(bench.connection)  # type: ignore[arg-type]
-    assert [message.body for message in mine] == [b"b", b"c"]
+    bench.connection.hands_over = False
+    bench.chunks.give_back()
+    assert bench.connection.requeued == [(b"b", 0), (b"c", 0)]
     assert bodies(bench.take(5, 0)) == [b"of the other"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.options import ReaderOptions
 from gnsqsync.runtime import choose
@@ -46,13 +47,17 @@ class FakeConnection:
         self.send_queue = FakeOutbox()
 
 
+def housekeeping(connection: Any, flow: ReaderOptions, timer: Any) -> Housekeeping:
+    runtime = choose("threads")
+    chunks = Chunks(runtime.queue(), runtime, cuts=True)
+    return Housekeeping(lambda: [connection], flow, runtime, timer, chunks)
+
+
 @pytest.mark.parametrize("what", ["a message", "a stream that is over"])
 def test_what_comes_while_it_falls_asleep_keeps_it_awake(what: str) -> None:
     connection: Any = FakeConnection()
     timer: Any = FakeTimer()
-    sweep = Housekeeping(
-        lambda: [connection], ReaderOptions(), choose("threads"), timer, lambda: None
-    )
+    sweep = housekeeping(connection, ReaderOptions(), timer)
 
     def arrives() -> None:
         if what == "a message":
@@ -74,9 +79,7 @@ def test_what_comes_while_it_falls_asleep_keeps_it_awake(what: str) -> None:
 def test_it_sleeps_when_there_is_nothing() -> None:
     connection: Any = FakeConnection()
     timer: Any = FakeTimer()
-    sweep = Housekeeping(
-        lambda: [connection], ReaderOptions(), choose("threads"), timer, lambda: None
-    )
+    sweep = housekeeping(connection, ReaderOptions(), timer)
     sweep.wake()
     timer.jobs.pop()()
     assert not timer.jobs
@@ -98,7 +101,7 @@ def test_what_does_not_leave_is_not_touched_again_and_again() -> None:
     connection.in_flight = {b"0": message}
     connection.max_msg_timeout = float("inf")
     connection.touch = touched.append
-    sweep = Housekeeping(lambda: [connection], flow, choose("threads"), timer, lambda: None)
+    sweep = housekeeping(connection, flow, timer)
     sweep.wake()
     timer.jobs.pop()()
     assert not touched

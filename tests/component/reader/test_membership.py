@@ -133,18 +133,18 @@ def test_a_removal_beside_a_stop(client: Client, world: World) -> None:
     ):
         reader = client.consume(handler, one, two, max_in_flight=6, latency="throughput")
         world.eventually(lambda: begun and two.received("RDY") and reader.stats().in_flight == 2)
-        run = reader._running()
-        take_out = run.chunks._taken_out
+        chunks = reader._running().subscription._chunks
+        take_out = chunks._taken_out
 
         def take_out_slowly() -> Any:
-            chunks = list(take_out())
-            run.chunks._taken_out = take_out  # type: ignore[method-assign]
+            taken = list(take_out())
+            chunks._taken_out = take_out  # type: ignore[method-assign]
             reader.stop()
-            world.eventually(lambda: run.chunks.is_over)
+            world.eventually(lambda: chunks.is_over)
             go.set()
-            yield from chunks
+            yield from taken
 
-        run.chunks._taken_out = take_out_slowly  # type: ignore[method-assign]
+        chunks._taken_out = take_out_slowly  # type: ignore[method-assign]
         reader.remove_nsqd(address(two))
         assert reader.join(10) == StopResult(0, 0)
         assert [command.parameters[1] for command in one.received("REQ")] == ["0"]

@@ -188,7 +188,8 @@ def test_a_message_put_into_the_queue_behind_the_stops_look(client: Client, worl
         world.eventually(lambda: nsqd.received("RDY"))
         run = reader._run
         assert run is not None
-        put = run.workers.put
+        chunks = run.subscription._chunks
+        put = chunks.put
 
         def late_put(*args: Any) -> None:
             in_between.append(True)
@@ -196,7 +197,7 @@ def test_a_message_put_into_the_queue_behind_the_stops_look(client: Client, worl
             world.eventually(lambda: not run.workers.working)
             put(*args)
 
-        run.workers.put = late_put  # type: ignore[method-assign]
+        chunks.put = late_put  # type: ignore[method-assign]
         nsqd.connections[0].message(b"x", id=id)
         world.eventually(lambda: in_between)
         reader.stop(60)
@@ -212,20 +213,21 @@ def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: W
         world.eventually(lambda: nsqd.received("RDY"))
         run = reader._run
         assert run is not None
-        queued = []
+        chunks = run.subscription._chunks
         (connection,) = run.subscription.connections()
+        message = Message(b"0" * 16, b"x", 1, 0, connection)
+        connection.in_flight[message._id] = message
+        # As where a worker has been slow with its chunk; the stop comes before the rest is queued.
+        chunks.begin(7, (connection, [message]))
+        put = chunks.put
 
-        def relieve() -> None:
-            # As where a worker is slow and another one idle; the stop comes in between.
-            run._stopping = True
+        def put_late(*args: Any) -> None:
             connection.hands_over = False
-            message = Message(b"0" * 16, b"x", 1, 0, connection)
-            connection.in_flight[message._id] = message
-            queued.append(message)
-            run.chunks.put(connection, [message])
+            put(*args)
 
-        run.workers.relieve = relieve  # type: ignore[method-assign]
-        run.relieve()
+        chunks.put = put_late  # type: ignore[method-assign]
+        world.sleep(0.01)
+        chunks.relieve()
         assert not connection.in_flight
         world.eventually(lambda: nsqd.received("REQ"))
 

@@ -58,15 +58,14 @@ def test_a_reading_thread_that_dies_takes_its_connection_along(
     with ScriptedNsqd() as nsqd:
         reader = client.consume(got.append, nsqd, max_in_flight=2)
         world.eventually(lambda: nsqd.received("RDY"))
-        run = reader._run
-        assert run is not None
-        put = run.workers.put
+        chunks = reader._running().subscription._chunks
+        put = chunks.put
 
         def broken(*args: Any) -> None:
-            run.workers.put = put  # type: ignore[method-assign]
+            chunks.put = put  # type: ignore[method-assign]
             raise RuntimeError("nobody foresaw this")
 
-        run.workers.put = broken  # type: ignore[method-assign]
+        chunks.put = broken  # type: ignore[method-assign]
         nsqd.connections[0].message(b"x")
         world.eventually(lambda: len(nsqd.received("RDY")) == 2)
         assert "nobody foresaw this" in caplog.text

@@ -10,7 +10,10 @@ import pytest
 from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.message import ANSWERED, Fate
+from gnsqsync.observer import Observer
+from gnsqsync.options import ConnectionOptions
 from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.options import ReaderOptions, ReaderSetup
 from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import choose
 from tests.support.worlds import World
@@ -61,25 +64,40 @@ class FakeConnection:
 
 
 class Bench:
-    """Workers that work; it is its own Outcomes."""
+    """Workers that work; it is what they call: Subscription, DeadLetters and Events."""
+
+    observes_batches = True
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.connection = FakeConnection()
         self.in_backoff = False
-        self.chunks: list[tuple[int, int, int]] = []
-        self.kept = 0
+        # Of each chunk: how many were finished, and failed.
+        self.chunks: list[tuple[int, int]] = []
+        # The same, as the backoff is told.
+        self.noted: list[tuple[int, int]] = []
         self.sent = 0
-        self.settled = 0
+        self.ended = 0
         self.given_up: list[tuple[bytes, BaseException | None]] = []
         self.fate_of: Callable[[Message], Fate] = lambda message: Fate.FINISHED
         self.workers: Any = None
 
     def make(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
-        options = {"concurrency": 1, "max_attempts": 5, "report_all": True, **options}
+        flow = ReaderOptions(**{"concurrency": 1, "on_giving_up": "discard", **options})
+        setup = ReaderSetup(
+            topic="orders",
+            channel="shop",
+            handler=handler,
+            nsqds=(),
+            lookupds=(),
+            flow=flow,
+            options=ConnectionOptions(),
+            observer=Observer(),
+            runtime=None,
+        )
         runtime = choose(self.world.runtime)
-        self.queued = Chunks(runtime.queue())
-        self.workers = Workers(runtime, self.queued, handler, outcomes=self, **options)
+        self.queued = Chunks(runtime.queue(), runtime, cuts=True)
+        self.workers = Workers(runtime, self.queued, self, self, self, setup)  # type: ignore[arg-type]
 
     def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
         self.make(handler, **options)
@@ -87,20 +105,20 @@ class Bench:
 
     def put(self, *bodies: bytes, attempts: int = 1) -> list[Message]:
         messages = self.connection.messages(*bodies, attempts=attempts)
-        self.workers.put(self.connection, messages)
+        self.queued.put(self.connection, messages)  # type: ignore[arg-type]
         return messages
 
     def idle(self) -> None:
         """Wait until everything is answered."""
         self.world.eventually(lambda: not self.connection.in_flight)
 
-    def on_chunk(
-        self, connection: Any, finished: int, failed: int, kept: int, neutral: int, seconds: float
-    ) -> None:
-        self.chunks.append((finished, failed, neutral))
-        self.kept += kept
+    def note(self, finished: int, failed: int) -> None:
+        self.noted.append((finished, failed))
 
-    def give_up(self, connection: Any, message: Message, error: BaseException | None) -> Fate:
+    def batch(self, connection: Any, finished: int, failed: int, seconds: float) -> None:
+        self.chunks.append((finished, failed))
+
+    def settle(self, connection: Any, message: Message, error: BaseException | None) -> Fate:
         self.given_up.append((message.body, error))
         fate = self.fate_of(message)
         if fate is Fate.FINISHED:
@@ -110,11 +128,11 @@ class Bench:
             assert connection.requeue_quietly(message, 900 if fate is Fate.KEPT else None)
         return fate
 
-    def on_chunk_sent(self) -> None:
+    def answered(self) -> None:
         self.sent += 1
 
-    def on_settled(self) -> None:
-        self.settled += 1
+    def settled(self) -> None:
+        self.ended += 1
 
 
 @pytest.fixture
@@ -140,12 +158,12 @@ def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
     bench.idle()
     world.eventually(lambda: len(bench.chunks) == 8)
     # It starts with one message a chunk; what comes next, comes by the pace measured.
-    assert bench.chunks == [(1, 0, 0)] * 8
+    assert bench.chunks == [(1, 0)] * 8
     for _ in range(40):
         bench.put(*[b"x"] * 64)
         bench.idle()
-    assert max(finished for finished, _, _ in bench.chunks) > 16
-    assert all(finished <= 64 for finished, _, _ in bench.chunks)
+    assert max(finished for finished, _ in bench.chunks) > 16
+    assert all(finished <= 64 for finished, _ in bench.chunks)
     pause = 0.005
     bench.put(*[b"x"] * 64)
     bench.idle()
@@ -153,7 +171,7 @@ def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
     bench.put(*[b"x"] * 4)
     bench.idle()
     world.eventually(lambda: len(bench.chunks) >= before + 4)
-    assert bench.chunks[-4:] == [(1, 0, 0)] * 4
+    assert bench.chunks[-4:] == [(1, 0)] * 4
 
 
 def test_what_was_kept_for_the_next_chunk_is_sent_when_another_worker_has_that_one(
@@ -161,7 +179,7 @@ def test_what_was_kept_for_the_next_chunk_is_sent_when_another_worker_has_that_o
 ) -> None:
     bench.make(lambda message: None, concurrency=2)
     # As each worker sees it before another one takes the last chunk.
-    bench.workers._queue.empty = lambda: False
+    bench.queued.queue.empty = lambda: False
     bench.workers.start()
     bench.put(b"x")
     world.eventually(lambda: bench.connection.flushes == 1 and bench.sent == 1)
@@ -192,18 +210,18 @@ def test_what_waits_behind_a_slow_message_is_done_by_idle_workers(
 
     bench.start(handler, concurrency=4)
     # One chunk, as for a handler that has been fast so far.
-    bench.workers._pace = 1e-6
+    bench.queued._pace = 1e-6
     bench.put(b"fast", b"slow", *[b"%d" % number for number in range(7)])
     world.eventually(lambda: done == [b"fast"])
-    assert bench.workers._pace == 1e-6
+    assert bench.queued._pace == 1e-6
     world.sleep(0.01)
-    bench.workers.relieve()
+    bench.queued.relieve()
     bench.idle()
     assert (done[0], done[-1]) == (b"fast", b"slow")
     assert sorted(done[1:-1]) == [b"%d" % number for number in range(7)]
-    world.eventually(lambda: sum(finished for finished, _, _ in bench.chunks) == 9)
+    world.eventually(lambda: sum(finished for finished, _ in bench.chunks) == 9)
     # Cut anew, since the message that takes so long has changed the pace.
-    assert sorted(bench.chunks) == [(1, 0, 0)] * 7 + [(2, 0, 0)]
+    assert sorted(bench.chunks) == [(1, 0)] * 7 + [(2, 0)]
 
 
 def test_a_chunk_whose_worker_was_not_scheduled_is_done_by_another_one(
@@ -220,19 +238,19 @@ def test_a_chunk_whose_worker_was_not_scheduled_is_done_by_another_one(
         return bool(handle(connection, left, started))
 
     bench.workers._handle = late
-    bench.workers._pace = 1e-6
+    bench.queued._pace = 1e-6
     bench.workers.start()
     bench.put(b"a", b"b")
     world.eventually(lambda: held)
     world.sleep(0.01)
-    bench.workers.relieve()
+    bench.queued.relieve()
     bench.idle()
-    assert bench.workers._pace <= 1e-3
+    assert bench.queued._pace <= 1e-3
     go_on.release()
     bench.put(b"c")
     bench.idle()
-    world.eventually(lambda: not bench.workers._at_work)
-    assert sum(finished for finished, _, _ in bench.chunks) == 3
+    world.eventually(lambda: not bench.queued._at_work)
+    assert sum(finished for finished, _ in bench.chunks) == 3
 
 
 def test_nothing_is_taken_from_a_worker_while_others_have_work(bench: Bench, world: World) -> None:
@@ -244,17 +262,17 @@ def test_nothing_is_taken_from_a_worker_while_others_have_work(bench: Bench, wor
         done.append(message.body)
 
     bench.start(handler, concurrency=2)
-    bench.workers._pace = 1e-6
+    bench.queued._pace = 1e-6
     bench.put(b"a", b"b")
     bench.put(b"c", b"d")
     bench.put(b"e", b"f")
-    world.eventually(lambda: len(bench.workers._at_work) == 2)
+    world.eventually(lambda: len(bench.queued._at_work) == 2)
     world.sleep(0.01)
-    bench.workers.relieve()
+    bench.queued.relieve()
     going = True
     bench.idle()
     world.eventually(lambda: len(bench.chunks) == 3)
-    assert bench.chunks == [(2, 0, 0)] * 3
+    assert bench.chunks == [(2, 0)] * 3
 
 
 def test_each_end_of_a_handler(bench: Bench) -> None:
@@ -282,7 +300,7 @@ def test_each_end_of_a_handler(bench: Bench) -> None:
     ]
     assert len(bench.connection.fins) == 1
     assert list(bench.connection.in_flight.values()) == [messages[0]]
-    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 3, 1]
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 3]
     assert bench.workers.working == 1
     bench.connection.in_flight.clear()
 
@@ -317,7 +335,7 @@ class Killed(BaseException):
 
 def fast(bench: Bench) -> None:
     """Make the worker so fast that the next messages come in one chunk."""
-    bench.workers._pace = 1e-6
+    bench.queued._pace = 1e-6
 
 
 @pytest.mark.parametrize("ends_in", ["handler", "give up"])
@@ -337,7 +355,7 @@ def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     assert len(bench.connection.fins) == 1
     assert bench.connection.requeued == [(b"kill", None), (b"rest", 0), (b"of it", 0)]
     assert bench.connection.flushes >= 1
-    world.eventually(lambda: bench.settled == 1)
+    world.eventually(lambda: bench.ended == 1)
     assert bench.workers.working == 2
     # Each kill takes one; as many as there were are left to work.
     for _ in range(3):
@@ -346,7 +364,7 @@ def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     bench.put(b"good")
     bench.idle()
     assert len(bench.connection.fins) == 2
-    world.eventually(lambda: bench.settled == 4)
+    world.eventually(lambda: bench.ended == 4)
     assert bench.workers.working == 2
 
 
@@ -387,7 +405,7 @@ def test_a_requeue_whose_subclass_calls_no_constructor(bench: Bench) -> None:
     bench.put(b"x")
     bench.idle()
     assert bench.connection.requeued == [(b"x", None)]
-    assert bench.chunks == [(0, 1, 0)]
+    assert bench.chunks == [(0, 1)]
 
 
 def test_workers_that_ended_are_forgotten(bench: Bench, world: World) -> None:
@@ -397,7 +415,7 @@ def test_workers_that_ended_are_forgotten(bench: Bench, world: World) -> None:
     bench.start(kill)
     for count in range(1, 6):
         bench.put(b"x")
-        world.eventually(lambda: bench.settled == count)  # noqa: B023
+        world.eventually(lambda: bench.ended == count)  # noqa: B023
     # The one that works, and of those before it the last, which may not have ended quite.
     assert len(bench.workers._tasks) <= 2
 
@@ -443,12 +461,12 @@ def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_en
     monkeypatch.setattr(bench.workers, "_spawn", spawn_and_wait)
     bench.put(b"kill")
     bench.put(b"good")
-    world.eventually(lambda: bench.settled == 1)
+    world.eventually(lambda: bench.ended == 1)
     go_on.release()
     bench.idle()
     bench.put(b"another")
     bench.idle()
-    assert (len(bench.connection.fins), bench.settled) == (2, 1)
+    assert (len(bench.connection.fins), bench.ended) == (2, 1)
 
 
 def test_each_worker_tells_the_handler_of_its_end_on_its_own_thread(
@@ -506,7 +524,7 @@ def test_a_stop_waits_for_no_worker_whose_last_call_ended_it(
     bench.start(Handler())
     bench.workers.stop()
     world.eventually(lambda: not bench.workers.working)
-    assert bench.settled == 1
+    assert bench.ended == 1
 
 
 FAILURES = [ValueError("oops"), SystemExit(1), Requeue(7)]
@@ -536,8 +554,8 @@ def test_the_limit_of_attempts(bench: Bench, error: BaseException) -> None:
     assert len(bench.connection.fins) == 1
     bench.world.eventually(lambda: len(bench.chunks) == 4)
     # What is kept is no news for the backoff; what is given up failed as any other.
-    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [0, 3, 0]
-    assert bench.kept == 1
+    assert [sum(column) for column in zip(*bench.noted, strict=True)] == [0, 3]
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [0, 4]
     assert bench.workers.working == 1
 
 
@@ -569,7 +587,7 @@ def test_the_limit_of_deliveries_is_looked_at_before_the_handler(bench: Bench) -
     assert bench.connection.requeued == [(b"hook failed", None)]
     assert len(bench.connection.fins) == 2
     bench.world.eventually(lambda: len(bench.chunks) == 3)
-    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 0, 2]
+    assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 0]
 
 
 def test_without_a_limit_nothing_is_given_up(bench: Bench) -> None:
@@ -593,4 +611,4 @@ def test_a_message_that_was_orphaned_while_handled_is_not_finished(
     bench.put(b"x")
     world.eventually(lambda: bench.chunks)
     assert bench.connection.fins == []
-    assert bench.chunks == [(0, 0, 0)]
+    assert bench.chunks == [(0, 0)]
