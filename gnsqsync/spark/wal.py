@@ -2,9 +2,9 @@
 
 Knows names and their order over a Store; must not know nsqd or Spark. The layout::
 
-    <stream>/plan                          the driver was here, so a task sees the same storage
-    <stream>/committed                     [last committed epoch, first epoch that is kept]
-    <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... of which the last says END
+    <stream>/plan the driver's mark, by which a task knows that it sees the same storage
+    <stream>/committed [last committed epoch, first epoch that is kept]
+    <stream>/e=<epoch>/p=<partition>/<n> entries 0, 1, ... of which the last says END
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["EpochCommitted", "LogDamaged", "Marker", "PendingEpoch", "Seen", "Wa
 
 
 class EpochCommitted(NSQError):
-    """This attempt is late: its epoch is committed, so others have read these messages."""
+    """This attempt is late: its epoch is committed, so another attempt has read these messages."""
 
 
 class LogDamaged(NSQError):
