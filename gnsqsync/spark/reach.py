@@ -56,7 +56,7 @@ class Reach:
         return sorted(self._problems)
 
     def judge(self) -> None:
-        """At the end of the run: ConnectionLost, or a warning, naming nsqds that were not reached."""
+        """At the end of the run: ConnectionLost or a warning that names the nsqds not reached."""
         missed = self._tell_missed()
         if not missed:
             return
