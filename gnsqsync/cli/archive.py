@@ -80,12 +80,12 @@ def counts_text(counts: Counts) -> str:
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
-    help="Where Spark and the source keep how far they are. [default: hidden in the archive]",
+    help="Where Spark and the source keep their position. [default: hidden in the archive]",
 )
 @click.option(
     "--once",
     is_flag=True,
-    help="Archive what is there now, then end (Spark's AvailableNow).",
+    help="Archive the messages that wait now, then end (Spark's AvailableNow).",
 )
 @click.option(
     "--interval",
@@ -107,7 +107,7 @@ def counts_text(counts: Counts) -> str:
     show_default=True,
     type=Number(0),
     metavar="SECONDS",
-    help="Merge small files so often; 0 for never.",
+    help="Seconds between two merges of small files; 0 for never.",
 )
 @click.option(
     "--target-size",
@@ -122,7 +122,7 @@ def counts_text(counts: Counts) -> str:
     default="zstd",
     show_default=True,
     type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
-    help="Of the Parquet files.",
+    help="Compression of the Parquet files.",
 )
 @click.option(
     "--look-up-all",
@@ -153,10 +153,10 @@ def archive(
     """Keep what is published to TOPICs as Parquet files, each message exactly once.
 
     The files are sorted into folders by topic and by date and hour of the publish time (UTC), so
-    spark.read.parquet, DuckDB or pandas read them as they are. A message is taken from nsqd when
-    it is on disk, so a crash or a kill of this job at any moment loses nothing, and the next start
-    goes on from there. With --once it fails when none of the nsqds with messages can be reached by
-    TCP, and names each. Ctrl-C ends.
+    spark.read.parquet, DuckDB or pandas read them as they are. A message is finished in nsqd only
+    when it is on disk. So a crash or a kill of this job at any moment loses nothing, and the next
+    start goes on from there. With --once it fails when none of the nsqds with messages can be
+    reached by TCP, and names each. Ctrl-C ends.
     """
     from gnsqsync.spark.jobs.archive import archive as start_archive
     from gnsqsync.spark.jobs.archive import check
@@ -174,7 +174,7 @@ def archive(
         "checkpoint": checkpoint,
         "max_messages": max_messages,
     }
-    # What is wrong is told before Spark starts.
+    # Report errors before Spark starts.
     check(topics, path, **query_options)
     latest = Counts()
     progress = Progress(as_json)
@@ -219,7 +219,7 @@ def archive(
             f"archived {counts_text(latest)} in {seconds:.1f} s:"
             f" {rate_text(latest.rows, seconds, 'messages')}"
         )
-    # Without --once nothing else ends it: that is no failure to who manages a service.
+    # Without --once only a signal ends it, so a service manager must not see a failure.
     return 128 + signals.received if once and signals.received is not None else 0
 
 

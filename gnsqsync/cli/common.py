@@ -101,7 +101,7 @@ def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
 def show_log(verbose: bool) -> None:
     """The library's log on stderr: warnings, or with ``verbose`` everything.
 
-    Where a module of the user's has configured logging, it stays so.
+    If a module of the user has configured logging, that stays as it is.
     """
     make_readable()
     if verbose:
@@ -158,7 +158,7 @@ class Scope:
 class Signals(Scope):
     """While it is entered: the first SIGINT or SIGTERM calls ``stop``, the second ends at once.
 
-    ``stop`` runs in the signal handler, so it must only set something. ``force`` is for what would
+    ``stop`` runs in the signal handler, so it must only set something. ``force`` ends what would
     outlive the process. ``received`` is the signal's number, or None.
     """
 
@@ -204,7 +204,7 @@ class Flag:
 
     def wait(self, seconds: float) -> bool:
         """Whether it was set before ``seconds`` were over, or a day."""
-        # Infinity would overflow.
+        # wait() cannot take infinity.
         return bool(wait([self._future], min(seconds, 86400.0)).done)
 
 

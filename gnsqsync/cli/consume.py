@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def import_module(name: str) -> ModuleType:
-    """A module of the caller's, also of the working directory; says where it fails."""
+    """Import a module of the caller, also from the working directory; the error says where it
+    fails."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -63,7 +64,7 @@ def import_observer(ctx: click.Context, param: click.Parameter, value: str | Non
 def load_handler(
     ctx: click.Context, param: click.Parameter, value: str
 ) -> Callable[[Message], object]:
-    """What ``package.module:function`` names; the working directory is searched too."""
+    """The object that ``package.module:function`` names; the working directory is searched too."""
     module_name, colon, path = value.partition(":")
     if not colon or not module_name or not path or module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
@@ -116,14 +117,14 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="So many processes, each with all of that. A killed one is replaced.",
+    help="How many processes, each with this concurrency. A killed one is replaced.",
 )
 @click.option("--reload", is_flag=True, help="Start again when a Python file changes.")
 @click.option(
     "--max-in-flight",
     type=click.IntRange(1),
     metavar="N",
-    help="Messages that nsqd may send ahead. [default: as --concurrency]",
+    help="Unanswered messages at a time, at most. [default: as --concurrency]",
 )
 @click.option(
     "--max-attempts",
@@ -158,10 +159,10 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
-    help="Publish there what is given up. Without this and the next it waits in nsqd.",
+    help="Publish given up messages there. Without this and the next they wait in nsqd.",
 )
 @click.option(
-    "--on-giving-up", type=click.Choice(["discard"]), help="discard: finish what is given up."
+    "--on-giving-up", type=click.Choice(["discard"]), help="discard: finish given up messages."
 )
 @click.option(
     # As Django's and Flask's commands call it.
@@ -183,7 +184,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     "--metrics-address",
     metavar="[HOST:]PORT",
     help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on this"
-    " port and those behind it.",
+    " port and the next ones.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
 @connection_options
@@ -204,8 +205,8 @@ def consume(
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
 
     When the function returns, the message is done; when it raises, the message comes again later.
-    The first SIGINT or SIGTERM lets running handlers finish and gives back the rest, the second
-    forces, the third ends at once.
+    The first SIGINT or SIGTERM lets running handlers finish and gives all other messages back, the
+    second does not wait for handlers, the third ends the process at once.
     """
     connection = connection_keywords(options)
     exposed = Exposed(metrics_address)

@@ -1,7 +1,7 @@
 """``gnsqsync demo``: two embedded nsqds, several publishers, one consumer, and a count at the end.
 
-Knows what it shows and which handlers fail. What is published and verified is demo_lines',
-drawing is demo_view's. Of ``--spark`` it knows only that demo_spark has it.
+Knows what it shows and which handlers fail. demo_lines publishes and verifies, demo_view draws, and
+demo_spark does ``--spark``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Consumer(Observer):
         self.backoffs: list[tuple[int, float]] = []
 
     def handle(self, message: Message) -> None:
-        """Note the line; or fail, if it is one of those that fail and it came the first time."""
+        """Record the line; or fail, if it is one that fails and came for the first time."""
         number_text, _, line = message.body.partition(b"\t")
         number = int(number_text) if number_text.isdigit() else 0
         if not 1 <= number <= len(self._lines) or self._lines[number - 1] != line:
@@ -102,7 +102,7 @@ def failing_numbers(total: int) -> frozenset[int]:
     "--messages",
     type=click.IntRange(1, 10_000_000),
     metavar="N",
-    help="Publish so many lines, FILE again and again if need be."
+    help="How many lines to publish; FILE is repeated if it has fewer."
     " [default: each line of FILE once; 200,000 with --spark]",
 )
 @click.option(
@@ -166,7 +166,7 @@ def demo(
             max_attempts=0,
             backoff_multiplier=0.25,
             max_backoff_duration=1.0,
-            # The nsqd that is asked for the one test message may be the one that has none left.
+            # In backoff one nsqd is asked for the test message, perhaps one that has no lines left.
             low_rdy_idle_timeout=0.3,
             rdy_redistribute_interval=0.3,
             observer=consumer,

@@ -1,6 +1,6 @@
 """What both demonstrations do: make servers, publish numbered lines, compare what arrived.
 
-Knows nothing of who consumes them, and draws nothing.
+Knows nothing of the consumers, and draws nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class Publishers:
                 self._published.append(len(bodies))
 
     def _wait(self, place: int) -> bool:
-        """Until the batch that begins after ``place`` lines may leave; False when none may."""
+        """Wait until the batch that begins after ``place`` lines may be sent; False when no more
+        may be."""
         return not self._stop.is_set()
 
     @property
@@ -125,7 +126,7 @@ class Publishers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the lines: numbers that never came, numbers that came more than once."""
+    """The result: numbers that never came, numbers that came more than once."""
 
     missing: tuple[int, ...]
     repeated: tuple[int, ...]

@@ -1,7 +1,7 @@
 """``gnsqsync demo --spark``: three embedded nsqds, the archive job, a SIGKILL, and a count.
 
-Knows what is archived, when a worker dies and how the files are counted. What is published is
-demo_lines', as in the plain demo; drawing is demo_spark_view's.
+Knows what is archived, when a worker dies and how the files are counted. demo_lines publishes, as
+in the plain demo; demo_spark_view draws.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 CHANNEL = "archive"
 MESSAGES = 200_000
-# Fewer are through before there is anything to see, or a worker to kill.
+# With fewer lines all are archived before there is anything to see, or a worker to kill.
 AT_LEAST = 1000
 NSQDS = 3
 # Publishing takes so many seconds: Spark shall read while it goes on. Until Spark's first batch,
 # which takes the longest, it goes so many times slower.
 PUBLISHING = 15.0
 SLOWER = 10
-# A worker is to die when this share is published; so much waits for that in any case.
+# A worker dies when the first share is published; the last share is published only after that.
 DEATH_AT = 0.4
 HELD_BACK = 0.5
 # How long a worker is stopped, at most, until an nsqd has sent something to it.
 STOPPED_SECONDS = 1.0
-# Seconds until nsqd delivers again what the dead worker had in its hands.
+# Seconds until nsqd delivers the dead worker's messages again.
 MSG_TIMEOUT = 6.0
 # Seconds in which nothing was published or archived, until the rest counts as missing.
 PATIENCE = 60.0
@@ -84,7 +84,7 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
         folder = stack.enter_context(working_folder(keep))
         if keep is None:
             temporary.append(folder)
-        # Left when Spark is gone.
+        # Its handlers stay until Spark has ended.
         handlers = stack.enter_context(ExitStack())
         lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
         click.echo("starting Spark")
@@ -92,7 +92,7 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
             job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
         )
         stack.enter_context(spark_errors(v))
-        # PySpark has put a handler of its own in the place of ours.
+        # PySpark has replaced our handler by its own.
         late = handlers.enter_context(Signals(stop.set, force))
         demo = Demo(spark, lookupd, nsqds, folder, lines, publishers, stop)
         demo.archive()
@@ -114,14 +114,14 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
 class Death:
     """The SIGKILL of a worker of Spark that holds messages.
 
-    It holds them for moments only. So one that is connected is stopped (SIGSTOP), and killed when
-    an nsqd has sent messages to it.
+    A worker holds messages for moments only. So a connected one is stopped (SIGSTOP), and killed
+    when an nsqd has sent messages to it.
     """
 
     def __init__(self) -> None:
         self.is_due: bool = False
         self.pid: int | None = None
-        # The one that is stopped, and until when that is waited for.
+        # The stopped worker, and until when it stays stopped.
         self._stopped: int | None = None
         self._until = 0.0
 
@@ -158,7 +158,7 @@ class Death:
         for nsqd in clients:
             for topic in nsqd.stats(TOPIC, CHANNEL, include_mem=False).topics:
                 for client in [c for channel in topic.channels for c in channel.clients]:
-                    # As the source's tasks call themselves.
+                    # The client_id of the source's tasks.
                     pid = client.client_id.removeprefix("spark-")
                     if pid.isdecimal():
                         holding[int(pid)] += client.in_flight_count
@@ -263,7 +263,7 @@ class Demo:
             sender.start()
             self._watch(query, sender, clients, view)
             if not self._stop.is_set():
-                # A copy that came late is in a batch now, if there is one.
+                # If a copy came late, it is in a batch by now.
                 query.processAllAvailable()
                 rows = [ask(address, client) for address, client in clients.items()]
                 self._again = sum(row.timed_out for row in rows)

@@ -83,5 +83,5 @@ def settings(folder: str, tasks: int) -> dict[str, object]:
         "spark.sql.warehouse.dir": os.path.join(spark, "warehouse"),
         "spark.sql.shuffle.partitions": "2",
     }
-    # A plain local[2] never tries a task again, which is what a dead worker needs.
+    # local[2] never retries a task; after a dead worker a retry is needed.
     return {"master": f"local[{cores},4]", "conf": conf}

@@ -30,8 +30,8 @@ from gnsqsync.service.output import CannotWrite, say
 # published at once and lines which stream in are published in batches.
 READ_SIZE = 65536
 
-# nsqd's --max-body-size where nobody changed it, for an MPUB with its count and the length of a
-# message. A longer line goes by a PUB, for which there is --max-msg-size only.
+# nsqd's default --max-body-size, and the longest line that fits into an MPUB beside the count and
+# its own length. A longer line is sent by PUB, for which only --max-msg-size counts.
 MAX_BODY_SIZE = 5242880
 LONGEST_IN_MPUB = MAX_BODY_SIZE - 8
 
@@ -83,7 +83,7 @@ class Input:
 
 
 class Counts:
-    """What became of the lines so far."""
+    """The counts of the lines so far."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -172,7 +172,7 @@ def pub(
         list(nsqd_tcp_addresses) or "127.0.0.1:4150",
         policy=policy,
         publish_timeout=timeout,
-        # Nobody but the lines that come behind waits for it.
+        # Only the next lines wait for it.
         outage="wait",
         max_msg_size=max_msg_size,
         max_body_size=MAX_BODY_SIZE,
@@ -235,7 +235,7 @@ def _send(writer: Writer, topic: str, bodies: list[bytes], counts: Counts) -> No
     try:
         writer.publish_many(topic, bodies)
     except PublishError as error:
-        # Of several MPUBs, where one was too small for all of them.
+        # One MPUB may not hold all lines; then some of several may be confirmed.
         counts.add(bodies[: error.acknowledged])
         raise
     counts.add(bodies)

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 @click.option(
     "--state",
     metavar="FOLDER",
-    help="Which parts are done; the same command with the same folder goes on after a crash. On"
-    " storage that the driver and all executors share.",
+    help="The folder that records finished parts; after a crash the same command with the same"
+    " folder goes on. On storage that the driver and all executors share.",
 )
 @click.option(
     "--parallelism",
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="Messages of a part: what a crash may make each task publish twice.",
+    help="Messages of a part. After a crash each task may publish one part twice.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count; needs no --state.")
 @nsq_options("sink", "maxMessageBytes=5000000")
@@ -100,8 +100,9 @@ def replay(
     """Publish messages of an ARCHIVE to TOPIC again.
 
     The messages are cut into parts by publish time, which leave in that order, a few at a time.
-    After a crash, a kill or Ctrl-C the same command goes on: finished parts are never published
-    again, parts that were under way are. So a message may come twice, and none is left out.
+    After a crash, a kill or Ctrl-C the same command goes on. Finished parts are never published
+    again; parts that were under way are published again. So a message may come twice, and none is
+    left out.
     """
     from gnsqsync.spark.jobs.replay import replay as run_replay
 
@@ -131,7 +132,7 @@ def replay(
 
 
 class Progress(contextlib.ExitStack):
-    """The progress bar, from the first news on: only then it is known how much there is."""
+    """The progress bar, from the first report on: the total is not known before."""
 
     def __init__(self, quiet: bool) -> None:
         super().__init__()

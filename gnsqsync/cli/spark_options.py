@@ -131,7 +131,8 @@ def job_session(
     ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown.
     """
     if not verbose:
-        # It logs tracebacks of what fails, as a batch does that is stopped; we tell in a sentence.
+        # It logs a traceback for each failure, also for a batch that is stopped; we print one
+        # sentence.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         spark = session(

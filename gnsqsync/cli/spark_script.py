@@ -14,7 +14,7 @@ import click
 def spark_script() -> int:
     """Print the path of the script that runs a job under spark-submit.
 
-    Behind the path come a command and its options, the same ones as behind 'gnsqsync'.
+    After the path come a command and its options, the same as after 'gnsqsync'.
     """
     found = importlib.util.find_spec("gnsqsync.cli.submit.gnsqsync_job")
     assert found is not None

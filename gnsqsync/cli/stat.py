@@ -207,12 +207,12 @@ def stat(
     """Show depth, rates and clients of all topics and channels, or of TOPIC.
 
     Numbers are sums over all nsqds: those given, and those that the nsqlookupds name. "depth" is
-    what waits, without what is in flight or deferred; messages, requeued and timed out count since
-    the nsqd started. On a terminal the table stays and changes; Ctrl-C ends it. With --once the
-    exit code is 1 when no nsqd answered.
+    the number of waiting messages, without those in flight or deferred; messages, requeued and
+    timed out count since the nsqd started. On a terminal the table stays and changes; Ctrl-C ends
+    it. With --once the exit code is 1 when no nsqd answered.
     """
     show_log(verbose)
-    # Or each nsqd that is asked would seem to have refused them.
+    # Checked here, or else the error would seem to come from each nsqd.
     if topic is not None:
         check_topic(topic)
     if channel is not None:

@@ -23,12 +23,12 @@ from gnsqsync.cli.common import (
 from gnsqsync.service.output import nowhere, send_nowhere
 
 MAX_IN_FLIGHT = 200
-# Seconds without a message until a tail that counts says what it waits for.
+# Seconds without a message until ``tail --count`` says how many are missing.
 QUIET = 5.0
 
 
 def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A number of messages; says what -n means here to those who meant the address."""
+    """A number of messages; the error explains -n to users who meant the address."""
     if value is None:
         return None
     # int() refuses other digits, such as ², and numbers of thousands of them.
@@ -52,12 +52,12 @@ class Printer:
         self._as_json = as_json
         self.shown: int = 0
         self.reader: Reader | None = None
-        # Why standard output takes nothing any more, unless its reader just left.
+        # Why standard output failed, unless its reader just left.
         self.failure: OSError | None = None
 
     def __call__(self, message: Message) -> None:
         if self._left == 0:
-            # Of a channel with a name of its own: somebody may want it.
+            # On a channel that the user named: other consumers may want it.
             raise Requeue(0, backoff=False)
         data = self._json(message) if self._as_json else message.body
         try:
@@ -154,14 +154,15 @@ def tail(
 ) -> int:
     """Print the messages of TOPIC to standard output, each with a newline behind it.
 
-    It listens on a channel of its own, which nsqd deletes afterwards, so other consumers get
-    everything as before, and only what is published from now on is shown. One exception: a topic
-    without any channel gives what waits in it to its first one, which would be this. Ctrl-C ends.
+    It listens on a channel of its own, which nsqd deletes afterwards. So other consumers get all
+    messages as before, and you see only messages that are published from now on. One exception:
+    messages that wait in a topic without any channel go to its first channel, which is this one.
+    Ctrl-C ends.
 
-    It may miss messages: for such a channel nsqd keeps what fits in its memory, --mem-queue-size
-    messages, and drops the rest without a word; of a burst on an nsqd with --mem-queue-size=0 that
-    is nearly all. With --channel and a new name nothing is dropped: that channel is an ordinary
-    one, and stays until somebody deletes it.
+    It may miss messages: for such a channel nsqd keeps --mem-queue-size messages in its memory, and
+    drops the rest silently; with --mem-queue-size=0 it drops nearly all of a burst. With --channel
+    and a new name nothing is dropped: that channel is an ordinary one, and stays until somebody
+    deletes it.
     """
     if sys.stdout is nowhere():
         raise click.ClickException("standard output is closed")
@@ -171,7 +172,7 @@ def tail(
         channel or f"tail{random.randrange(10**6):06}#ephemeral",
         printer,
         max_in_flight=min(MAX_IN_FLIGHT, count or MAX_IN_FLIGHT),
-        # A tail only looks: however often a message came back, it is not ours to give up.
+        # A tail only looks, so it gives no message up, however often the message came back.
         max_attempts=0,
         **reader_addresses(nsqd_tcp_addresses, lookupd_http_addresses),
         **connection_keywords(options),

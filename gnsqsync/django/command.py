@@ -1,4 +1,4 @@
-"""What the management commands have in common: their output and what they show of the log.
+"""What the management commands share: their output, and the log lines that they show.
 
 Knows no single command.
 """
@@ -16,7 +16,7 @@ __all__ = ["NSQCommand"]
 
 
 class NSQCommand(BaseCommand):
-    """Writes nowhere after ``>&-`` and ``2>&-``, which Django itself takes for a file.
+    """Writes nowhere when its output is closed (``>&-``, ``2>&-``); Django takes that for a file.
 
     Warnings that LOGGING sends nowhere appear on standard error, with time and level.
     """

@@ -1,4 +1,4 @@
-"""The setting GNSQSYNC: what it may hold, and what of it a Reader or a Writer gets.
+"""The setting GNSQSYNC: its keys, and which of them a Reader or a Writer gets.
 
 Knows no connection and no handler.
 """

@@ -53,7 +53,7 @@ def nsq_handler(
         name: For ``manage.py nsq_consume``; None: ``<app>.<function>``.
         alias: The entry of ``GNSQSYNC``.
         per_message_transaction: True or the alias of a database: one ``transaction.atomic()`` for
-            each message, FIN after its commit; what is raised rolls it back.
+            each message, FIN after its commit; an exception rolls it back.
         **options: Those of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
             ``dead_letter_topic``.
 
@@ -137,7 +137,8 @@ class Handler:
             close_old_connections()
 
     def worker_ended(self) -> None:
-        """On the thread of a worker that ends: its connections end with it, behind the function."""
+        """On the thread of a worker that ends: first ``worker_ended()`` of the function, then close
+        its connections."""
         ended = getattr(self.function, "worker_ended", None)
         try:
             if ended is not None:
@@ -190,8 +191,8 @@ class Handler:
 def close_old_connections() -> None:
     """As Django around a request: what is broken or older than CONN_MAX_AGE is closed.
 
-    For this thread only, and not in a transaction, such as that of a TestCase around a handler
-    that it calls. What goes wrong is logged: a handled message must not come again for it.
+    For this thread only, and not in a transaction, such as that of a TestCase around a handler that
+    it calls. Errors are logged: a handled message must not come again because of them.
     """
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:

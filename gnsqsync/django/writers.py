@@ -53,7 +53,8 @@ def get_writer(alias: str = DEFAULT) -> Writer:
 
 
 def relay_writer(alias: str) -> Writer:
-    """As ``get_writer()``, for who has nobody waiting: it bridges an outage while there is time."""
+    """As ``get_writer()``, for callers that nobody waits for: in an outage it waits for the
+    timeout."""
     writer = _replaced.get(alias) or _relay_writers.get(alias)
     if writer is None:
         entry = get_alias(alias)
@@ -65,7 +66,7 @@ def relay_writer(alias: str) -> Writer:
 
 
 def all_writers() -> dict[str, Writer]:
-    """Those of all entries, by their names; made where they are not there, and not connected."""
+    """The Writers of all entries, by name; missing ones are made, and not connected."""
     return {alias: get_writer(alias) for alias in aliases()}
 
 
@@ -143,7 +144,7 @@ def publish_on_commit(
         ConfigError: At once, when topic, body or ``defer`` is not allowed.
         PublishError: Where the transaction ends, after its commit, unless ``robust``.
     """
-    # Encoded now, for what it raises; and what the caller does to the body later is too late.
+    # Encode now: errors are raised here, and later changes of the body have no effect.
     get_writer(alias)._encode(topic, body, defer)
     data = body.encode() if isinstance(body, str) else bytes(body)
 

@@ -21,14 +21,14 @@ __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
 AuthQuery: TypeAlias = "Callable[[str, bool, str, bytes], Authorization]"
 """(peer IP, whether TLS is up, common name of the client certificate, secret) -> Authorization."""
 
-# What Go takes for a time in JSON: RFC 3339.
+# Go accepts this form of a time in JSON: RFC 3339.
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
 
 
 class AuthFailure(Exception):
-    """No auth server could be asked, or what it answered was rejected."""
+    """No auth server could be asked, or its answer was rejected."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Authorization:
 
 
 def _object(found: Any, what: str) -> dict[str, Any]:
-    """As Go reads one: keys in any case, null as an empty one."""
+    """A JSON object as Go reads one: keys in any case, null as an empty object."""
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -142,7 +142,7 @@ class Authenticator:
         self._run = run
 
     def query(self, ip: str, tls: bool, common_name: str, secret: bytes) -> Authorization:
-        """An ``AuthQuery``. AuthFailure when none of the servers gave an answer to go by."""
+        """An ``AuthQuery``. Raises AuthFailure when no server gave a usable answer."""
         parameters = {
             "common_name": common_name,
             "remote_ip": ip,

@@ -13,8 +13,8 @@ class MpubBody:
     """``[count]{[size][bytes]}...``, fed from any position on.
 
     ``bodies`` fills up; ``done`` says that the last one is read; ``missing`` is the error for an
-    input that ends now. The bodies together have ``max_body_size`` bytes at most: nsqd does not
-    look, and stores what count and sizes allow, a terabyte by default.
+    input that ends now. The bodies together have ``max_body_size`` bytes at most. nsqd does not
+    check that, and stores as much as count and sizes allow, a terabyte by default.
     """
 
     __slots__ = ("_count", "_left", "_max_count", "_max_msg_size", "bodies", "missing", "needs")
@@ -34,7 +34,7 @@ class MpubBody:
         return len(self.bodies) == self._count
 
     def read(self, data: bytes, offset: int) -> int:
-        """Take what is whole in ``data`` from ``offset`` on; returns where it stopped.
+        """Take the whole pieces in ``data`` from ``offset`` on; returns where it stopped.
 
         Raises Fatal for a bad count or size.
         """

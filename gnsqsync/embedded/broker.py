@@ -87,7 +87,7 @@ class Broker:
         return topic
 
     def delete_topic(self, name: str) -> bool:
-        """Delete it with its channels; their consumers are let go. False when there is none."""
+        """Delete it with its channels and close their consumers. False when there is none."""
         topic = self.topics.pop(name, None)
         if topic is None:
             return False

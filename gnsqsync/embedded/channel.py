@@ -30,8 +30,8 @@ __all__ = [
 NOT_IN_FLIGHT = b"ID not in flight"
 NOT_OWNER = b"client does not own message"
 
-# A consumer gets at most this much at once, so that the limit of its outgoing buffer is looked at
-# again before more bodies are copied into frames.
+# A consumer gets at most this much at once, so that the limit of its output buffer is checked again
+# before more bodies are copied into frames.
 _BATCH_BYTES = 256 * 1024
 # Passes over the in-flight table of one channel are at least this far apart (seconds).
 _SCAN_SPACING = 0.01
@@ -101,7 +101,7 @@ class TooManyConsumers(Exception):
 
 
 class Queueing:
-    """What a topic and a channel have in common: messages that wait."""
+    """A queue of waiting messages, as a topic and a channel have one."""
 
     def __init__(self, name: str, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -151,7 +151,8 @@ class Channel(Queueing):
         )
         # When the schedule calls expire() next; math.inf when nothing is planned.
         self.wake_at: float = math.inf
-        # No message in flight times out before this. It may be too early, as FIN does not move it.
+        # No message in flight times out before this time. It may be too early, because FIN does not
+        # change it.
         self._next_timeout = math.inf
         self._turn = 0
         self._order = count()
@@ -173,7 +174,7 @@ class Channel(Queueing):
 
     def _enqueue(self, message: QueuedMessage) -> None:
         if self.ephemeral and len(self.queue) >= self._schedule.options.mem_queue_size:
-            # nsqd drops what does not fit, unless a consumer takes a message this very moment.
+            # nsqd drops messages that do not fit, unless a consumer takes one at this moment.
             self.pump()
             if len(self.queue) >= max(1, self._schedule.options.mem_queue_size):
                 return
@@ -204,7 +205,8 @@ class Channel(Queueing):
             if len(ready) == 1:
                 self._hand_over(*ready[0])
                 continue
-            # Each gets an equal share of what waits; the turn decides who gets the odd ones.
+            # Each gets an equal share of the waiting messages; the turn decides which consumers get
+            # one more.
             share = -(-len(queue) // len(ready))
             first = self._turn % len(ready)
             for consumer, room in ready[first:] + ready[:first]:
@@ -339,7 +341,7 @@ class Channel(Queueing):
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach it. What it has in flight stays so until the timeout
+        """Detach it. Its messages stay in flight until their timeout
         (docs/protocol/errors#closing)."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
@@ -352,7 +354,7 @@ class Channel(Queueing):
             self._schedule.wake(self)
 
     def empty(self) -> None:
-        """Drop what waits, is deferred or in flight; counters stay."""
+        """Drop all messages, also those deferred or in flight; counters stay."""
         self.queue.clear()
         self.deferred.clear()
         self.in_flight.clear()
@@ -361,7 +363,7 @@ class Channel(Queueing):
             consumer.in_flight = 0
 
     def close(self) -> None:
-        """The channel was deleted, or the server stops: let the consumers go."""
+        """The channel was deleted, or the server stops: close the consumers."""
         self.deleted = True
         consumers, self.consumers = self.consumers, []
         for consumer in consumers:

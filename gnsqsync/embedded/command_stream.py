@@ -1,7 +1,7 @@
 """The bytes of one TCP V2 connection: command lines and bodies in, frames out, and its end.
 
 Knows how commands are cut out of the stream (docs/protocol/commands#command-lines) and that fatal
-errors end it; what the commands mean stands in session.py. No I/O.
+errors end it; session.py knows what the commands mean. No I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ A negative number says that it is incomplete: minus the position up to which byt
 
 # A line with its \n fits nsqd's read buffer, or the connection is closed.
 _MAX_LINE = 16384
-# A client is not served further while this many bytes have not left.
+# A client is not served further while this many bytes are unsent.
 _MAX_BACKLOG = 1024 * 1024
 
 OK_FRAME = encode_response(b"OK")
@@ -50,13 +50,13 @@ class CommandStream:
         self.commands: int = 0
         # Bytes that the output was cut from but that the socket has not taken; set by the owner.
         self.unsent = 0
-        # Whether an answer is among what has not left; the owner says when all has.
+        # Whether an answer is unsent; the owner clears it when all bytes are sent.
         self.owes_answer: bool = False
         self._output: list[bytes] = []
         self._output_size = 0
         # The beginning of an incomplete command.
         self._pieces = Pieces()
-        # The error should the input end here; None between commands.
+        # The error if the input ends here; None between commands.
         self._missing: Fatal | None = None
         # Reads on in a body that is taken piece by piece; set by its command.
         self._continue: Callable[[bytes, int], int] | None = None
@@ -110,7 +110,7 @@ class CommandStream:
             self._pieces.begin(data[offset:])
 
     def _check_line(self, params: list[bytes]) -> None:
-        """What is checked before a line is looked at; raises Fatal."""
+        """The checks before a line is parsed; raises Fatal."""
 
     def _incomplete(self, stop: int, code: bytes, text: bytes) -> int:
         self._missing = Fatal(code, text)
@@ -131,7 +131,7 @@ class CommandStream:
         return self._output_size + self.unsent >= _MAX_BACKLOG
 
     def take_output(self) -> bytes:
-        """What is to be written now; it is forgotten here."""
+        """Return the bytes to write now, and remove them here."""
         data = b"".join(self._output)
         self._drop_output()
         return data
@@ -153,7 +153,7 @@ class CommandStream:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The connection is over. Idempotent; what is in the output is still to be written."""
+        """End the connection. Idempotent; the output is still to be written."""
         self.closed = True
         self._pieces = Pieces()
         self._continue = None

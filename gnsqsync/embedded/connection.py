@@ -27,11 +27,11 @@ __all__ = ["Connection"]
 
 _MAGIC = b"  V2"
 _RECV_SIZE = 65536
-# How long a client may take to show the magic; nsqd waits for ever, and so runs out of descriptors.
+# How long a client may take to send the magic; nsqd waits for ever, and so runs out of descriptors.
 _MAGIC_TIMEOUT = 60.0
 _TLS_HANDSHAKE_TIMEOUT = 5.0
-# After a fatal error: how long what the client still sends is read and thrown away, so that the
-# kernel does not answer it with a reset before the error frame is read.
+# After a fatal error: how long the client's further bytes are read and thrown away, so that the
+# kernel does not answer them with a reset before the client has read the error frame.
 _DRAIN_TIME = 0.5
 # How long a client that does not read may hold up the end of its connection.
 _LAST_WRITE_TIME = 5.0
@@ -49,7 +49,7 @@ class _Nsqd(Protocol):
 
 
 class _PeerGone(Exception):
-    """The client closed, or does not read what it is sent."""
+    """The client closed, or does not read."""
 
 
 class _TooSlow(Exception):
@@ -59,8 +59,8 @@ class _TooSlow(Exception):
 class Connection:
     """A greenlet calls ``run``; ``flush`` may be called by anybody in the thread, and never blocks.
 
-    While the kernel takes what is written there is one greenlet, the reading one. When its buffer
-    is full a second one writes the rest.
+    While the kernel takes all bytes there is one greenlet, the reading one. When the kernel's
+    buffer is full, a second one writes the rest.
     """
 
     def __init__(self, nsqd: _Nsqd, sock: Any, address: Any) -> None:
@@ -112,7 +112,7 @@ class Connection:
             self._end()
 
     def _read_magic(self) -> bytes | None:
-        """What came behind the magic; None when it was not nsqd's."""
+        """The bytes after the magic; None when the magic is wrong."""
         data = b""
         now = self._nsqd.broker.now
         deadline = now() + _MAGIC_TIMEOUT
@@ -142,7 +142,8 @@ class Connection:
             if session.closed:
                 return
             if session.is_backlogged:
-                # Too much output waits for it. Until that is written nothing more is read from it.
+                # Too much output waits for the client. Until that is written nothing more is read
+                # from it.
                 self.flush()
                 self._wait_until_written()
             if session.commands != commands:
@@ -153,7 +154,7 @@ class Connection:
             data = self._receive(timeout)
 
     def _receive(self, timeout: float | None) -> bytes:
-        """Decoded bytes, perhaps none; tells the session when there will be no more."""
+        """Decoded bytes, perhaps none; tells the session at EOF."""
         if self._layers and self._layers[-1].pending:
             gevent.sleep(0)  # the other connections have their turns
             return self._layers[-1].decode(b"")
@@ -172,8 +173,8 @@ class Connection:
     def _recv(self, timeout: float | None) -> bytes:
         """Raw bytes; at EOF the session is told and b"" returned. TimeoutError.
 
-        Waits for the event loop even when bytes are there: so connections have their turns, and
-        what all of them wrote is flushed together.
+        Waits for the event loop even when bytes are there. So connections take turns, and the
+        output of all of them is flushed together.
         """
         if timeout is not None and timeout <= 0:
             raise TimeoutError
@@ -188,7 +189,7 @@ class Connection:
                     data: bytes = self._sock.recv(_RECV_SIZE)
                     break
                 except BlockingIOError:
-                    # The kernel was wrong about it.
+                    # The socket was not readable after all.
                     continue
         finally:
             self._receiving = False
@@ -262,7 +263,7 @@ class Connection:
     # -- writing ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what the session has; what the kernel does not take follows in the background."""
+        """Write the session's output; a second greenlet writes what the kernel does not take."""
         if self._broken:
             self.session.take_output()
             return
@@ -333,9 +334,9 @@ class Connection:
         self._wake_reader_at_end()
 
     def _fall_silent(self) -> None:
-        """As nsqd, which ends the sending of messages and heartbeats then, not the connection.
+        """Like nsqd, end the sending of messages and heartbeats, but not the connection.
 
-        That ends with the next answer, or when no command comes in time.
+        The connection ends with the next answer, or when no command comes in time.
         """
         if self.session.owes_answer:
             self._break(_PeerGone("does not read answers"))
@@ -344,7 +345,7 @@ class Connection:
         self._stop_heartbeat()
         self._unsent = memoryview(b"")
         self.session.take_output()
-        # A backlog that never gets less: no message is handed over any more.
+        # A backlog that never shrinks: no message is handed over any more.
         self.session.unsent = sys.maxsize
 
     def _wait_until_written(self) -> None:
@@ -376,7 +377,7 @@ class Connection:
         try:
             self._sock.shutdown(how)
         except OSError:
-            # The peer was faster.
+            # The peer has closed already.
             pass
 
     def _end(self) -> None:
@@ -390,7 +391,7 @@ class Connection:
             while self._recv(deadline - self._nsqd.broker.now()):
                 pass
         except OSError:
-            # A time-out, or a reset: nothing more is owed to the peer.
+            # A timeout, or a reset: the peer will not read any more.
             pass
         self._readable.close()
         self._sock.close()

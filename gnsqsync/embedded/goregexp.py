@@ -1,6 +1,6 @@
 """Regular expressions as Go writes them, for Python's re. Knows where the two differ in syntax.
 
-What Go refuses is refused; what only Go has, beyond the translated, is refused as well.
+Refuses what Go refuses, and also Go's own syntax that it cannot translate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLASS = re.compile(r"\[:([a-z]+):\]")
 
 
 def compile_go(text: str) -> re.Pattern[str]:
-    """The pattern; re.error when Go would refuse it, or Python cannot have it."""
+    """The compiled pattern; re.error when Go would refuse it, or Python's re cannot express it."""
     return re.compile(_TOKEN.sub(_translated, text), re.ASCII)
 
 

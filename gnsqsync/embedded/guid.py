@@ -14,8 +14,8 @@ _SEQUENCE_LIMIT = 4096
 class GuidFactory:
     """The ids of one topic.
 
-    nsqd gives 4096 ids per 1.05 ms and then waits. This one takes the next ids from the time to
-    come instead, so it never blocks; ids still rise and never repeat.
+    nsqd gives 4096 ids per 1.05 ms and then waits. This one takes ids of the next milliseconds
+    instead, so it never blocks; ids still rise and never repeat.
     """
 
     __slots__ = ("_millis", "_node_bits", "_sequence")

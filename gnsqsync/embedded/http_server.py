@@ -24,7 +24,8 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         super().__init__(sock, address, server)
 
     def read_request(self, raw_requestline: str) -> Any:
-        """Refused headers are the client's affair: gevent prints a traceback unless ValueError."""
+        """Refused headers are the client's error: gevent prints a traceback unless it is a
+        ValueError."""
         try:
             return super().read_request(raw_requestline)
         except http.client.HTTPException as error:

@@ -75,7 +75,7 @@ class Identification:
 
 @dataclass(slots=True)
 class Settings:
-    """What applies to a connection: defaults, then what IDENTIFY asked for. Seconds and bytes."""
+    """The values of a connection: the defaults, or what IDENTIFY asked for. Seconds and bytes."""
 
     client_id: str
     hostname: str

@@ -20,7 +20,7 @@ _ERROR = 0.01
 
 
 class _Half:
-    """What came in half a window: how much, and the newest of it."""
+    """The samples of half a window: how many, and the newest of them."""
 
     __slots__ = ("count", "latencies")
 
@@ -32,7 +32,7 @@ class _Half:
 class LatencyWindow:
     """The samples of the current half of a window and of the half before it, from ``now`` on.
 
-    So they reach back between half a window and a whole one, as nsqd's do.
+    So they cover between half a window and a whole one, as nsqd's do.
     """
 
     __slots__ = ("_began", "_halves", "_length", "quantiles")

@@ -90,7 +90,7 @@ class Gate:
         self._told = False
 
     def serve(self, handle: Callable[[Any, Any], None], sock: Any, address: Any) -> None:
-        """``handle(sock, address)`` where there is room; else nothing, and gevent closes it."""
+        """Call ``handle(sock, address)`` if there is room; otherwise gevent closes the socket."""
         if self._open >= self._most:
             if not self._told:
                 self._told = True

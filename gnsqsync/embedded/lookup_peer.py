@@ -43,7 +43,7 @@ _IO_TIMEOUT = 1.0
 # The largest list of a topic's channels to read, in bytes.
 _MAX_CHANNELS = 8 * 1024 * 1024
 _SIZE = struct.Struct(">i")
-# What is read of the answer to IDENTIFY; only the two of its HTTP API are used.
+# The fields that are read from the answer to IDENTIFY; only the two of its HTTP API are used.
 _INFO = {"tcp_port": int, "http_port": int, "version": str, "broadcast_address": str}
 
 
@@ -106,7 +106,7 @@ class _Peer:
         except (OSError, _Lost) as error:
             self._log.error("LOOKUPD(%s): %s - %s", self.address, command or "connect", error)
             self._close()
-            # What waits is dropped: the next connection begins with all names.
+            # Drop the queued commands: the next connection begins with all names.
             while not self._commands.empty():
                 self._commands.get()
 
@@ -166,7 +166,7 @@ class _Peer:
 
 
 class LookupPeers:
-    """Keeps the nsqlookupds at ``addresses`` (host:port) informed of what this nsqd has.
+    """Tells the nsqlookupds at ``addresses`` (host:port) this nsqd's topics and channels.
 
     ``identity``: what IDENTIFY tells; ``names``: see Names; ``max_body_size``: the largest answer,
     in bytes; the timeouts (seconds) are those of the /channels query. All methods are called in
@@ -195,7 +195,7 @@ class LookupPeers:
         self._started = False
 
     def start(self, wait: float = 0.0) -> None:
-        """Connects to all; waits at most ``wait`` seconds until each has all names, or failed.
+        """Connects to all; waits at most ``wait`` seconds until each has all names, or has failed.
 
         A client that publishes after that finds its channels (docs/protocol/publishing#channels).
         """
@@ -204,7 +204,7 @@ class LookupPeers:
         gevent.wait([peer.settled for peer, _ in self._peers.values()], timeout=wait)
 
     def stop(self) -> None:
-        """Closes the connections, without a word to the nsqlookupds, as nsqd does."""
+        """Closes the connections and sends nothing, as nsqd does."""
         self._started = False
         gevent.killall([greenlet for _, greenlet in self._peers.values()])
         self._peers.clear()

@@ -52,7 +52,7 @@ class LookupSession:
         self._magic_seen = False
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """The answers to what can be answered so far. ``now``: unix seconds."""
+        """The answers to the commands that are complete so far. ``now``: unix seconds."""
         self._buffer += data
         answers = []
         while not self.closed:
@@ -217,7 +217,7 @@ _FIELDS: dict[str, type] = {
 def identity(
     broadcast_address: str, hostname: str, tcp_port: int, http_port: int
 ) -> dict[str, Any]:
-    """What nsqlookupd tells of itself in the answer to IDENTIFY."""
+    """nsqlookupd's description of itself in the answer to IDENTIFY."""
     return {
         "broadcast_address": broadcast_address,
         "hostname": hostname,

@@ -1,6 +1,6 @@
 """nsqd's HTTP API (docs/protocol/nsqd-http): publishing, topics and channels, /stats and /config.
 
-Knows requests and answers; what they do is done by the broker and the server.
+Knows requests and answers; the broker and the server do the work.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ServerFailed(NSQError):
 
 
 class _Child:
-    """The processes and the folder of one server: what has to go when its owner goes."""
+    """The processes and the folder of one server, to be removed with their owner."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -66,7 +66,8 @@ class _Child:
         return code
 
     def clean_up(self) -> None:
-        """Kills what runs and removes the folder; nothing in a forked child of the owner."""
+        """Kills the processes and removes the folder; does nothing in a forked child of the
+        owner."""
         if os.getpid() != self.owner:
             return
         if self.process is not None:
@@ -220,7 +221,7 @@ class _Server:
 
     @property
     def log(self) -> str:
-        """The end of what the server logged since it was started last (at most 64 KiB)."""
+        """The end of the server's log since its last start (at most 64 KiB)."""
         if not self._child.folder:
             return self._last_log
         with open(self._log_path, "rb") as log:

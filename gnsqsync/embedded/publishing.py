@@ -1,6 +1,6 @@
 """PUB, MPUB and DPUB of one connection (docs/protocol/publishing#publish). No I/O.
 
-Knows bodies and topics; whether the client may publish is asked of the session.
+Knows bodies and topics; asks the session whether the client may publish.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Publishing(CommandStream):
         limit = self._options.max_body_size
         if size > limit:
             raise Fatal(b"E_BAD_BODY", b"MPUB body too big %d > %d" % (size, limit))
-        # From here on nsqd goes by the inner sizes and does not look at the total again.
+        # From here on nsqd reads by the inner sizes and does not check the total again.
         body = MpubBody(self._options.max_msg_size, limit)
         self._missing = body.missing
         self._continue = lambda data, offset: self._read_mpub(topic, body, data, offset)
@@ -129,5 +129,5 @@ class Publishing(CommandStream):
             self._publish(b"MPUB", topic, body.bodies, 0.0)
             return offset
         self._missing = body.missing
-        # Progress was made: come again with the rest; else wait for a whole piece.
+        # With progress: call again with the rest. Without: wait for a whole piece.
         return offset if offset > before else -(offset + body.needs)

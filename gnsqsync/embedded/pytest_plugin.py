@@ -54,7 +54,8 @@ class NsqCluster:
 
 
 class NsqMessages:
-    """Reads what was published to the nsqds of this test; the fixture ``nsq_messages``."""
+    """Reads the messages that were published to the nsqds of this test; the fixture
+    ``nsq_messages``."""
 
     _CHANNEL = "nsq_messages"
 
@@ -66,10 +67,10 @@ class NsqMessages:
     ) -> list[Message]:
         """Messages of ``topic`` that were not returned before; each has ``body`` and ``json()``.
 
-        Without ``count``: what nsqd has now, so all whose publish has returned, but not those that
-        are deferred. With it: as soon as there are that many or more. AssertionError after
-        ``timeout`` seconds. The first call makes a channel; where the code under test consumes the
-        topic as well, call once before anything is published.
+        Without ``count``: the messages that nsqd has now, so all whose publish has returned, but
+        not deferred ones. With it: as soon as there are that many or more. AssertionError after
+        ``timeout`` seconds. The first call makes a channel; if the code under test consumes the
+        topic as well, call it once before anything is published.
         """
         from gnsqsync import Reader
 

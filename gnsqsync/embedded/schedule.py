@@ -1,4 +1,4 @@
-"""Which channels have work, and when each is to be looked at again.
+"""Which channels have work, and when each is to be checked again.
 
 No I/O: the clock comes from outside, and the owner is told when to call ``settle`` or ``expire``.
 Knows of a channel that it can hand over and expire messages; knows no message.
@@ -41,10 +41,10 @@ def _no_plan(when: float) -> None:
 class Schedule:
     """The clocks of one nsqd and the work of its channels. Everything runs in one thread.
 
-    ``now`` gives monotonic seconds, ``wall_ns`` nanoseconds since the epoch. What a call leaves to
-    be delivered is delivered by ``settle``; the owner hears of it by ``on_work`` (once until the
-    next ``settle``), and by ``on_plan(when)`` that ``expire`` should be called at ``when``,
-    earlier than it was told before.
+    ``now`` gives monotonic seconds, ``wall_ns`` nanoseconds since the epoch. ``settle`` delivers
+    the messages that a call has made ready. ``on_work`` tells the owner that there are some (once
+    until the next ``settle``). ``on_plan(when)`` tells it to call ``expire`` at ``when``, earlier
+    than it was told before.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Schedule:
         return self._plans[0][0] if self._plans else None
 
     def expire(self) -> None:
-        """Time out and release what is due; ``settle`` then delivers it."""
+        """Time out and release the messages that are due; ``settle`` then delivers them."""
         now = self.now()
         plans = self._plans
         while plans and plans[0][0] <= now:

@@ -1,6 +1,6 @@
 """The embedded nsqd: listeners, the clock's alarm, and the parts put together.
 
-Knows how the parts hang together; the protocol, the queues and the HTTP answers are elsewhere.
+Knows how the parts are connected; the protocol, the queues and the HTTP answers are elsewhere.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class NsqdServer:
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load what was kept, listen, and log where; returns when clients can connect."""
+        """Load the saved messages, listen, and log where; returns when clients can connect."""
         try:
             self._start()
         except BaseException:
@@ -255,7 +255,7 @@ class NsqdServer:
             while self._unflushed:
                 self._unflushed.popleft().flush()
         finally:
-            # Should one of them fail, the others are not forgotten.
+            # If one of them fails, the others are still served.
             if self._unflushed:
                 self._schedule()
 

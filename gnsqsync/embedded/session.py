@@ -31,7 +31,7 @@ _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 
 
 class Peer:
-    """The client: its address, and what its TLS handshake told."""
+    """The client: its address, and the results of its TLS handshake."""
 
     __slots__ = ("cipher", "common_name", "ip", "name", "tls_version")
 
@@ -162,7 +162,7 @@ class Session(Publishing):
             raise Fatal(b"E_INVALID", b"cannot %s in current state" % command)
 
     def _check_auth(self, command: bytes, topic: bytes, channel: bytes = b"") -> None:
-        """May block: rights that ran out are asked for anew (docs/protocol/handshake#auth)."""
+        """May block: asks for rights again that have expired (docs/protocol/handshake#auth)."""
         if self._query_auth is None:
             return
         authorization = self.authorization

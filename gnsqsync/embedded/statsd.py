@@ -78,8 +78,8 @@ def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
 class Meter:
     """Figures to statsd lines. Counters become what was added since the call before.
 
-    A topic or channel that was not there the last time counts from 0; one that was deleted and
-    made again may so give a negative number, as with nsqd.
+    A topic or channel that was not there the last time counts from 0. One that was deleted and made
+    again may give a negative number, as with nsqd.
     """
 
     def __init__(self, prefix: str, *, exclude_ephemeral: bool = False) -> None:
@@ -160,7 +160,7 @@ class Pusher:
         self._greenlet = gevent.spawn(self._run)
 
     def stop(self) -> None:
-        """What was begun to be pushed is sent at once; returns when that is done."""
+        """Send the rest of the current push at once; returns when that is done."""
         self._ending.set()
         if self._greenlet is not None:
             self._greenlet.join()

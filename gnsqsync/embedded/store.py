@@ -1,7 +1,7 @@
 """--data-path: names and paused flags in nsqd.dat, and the queues over a clean stop.
 
-The files have nsqd's own form (docs/protocol/end#files), so that the real nsqd can take over a
-folder and the other way round. Knows files; what they hold lives in the broker.
+The files have nsqd's own format (docs/protocol/end#files), so that either nsqd can take over a
+folder of the other. Knows files; the broker has the messages.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Store:
                     self._write_queue(f"{topic.name}:{channel.name}", channel.everything())
 
     def forget(self, topic: str, channel: str | None) -> None:
-        """Remove the queue files of what was deleted, should there be any."""
+        """Remove the queue files of a deleted topic or channel, if there are any."""
         if not is_ephemeral(channel or topic):
             self._remove_files(f"{topic}:{channel}" if channel else topic)
 
@@ -205,7 +205,7 @@ class Store:
         return count, number, position
 
     def _read_queue(self, queue: str) -> list[QueuedMessage]:
-        """What a queue's files hold from the read position on. The files are gone afterwards."""
+        """The messages of a queue's files from the read position on. The files are removed."""
         try:
             words = self._meta_path(queue).read_text().replace(",", " ").split()
             _depth, first, start, last, end = map(int, words)

@@ -1,4 +1,4 @@
-"""A topic: what was published, and the copying of it to the channels.
+"""A topic: its messages, and copying them to the channels.
 
 No I/O. Follows docs/protocol/publishing and docs/protocol/requeue.
 """
@@ -42,7 +42,7 @@ class Topic(Queueing):
         self._guid = GuidFactory(node_id)
 
     def start(self) -> None:
-        """Messages may flow: the channels that have to exist before the first one do."""
+        """Let messages flow: the channels that must exist before the first message do."""
         self._started = True
         self._flush()
 

@@ -1,5 +1,5 @@
-"""The HTTP habits that nsqd and nsqlookupd share (docs/protocol/nsqd-http#http-common), as a WSGI
-application.
+"""The HTTP behaviour that nsqd and nsqlookupd share (docs/protocol/nsqd-http#http-common), as a
+WSGI application.
 
 Knows routing, query strings, error answers and headers; knows neither topics nor registrations.
 No gevent and no socket: http_server.py serves it.
@@ -207,7 +207,7 @@ class App:
                 environ.get("REMOTE_ADDR", ""),
                 environ.get("REMOTE_PORT", ""),
             )
-        # A client that asked with HEAD would take a body for the next answer.
+        # After HEAD a client would take a body for the next answer.
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def respond(self, environ: Mapping[str, Any]) -> Response:
@@ -232,7 +232,7 @@ class App:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         scheme, absolute, rest = path.partition("://")
         if absolute and "/" not in scheme:
-            # The whole URL, as a client sends it that takes this server for a proxy.
+            # The whole URL: a client that takes this server for a proxy sends it.
             path = "/" + rest.partition("/")[2]
         allowed = set()
         for its_method, pattern, handler in self._routes:

@@ -96,7 +96,7 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         type=click.IntRange(1),
         default=1,
         metavar="N",
-        help="So many processes, each with all of that. A killed one is replaced.",
+        help="How many processes, each with these threads. A killed one is replaced.",
     ),
     click.Option(["--reload"], is_flag=True, help="Start again when a Python file changes."),
     click.Option(
@@ -111,7 +111,7 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         ["--metrics-address"],
         metavar="[HOST:]PORT",
         help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on"
-        " this port and those behind it.",
+        " this port and the next ones.",
     ),
     click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
 ]
@@ -128,8 +128,9 @@ def _consume(
     """Call the functions marked with @nsq.handler with the messages of their channels.
 
     NAME: the names of functions; all of them if none. The first SIGTERM or SIGINT lets running
-    handlers finish and gives back the rest, the second forces, the third ends at once.
-    Exit code 0: stopped by a signal, and nothing was left.
+    handlers finish and gives all other messages back, the second does not wait for handlers, the
+    third ends the process at once. Exit code 0: stopped by a signal, and every message was
+    answered.
     """
     handlers = _select(nsq, names, topics, channels)
     if show_list:
@@ -249,8 +250,8 @@ _STAT_PARAMETERS: list[click.Parameter] = [
 def _stat(topic: str | None, as_json: bool) -> None:
     """Show depths and clients of topics and channels, summed over all nsqds.
 
-    Asked are NSQ_NSQD_HTTP_ADDRESSES, or what NSQ_LOOKUPD_ADDRESSES list, or the ports after
-    those of NSQ_NSQD_ADDRESSES. Exit code 1: an answer is missing.
+    It asks NSQ_NSQD_HTTP_ADDRESSES, or the nsqds that NSQ_LOOKUPD_ADDRESSES list, or the ports
+    after those of NSQ_NSQD_ADDRESSES. Exit code 1: a server did not answer.
     """
     try:
         settings = read_settings(_app())

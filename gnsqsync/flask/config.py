@@ -1,4 +1,4 @@
-"""The ``NSQ_`` keys of an application's config: what they may hold, what a Reader or Writer gets.
+"""The ``NSQ_`` keys of an application's config: their values, and which a Reader or Writer gets.
 
 Knows no connection and no handler.
 """
@@ -59,13 +59,13 @@ class Settings(ClientSettings):
 
 
 def is_memory(app: Flask) -> bool:
-    """Whether what is published stays in the process; TESTING may be set at any time."""
+    """Whether messages stay in the process; TESTING may be set at any time."""
     backend = app.config.get("NSQ_BACKEND")
     return app.testing if backend is None else backend == "memory"
 
 
 def read_settings(app: Flask) -> Settings:
-    """What the config says now. ConfigError names the key that is wrong; connects to nothing."""
+    """The checked config of this moment. ConfigError names a wrong key; connects to nothing."""
     config = app.config
     for key in config:
         if key.startswith(PREFIX) and key not in KEYS:

@@ -75,8 +75,8 @@ class NSQ:
     def writer(self) -> Writer:
         """The Writer of the current application, the same in all threads. Do not close it.
 
-        It connects at its first publish, in the child of a fork by itself anew, and is closed at
-        the end of the process. In tests it is a memory writer with a list ``messages``.
+        It connects at its first publish, and anew in the child of a fork. It is closed at the end
+        of the process. In tests it is a memory writer with a list ``messages``.
         """
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
         state = self._state(app)

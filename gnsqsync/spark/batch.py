@@ -1,7 +1,7 @@
 """``spark.read.format("nsq")``: a drain that is planned and read once, or a peek.
 
-Spark calls no commit on a batch, and calls everything again at each action. So a drain is an epoch
-of a log that nobody commits: whoever comes first plans it, and every further action replays it.
+Spark does not commit a batch, and calls everything again at each action. So a drain is an epoch of
+a log that is never committed: the first action plans it, and every further action replays it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class NsqBatchReader(DataSourceReader):
 
 
 def plan_now(options: SourceOptions, stream: str) -> Offset:
-    """The plan of all that waits now. ConnectionLost when none of it can be reached from here.
+    """The plan of all messages that wait now.
 
-    For who is not asked again when the tasks are over; one that refuses us here, or that only
-    some can reach, is told in the log.
+    Raises ConnectionLost when none of their nsqds can be reached from here. Nobody asks again when
+    the tasks are over, so an nsqd that refuses us here, or that cannot be reached, is logged.
     """
     depths = Depths(options)
     try:

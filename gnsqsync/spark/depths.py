@@ -1,8 +1,8 @@
 """The cluster as the driver of a query sees it: which nsqds have the topics, and how much waits.
 
-Over HTTP only, and it is the one that makes the channels: a query that waits for messages does
-not subscribe. After the start nothing here raises: what cannot be reached counts as empty, is
-told in the log and asked again. One thread.
+Uses HTTP only. Makes the channels, because a query that waits for messages does not subscribe.
+After the start nothing here raises: a server that cannot be reached counts as empty, is logged, and
+is asked again. One thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATIENCE = 2.0
 
 
 class Backlog(NamedTuple):
-    """What waits in a channel of one nsqd. ``depth`` is what can be read now: 0 while paused.
+    """The messages in a channel of one nsqd. ``depth`` is how many can be read now: 0 while paused.
 
     ``done``: messages that were finished, or thrown away, since nsqd started.
     """
@@ -99,7 +99,7 @@ class Depths:
             raise ConnectionLost(self._no_nsqd())
 
     def look(self) -> dict[Source, Backlog | None]:
-        """What waits now, by nsqd and topic; None where the nsqd cannot be asked."""
+        """The depths now, by nsqd and topic; None if the nsqd cannot be asked."""
         now = time.monotonic()
         if self._lookupds and now >= self._lookup_at:
             self._find()
@@ -116,7 +116,7 @@ class Depths:
         return seen
 
     def silent(self) -> dict[str, str]:
-        """The nsqds that did not answer when they were asked last, and what was met there."""
+        """The nsqds that did not answer the last time, and the error of each."""
         return {
             nsqd.tcp or nsqd.http.url: self._problems[nsqd.http.url]
             for nsqd in self._nsqds()
@@ -124,7 +124,7 @@ class Depths:
         }
 
     def report(self) -> dict[str, dict[str, dict[str, int]]]:
-        """What the last looks saw, as topic, nsqd, counts: the form of a query's progress."""
+        """The depths of the last looks, as topic, nsqd, counts: the form of a query's progress."""
         shown: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in self._options.topics}
         for source, backlog in sorted(self._seen.items()):
             shown[source.topic][source.nsqd] = {
@@ -143,7 +143,7 @@ class Depths:
     # -- nsqlookupd ------------------------------------------------------------------------------
 
     def _find(self) -> list[str]:
-        """Ask every nsqlookupd where the topics are; what went wrong at those that failed."""
+        """Ask every nsqlookupd where the topics are; returns the errors of those that failed."""
         self._lookup_at = time.monotonic() + self._options.lookupd_poll_interval
         listed: set[Source] = set()
         problems = []
@@ -182,7 +182,7 @@ class Depths:
         return listed
 
     def _drop_all_but(self, listed: set[Source]) -> None:
-        """Forget what no nsqlookupd lists and that has nothing more for us."""
+        """Forget nsqds that no nsqlookupd lists and that have no more messages for us."""
         for tcp, nsqd in list(self._found.items()):
             for topic in list(nsqd.topics):
                 source = Source(tcp, topic)
@@ -229,7 +229,7 @@ class Depths:
 
     @staticmethod
     def _tcp_address(http: NsqdHTTP) -> str:
-        """The host that the user wrote: it is reachable, which a broadcast address may not be."""
+        """The host that the user wrote: unlike a broadcast address, it can surely be reached."""
         info = http.info()
         host = urlsplit(http.url).hostname or info.broadcast_address
         return f"[{host}]:{info.tcp_port}" if ":" in host else f"{host}:{info.tcp_port}"
@@ -262,8 +262,8 @@ class Depths:
     # -- what the log tells ----------------------------------------------------------------------
 
     def _trouble(self, url: str, error: NSQError) -> None:
-        """Once in the log, though it is asked again and again."""
-        # Without the question's parameters, which say nothing to who reads it.
+        """Log it once, although the server is asked again and again."""
+        # Without the parameters of the request, which do not help a reader.
         problem = re.sub(r"\?\S*:", ":", str(error))
         if url not in self._problems:
             log.warning("%s cannot be asked, what it has counts as nothing: %s", url, problem)
@@ -277,7 +277,8 @@ class Depths:
 def _backlog(channel: ChannelStats) -> Backlog:
     waiting = channel.depth + channel.in_flight_count + channel.deferred_count
     return Backlog(
-        # A paused topic is no matter: its channels get nothing new, and deliver what they have.
+        # A paused topic does not matter: its channels get nothing new, and deliver the messages
+        # they have.
         0 if channel.paused else channel.depth,
         channel.in_flight_count,
         channel.deferred_count,

@@ -1,4 +1,4 @@
-"""File operations that survive a crash: what returned is on the disk.
+"""File operations that survive a crash: when a call returns, its work is on the disk.
 
 Knows the local file system only. Nothing of Spark, Parquet or messages.
 """
@@ -24,7 +24,7 @@ def sync_folder(path: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Make the content of a file durable that somebody else wrote."""
+    """Make the content of a file durable that another library wrote."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -64,7 +64,7 @@ def read_json(path: str) -> Any:
 
 
 def move_all(moves: Iterable[tuple[str, str]]) -> None:
-    """Rename each (from, to), replacing what is there. What was moved before is left as it is.
+    """Rename each (from, to), replacing a file that is there; skips pairs that were renamed before.
 
     Raises FileNotFoundError when a file is in neither place.
     """

@@ -1,6 +1,6 @@
 """Messages of one nsqd, taken up to a number and a size, held until they are in the log.
 
-Knows the Reader's pull form; must not know the log, but for which messages it has.
+Knows the Reader's pull form; must not know the log, except which messages it has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 # Before the size of the messages is known: RDY, and how many are taken for a look at their sizes.
 _FIRST_RDY = 100
 _FIRST_LOOK = 10
-# How many are taken at a time later, for a look whether their size has changed.
+# How many are taken at a time later, to check whether their size has changed.
 _LOOK = 500
 # How often it is looked whether a dial has succeeded or failed.
 _DIAL_LOOK = 0.05
@@ -77,7 +77,7 @@ class Intake(Observer):
             plan.channel,
             nsqd_tcp_addresses=[plan.nsqd],
             max_in_flight=self._rdy,
-            # Giving up would FIN what is not in the log.
+            # Giving up would FIN messages that are not in the log.
             max_attempts=0,
             max_backoff_duration=0,
             latency="throughput",
@@ -100,13 +100,14 @@ class Intake(Observer):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """What is in hand goes back; then CLS, and nsqd's CLOSE_WAIT: every FIN has arrived."""
+        """Give back the messages in hand; then CLS, and nsqd's CLOSE_WAIT: every FIN has
+        arrived."""
         self.give_back()
         self._reader.stop(_STOP_SECONDS)
         try:
             self._reader.join()
         except NSQError:
-            # What refused us is told already, as ``problem``.
+            # A refusal is known already, as ``problem``.
             if value is None and not self.problem:
                 raise
 
@@ -192,13 +193,13 @@ class Intake(Observer):
         self._bytes += size
         self._taken += len(batch)
         self._taken_bytes += size
-        # Rather too large, when the latest ones are not like those before.
+        # Rather too large, in case the latest ones are larger than those before.
         self._mean = max(1.0, size / len(batch), self._taken_bytes / self._taken)
         self._by_size = max(2, int(2 * self._settings.segment_bytes / self._mean))
         self._ask()
 
     def _drop_seen(self, batch: list[Message], seen: Seen) -> list[Message]:
-        """FIN what the log has: an attempt before died between its entry and the FIN."""
+        """FIN messages that the log has: an earlier attempt died between its entry and the FIN."""
         again = [message.id for message in batch if message.attempts > 1]
         if not again:
             return batch
@@ -224,7 +225,8 @@ class Intake(Observer):
         self._ask()
 
     def _ask(self) -> None:
-        """RDY as it should be. Before FINs: a lower one then reaches nsqd in front of them."""
+        """Set RDY as it should be. Called before FINs, so that a lower RDY reaches nsqd before
+        them."""
         rdy = max(0, min(self._flight, self._room))
         if rdy != self._rdy:
             self._rdy = rdy
@@ -258,7 +260,7 @@ class Intake(Observer):
 
     @property
     def too_old(self) -> bool:
-        """Whether nsqd may give what is in hand to others before it is in the log."""
+        """Whether nsqd may give the messages in hand to others before they are in the log."""
         return self._age >= _TOO_OLD
 
     # -- answering -----------------------------------------------------------------------------
@@ -269,7 +271,7 @@ class Intake(Observer):
         self._keep([])
 
     def finish_those(self, ids: set[str]) -> None:
-        """FIN what is in hand with one of ``ids``: the log has it."""
+        """FIN the messages in hand with one of ``ids``: the log has them."""
         if any(message.id in ids for message in self.hand):
             kept = []
             for at, message in enumerate(self.hand):
@@ -280,15 +282,16 @@ class Intake(Observer):
             self._keep(kept)
 
     def give_back(self, above: int = 0) -> None:
-        """REQ 0 for what is in hand, but the first ``above``."""
+        """REQ 0 for the messages in hand, except the first ``above``."""
         for message in self.hand[above:]:
             message.requeue(0, backoff=False)
         self._keep(range(min(above, len(self.hand))))
 
     def rows(self) -> tuple[list[Message], list[int]]:
-        """What of the hand belongs into the log, and when it was taken: each id once.
+        """The messages in hand that belong into the log, and when each was taken: each id once.
 
-        After a halt of this process nsqd may deliver again, here, what still waited in the socket.
+        After a pause of this process nsqd may have sent us messages again that still waited in the
+        socket.
         """
         if all(message.attempts == 1 for message in self.hand):
             return self.hand, self.received_at
@@ -297,7 +300,7 @@ class Intake(Observer):
         return [self.hand[at] for at in places], [self.received_at[at] for at in places]
 
     def drop_orphans(self) -> None:
-        """Forget what came on a connection that is gone: nsqd delivers it again."""
+        """Forget messages of a connection that is gone: nsqd delivers them again."""
         if self._orphans:
             self._orphans = False
             self._keep([at for at, message in enumerate(self.hand) if message.is_alive])

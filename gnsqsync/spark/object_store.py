@@ -16,8 +16,8 @@ from gnsqsync.spark.stores import Store
 
 __all__ = ["SCHEMES", "ObjectStore"]
 
-# What to install for a scheme. Only filesystems that map create to a conditional request: others
-# of fsspec look first and write then, so that two writers both succeed.
+# What to install for a scheme. Only filesystems that map create to a conditional request. Others of
+# fsspec first look, then write, so that two writers both succeed.
 _S3, _GCS, _AZURE = "s3fs>=2025.7", "gcsfs>=2025.7", "adlfs>=2024.12"
 _NEEDED = {
     "s3": _S3,
@@ -41,8 +41,8 @@ _PAUSE = 0.05
 class ObjectStore(Store):
     """A prefix in a bucket or container.
 
-    A create whose answer got lost and that is tried again says False though it had succeeded;
-    the caller then reads its own entry as the winner's, which is right.
+    If the answer to a create gets lost, the second try returns False although the first succeeded.
+    The caller then reads its own entry as the winner's, which is right.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class ObjectStore(Store):
 
     def list(self, prefix: str = "") -> list[str]:
         folder = self._path(prefix) if prefix else self._root
-        # Or it would not have what others created.
+        # A cache would not have names that others created.
         self._fs.invalidate_cache()
         try:
             found = self._fs.find(folder)
@@ -120,7 +120,7 @@ class ObjectStore(Store):
         try:
             self._fs.rm_file(path)
         except FileNotFoundError:
-            pass  # somebody else was first
+            pass  # another writer was first
 
     def delete_folder(self, prefix: str) -> None:
         self.delete(self.list(prefix))

@@ -1,7 +1,7 @@
 """Options of the source as users write them: text, in any case, checked before anything starts.
 
-Knows names, units and ranges, and says in one sentence what to set. Knows nothing of Spark; what
-an address or a name may be is for the client to say.
+Knows names, units and ranges, and says in one sentence what to set. Knows nothing of Spark; the
+client checks addresses and names.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 class Given:
     """What the user gave to a source or a sink; each ``take`` of a name marks it as known.
 
-    ``options``: as Spark hands them over, names in any case. ``also``: names that mean something
-    to Spark itself. ``finish()`` refuses what nobody took. All raise ConfigError.
+    ``options``: as Spark hands them over, names in any case. ``also``: names that mean something to
+    Spark itself. ``finish()`` refuses the options that nobody took. All raise ConfigError.
     """
 
     def __init__(self, options: Mapping[str, str], what: str, also: Iterable[str] = ()) -> None:

@@ -1,7 +1,7 @@
-"""The plan of an epoch: who reads how many messages from which nsqd, written into its end offset.
+"""The plan of an epoch: how many messages each task reads from which nsqd, kept in its end offset.
 
-Pure: depths and limits in, plain dicts out. Spark logs an offset before any task runs, so what is
-inside is the same at every replay, whatever nsqlookupd says by then.
+Pure: depths and limits in, plain dicts out. Spark logs an offset before any task runs, so the plan
+is the same at every replay, even if nsqlookupd has changed its answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 Offset = dict[str, Any]
 
-# Seconds; how long a source that gives nothing is left alone at most.
+# Seconds; for how long at most a source that gives nothing is not asked.
 LONGEST_REST = 30.0
 
 
@@ -67,10 +67,10 @@ def parts_of(offset: Offset) -> list[Part]:
 
 
 def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dict[Source, int]:
-    """What to take of each source so that all together are ``limit`` at most.
+    """How many messages to take of each source so that all together are ``limit`` at most.
 
     In proportion to the depths, but at least one of each, so that a small backlog does not wait
-    for a large one to end. With fewer messages than sources ``turn`` says who begins.
+    for the end of a large one. With fewer messages than sources ``turn`` says which begins.
     """
     waiting = {source: depth for source, depth in depths.items() if depth > 0}
     total = sum(waiting.values())
@@ -81,7 +81,7 @@ def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dic
         return {order[(turn + step) % len(order)]: 1 for step in range(limit)}
     rest, left = limit - len(waiting), total - len(waiting)
     taken = {source: 1 + rest * (depth - 1) // left for source, depth in waiting.items()}
-    # What the divisions lost: less than one of each, so nobody gets above its depth.
+    # The remainders of the divisions: less than one of each, so no source gets above its depth.
     missing = limit - sum(taken.values())
     for source in sorted(waiting, key=lambda s: waiting[s] - taken[s], reverse=True)[:missing]:
         taken[source] += 1
@@ -136,16 +136,16 @@ class Targets:
             self._left[Source(part.nsqd, part.topic)] -= part.budget
 
     def drop(self, source: Source) -> None:
-        """It cannot be reached: what it has is left for the next run."""
+        """It cannot be reached: its messages are left for the next run."""
         self._left.pop(source, None)
 
 
 class Trust:
-    """Whether epochs get anything from a source; from one that gives nothing they ask less often.
+    """Which sources give messages to epochs; a source that gives none is asked less often.
 
-    Executors may not reach an nsqd that the driver sees, and empty batches would follow each
-    other for ever. ``done`` counts the messages that a channel has finished: where it stands
-    still over an epoch, nothing was read. Times are seconds of one clock.
+    Executors may not reach an nsqd that the driver reaches; then empty batches would follow each
+    other for ever. ``done`` counts the messages that a channel has finished: if it does not change
+    over an epoch, nothing was read. Times are seconds of one clock.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Rows of one partition become messages: by topic, in batches, confirmed by nsqd.
 
-Knows Arrow and the client. Knows nothing of Spark: neither what a task is nor who retries it.
+Knows Arrow and the client. Knows nothing of Spark, of its tasks or that it repeats them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HINTS = {
 
 
 class Columns(NamedTuple):
-    """Where in a row is what; None where the options say it or there is none."""
+    """The columns' positions in a row; None if the options give the value or there is no column."""
 
     value: int
     topic: int | None = None
@@ -59,9 +59,9 @@ class _Waiting:
 class PartitionPublisher:
     """Publishes the rows of one partition, at least once. A context manager, for one thread.
 
-    ``partition``: begins at nsqd number ``partition`` mod n. ``sent`` is called with a number of
-    messages each time so many were confirmed; who keeps to a rate waits in there. ``messages`` and
-    ``bytes`` count what was confirmed.
+    ``partition``: begins at nsqd number ``partition`` mod n. ``sent`` is called with the number of
+    messages each time some were confirmed; to keep to a rate, wait in it. ``messages`` and
+    ``bytes`` count confirmed messages.
 
     Only ``flush()`` says that every row given so far is confirmed. After an error some of the rows
     are published; giving them again publishes these twice.
@@ -112,7 +112,7 @@ class PartitionPublisher:
             )
 
     def flush(self) -> None:
-        """Publish what waits, and return when all of it is confirmed. Raises PublishError."""
+        """Publish all waiting rows, and return when all are confirmed. Raises PublishError."""
         for topic in list(self._waiting):
             self._publish_waiting(topic, whole=True)
         self._settle()
@@ -255,7 +255,7 @@ class PartitionPublisher:
     # -- deferred messages -----------------------------------------------------------------------
 
     def _defer(self, bodies: list[bytes], topics: list[str] | None, delays: list[int]) -> None:
-        """DPUB knows no batches: many single ones are under way, and their answers awaited."""
+        """DPUB has no batches: send many single ones, then wait for their answers."""
         options = self._options
         for number, (body, delay) in enumerate(zip(bodies, delays, strict=True)):
             topic = topics[number] if topics is not None else options.topic
@@ -273,7 +273,7 @@ class PartitionPublisher:
                 self._settle()
 
     def _settle(self) -> None:
-        """Wait for the answers; what got none is published once more, elsewhere if need be."""
+        """Wait for the answers; publish messages without one once more, perhaps to another nsqd."""
         deferred, self._deferred = self._deferred, []
         size, self._deferred_bytes = self._deferred_bytes, 0
         for message in deferred:
@@ -291,7 +291,8 @@ class PartitionPublisher:
     # -- lifecycle -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connections. What was not flushed is not published, or nobody knows."""
+        """End the connections. Rows that were not flushed are not published, or their outcome is
+        unknown."""
         self._writer.close()
 
     def __enter__(self) -> PartitionPublisher:
@@ -316,7 +317,7 @@ def _as_binary(values: pa.Array) -> pa.Array:
 
 
 def _explained(error: PublishError) -> PublishError:
-    """The same error with what to set about it."""
+    """The same error, with the option to set."""
     if isinstance(error, Refused) and error.code in _HINTS:
         return Refused(f"{error}; {_HINTS[error.code]}", error.error)
     if isinstance(error, NotSent):

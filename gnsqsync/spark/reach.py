@@ -1,6 +1,6 @@
-"""Whether a run with an end read what waits: which nsqds it reached, and what it makes of that.
+"""Whether a run with an end reached the nsqds with waiting messages; an error or a warning if not.
 
-Pure: what was met comes in, an error or a warning comes out. Knows no nsqd, no log and no Spark.
+Pure: results of dials in, an error or a warning out. Knows no nsqd, no log and no Spark.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _WHAT_TO_SET = (
 
 
 class Reach:
-    """What one run meets at the nsqds. ``waiting``: how many messages waited at its start.
+    """Which nsqds one run reached. ``waiting``: how many messages waited at its start.
 
-    ``silent``: nsqds of which that is not known, as their HTTP API did not answer, with what was
-    met there. A run that reaches none of them reads nothing, which is a success only if every nsqd
-    said that nothing waits.
+    ``silent``: nsqds whose HTTP API did not answer, so that this is not known, with the error. A
+    run that reaches none of them reads nothing; that is a success only if every nsqd said that
+    nothing waits.
     """
 
     def __init__(self, waiting: Mapping[Source, int], silent: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class Reach:
         return sorted(self._problems)
 
     def judge(self) -> None:
-        """The run is at its end. ConnectionLost, or a warning, that names who was not reached."""
+        """At the end of the run: ConnectionLost or a warning that names the nsqds not reached."""
         missed = self._tell_missed()
         if not missed:
             return

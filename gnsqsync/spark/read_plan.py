@@ -13,8 +13,9 @@ __all__ = ["PartitionPlan", "ReadSettings"]
 class PartitionPlan:
     """What one task reads: at most ``budget`` messages of a channel on one nsqd (host:port).
 
-    ``judged``: the driver reads in the log who was not reached, and says what that means; so an
-    nsqd that refuses us for good is noted there like one that cannot be reached.
+    ``judged``: the driver reads in the log which nsqds were not reached, and decides whether that
+    is an error. So an nsqd that refuses us for good is noted in the log like one that cannot be
+    reached.
     """
 
     stream: str

@@ -22,8 +22,8 @@ __all__ = ["peek_partition", "read_partition", "try_to_reach"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Seconds. Where an entry takes longer than it takes to receive what may be in flight, large
-# entries are faster than receiving beside the writing.
+# Seconds. If an entry takes longer than receiving all that may be in flight, large entries are
+# faster than receiving while writing.
 _SLOW_CREATE = 0.02
 
 
@@ -32,11 +32,11 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the plan, the same ones for every attempt, with exactly ``columns``.
 
-    First closes the partition's log: what is there, then messages from nsqd, entry by entry.
-    Only then, with the connection closed, the first batch comes: Spark may stop to pull at any
-    time, and take its time. Raises EpochCommitted in an attempt that comes too late, LogDamaged,
-    and the NSQError of an nsqd that refuses us for good, unless the plan is ``judged``; one that
-    cannot be reached has no rows, and its entry says why.
+    First closes the partition's log: what is there, then messages from nsqd, entry by entry. Only
+    then, with the connection closed, the first batch comes: Spark may stop pulling at any time, and
+    may be slow. Raises EpochCommitted in an attempt that comes too late, LogDamaged, and the
+    NSQError of an nsqd that refuses us for good, unless the plan is ``judged``; one that cannot be
+    reached has no rows, and its entry says why.
     """
     check_columns(columns)
     task = _Task(plan, settings)
@@ -84,7 +84,7 @@ class _Task:
                 self._write(intake, end=not goes_on or len(intake.hand) >= intake.room)
 
     def _adopt(self) -> Entry | None:
-        """Take the next entry that is in the log already, whoever made it."""
+        """Take the next entry that is in the log already, of this or another attempt."""
         plan = self._plan
         entry = self._wal.read(plan.epoch, plan.partition, len(self._entries))
         if entry is not None:
@@ -130,7 +130,7 @@ class _Task:
         winner = self._adopt()
         if winner is None:
             raise LogDamaged(f"an entry of {plan} vanished from {self._settings.wal_path}")
-        # An own create, too, whose answer got lost: what is in the log must not go back.
+        # Also after our own create whose answer got lost: messages in the log must not go back.
         intake.room = plan.budget - self._rows
         intake.finish_those(set(winner.ids.to_pylist()))
         intake.give_back(above=max(0, intake.room))

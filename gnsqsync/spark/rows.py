@@ -68,7 +68,7 @@ class BadEntry(Exception):
 
 
 class Row(Protocol):
-    """What an entry takes of a message."""
+    """The fields of a message that an entry keeps."""
 
     @property
     def body(self) -> bytes: ...
@@ -111,8 +111,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class Entry:
     """One log entry: its rows, and where they came from.
 
-    ``end``: whether the partition has no entry behind this one. ``problem``: why the nsqd was not
-    reached by who made it; empty when it was.
+    ``end``: whether this is the partition's last entry. ``problem``: why its writer did not reach
+    the nsqd; empty when it did.
     """
 
     stored: pa.RecordBatch
@@ -186,7 +186,7 @@ class Entry:
 
 
 def open_entry(data: bytes) -> Entry:
-    """The entry of which ``Entry.encode`` made these bytes. Raises BadEntry with the reason."""
+    """The entry from bytes of ``Entry.encode``. Raises BadEntry with the reason."""
     try:
         with pa.ipc.open_stream(data) as reader:
             about = reader.schema.metadata or {}
@@ -201,6 +201,6 @@ def open_entry(data: bytes) -> Entry:
         channel=about[b"channel"].decode(),
         nsqd=about[b"nsqd"].decode(),
         end=about[b"end"] == b"1",
-        # Entries of before it was noted have none.
+        # Entries of older versions have none.
         problem=about.get(b"problem", b"").decode(),
     )

@@ -1,4 +1,4 @@
-"""What readers hand to their tasks: columns, plans and settings, made of what Spark gives.
+"""What readers pass to their tasks: columns, plans and settings, made from Spark's arguments.
 
 Knows Spark's types and the modules that know no Spark; keeps nothing.
 """
@@ -45,7 +45,7 @@ def columns_of(schema: StructType) -> list[str]:
 
 
 def plans(end: Offset, *, judged: bool = False) -> list[PartitionPlan]:
-    """What the tasks of an epoch are given. A pure function: every attempt gets the same."""
+    """The arguments of an epoch's tasks. A pure function: every attempt gets the same."""
     return [
         PartitionPlan(
             stream=end["stream"],
@@ -70,7 +70,7 @@ def read_settings(options: SourceOptions) -> ReadSettings:
 def open_log(settings: ReadSettings, stream: str, *, new: bool) -> Wal:
     """The log of a stream, marked so that tasks recognise it; ConfigError when it cannot be used.
 
-    ``new``: whether nothing was read yet. Else the mark must be there: a log that was moved or
+    ``new``: whether nothing was read yet. If not, the mark must be there: a log that was moved or
     deleted may have held the only copy of messages.
     """
     store = open_store(settings.wal_path, settings.wal_options)

@@ -1,6 +1,6 @@
 """``format("nsq")`` for writing: what Spark calls on the driver and in its tasks.
 
-Knows PySpark's classes. Which message goes where, and when, is of ``publishing``.
+Knows PySpark's classes. ``publishing`` decides which message goes where, and when.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class NsqBatchWriter(_Sink, DataSourceArrowWriter):
     """``df.write.format("nsq")``: at least once.
 
     A message counts when an nsqd has confirmed it; a task that returns has had all of its rows
-    confirmed. There is no taking back: a task that fails has published a part, and its retry, or a
-    speculative copy of it, publishes that part again. Put an id into the body where this matters.
+    confirmed. Nothing can be taken back: a task that fails has published a part, and its retry, or
+    a speculative copy of it, publishes that part again. Put an id into the body if this matters.
     """
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:

@@ -20,7 +20,7 @@ __all__ = ["SinkOptions"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# nsqd's --max-body-size where nobody changed it (docs/protocol/publishing#publish).
+# nsqd's default --max-body-size (docs/protocol/publishing#publish).
 _MAX_BODY_SIZE = 5242880
 # How often, in seconds, nsqlookupds are asked again while none answers.
 _ASK_SECONDS = 0.5
@@ -106,8 +106,8 @@ class SinkOptions:
     def writer(self, partition: int) -> Writer:
         """A Writer that begins at nsqd number ``partition`` mod n, and goes on when that is down.
 
-        It publishes again what an nsqd took without an answer: duplicates rather than a task that
-        fails and publishes everything again.
+        It publishes a message again when an nsqd took it without an answer: a duplicate is better
+        than a task that fails and publishes everything again.
         """
         first = partition % len(self.nsqds)
         return Writer(

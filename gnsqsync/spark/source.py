@@ -1,7 +1,7 @@
 """``format("nsq")`` for Spark: the data source and its streaming reader.
 
-Knows which method Spark calls when and in which process. The log, the plan of an epoch, the nsqds
-and the reading of a partition are other modules', none of which knows Spark.
+Knows which method Spark calls when and in which process. Other modules know the log, the plan of an
+epoch, the nsqds and the reading of a partition; none of these knows Spark.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ __all__ = ["KNOWS_AVAILABLE_NOW", "NsqDataSource", "NsqStreamReader"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Without data Spark asks again after 10 ms, which costs it more than it costs us to look. A trigger
-# that waits, as processAllAvailable() does, waits this many seconds at most.
+# Without data Spark asks again after 10 ms, which costs Spark more than the look costs us. A
+# trigger that waits, as processAllAvailable() does, waits this many seconds at most.
 _LONGEST_WAIT = 1.0
 # Looks at nsqds take this part of a core at most while nothing comes; this far apart at most.
 _IDLE_SHARE = 0.005
@@ -100,7 +100,7 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        # The first call of load(): what is wrong is told where the user stands.
+        # The first call of load(): the user gets errors here, in the call that is wrong.
         SourceOptions.parse(self.options, streaming=None)
         return SPARK_SCHEMA
 
@@ -136,14 +136,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns_of(schema)
         self._first: Offset | None = None
-        # 4.0 and 4.1 do not say where latestOffset() starts: the end that was planned last.
+        # 4.0 and 4.1 do not pass the start to latestOffset(): it is the end that was planned last.
         self._end: Offset | None = None
         self._depths: Depths | None = None
         self._wal: Wal | None = None
-        # Of a run with an end: what it has still to take, and whom it reached.
+        # Of a run with an end: the messages it has still to take, and which nsqds it reached.
         self._targets: Targets | None = None
         self._reach: Reach | None = None
-        # The epoch of such a run whose tasks have not told yet whom they reached.
+        # The epoch of such a run whose results have not been read yet.
         self._untold: Offset | None = None
         self._trust = Trust()
         self._next_look = 0.0
@@ -154,8 +154,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the driver ---------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        # Called more than once, and again when batch 0 is replayed: then its end counts, which is
-        # in Spark's log, and not this.
+        # Called more than once, and again when batch 0 is replayed: then the end in Spark's log
+        # counts, and not this.
         if self._first is None:
             self._first = first_offset(uuid.uuid4().hex, self._options.channel)
         return self._first
@@ -192,7 +192,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _learn(self) -> None:
-        """Note whom the tasks of the epoch before have reached: their log says it.
+        """Note which nsqds the tasks of the epoch before have reached, from their log.
 
         Spark asks for the next epoch when they are over.
         """
@@ -207,7 +207,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if reach.has_reached(source):
                 continue
             entry = wal.read(epoch["epoch"], number, 0)
-            # A partition that nobody asked for has none, as behind a sink that looks at one row.
+            # A partition that nobody asked for has none, for example when a sink looks at one row
+            # only.
             if entry is not None:
                 reach.met(source, entry.problem)
         for source in reach.missed:
@@ -235,7 +236,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._depths is not None:
             self._depths.close()
-        # In flight is what ended PySpark's loop: no more calls, or nobody who takes an answer.
+        # An exception in flight ended PySpark's loop: there are no more calls, or nobody takes an
+        # answer.
         if isinstance(sys.exc_info()[1], (EOFError, ConnectionError)):
             end_without_traceback()
 
@@ -271,7 +273,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
 
     def _readable(self, seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
-        """How much of what was seen may go into the next epoch."""
+        """How much of the seen depths may go into the next epoch."""
         now = time.monotonic()
         for source in self._trust.judge(_done(seen), now):
             log.warning(
@@ -310,5 +312,5 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _done(seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
-    """How far those sources are that have something to read."""
+    """How far the sources with messages are."""
     return {source: backlog.done for source, backlog in seen.items() if backlog and backlog.depth}

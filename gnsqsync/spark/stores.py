@@ -1,4 +1,4 @@
-"""Where the log lies: names with bytes, of which one can be created only if it is not there.
+"""Where the log lies: a store of names with bytes, with exclusive create.
 
 Knows local disks; must not know what the bytes mean.
 """
@@ -24,7 +24,7 @@ _TEMPORARY = ".tmp-"
 class Store(ABC):
     """Names (relative, with /) and their bytes. From any thread; of any process at a time.
 
-    Whatever the storage says (OSError) is raised as it is.
+    Errors of the storage (OSError) are raised unchanged.
     """
 
     # The path or URL as given, for texts.
@@ -34,7 +34,7 @@ class Store(ABC):
     def create(self, name: str, data: bytes) -> bool:
         """Make ``name`` with all of ``data``, durably, only if it is not there.
 
-        False when somebody else made it first. Of all who try, one gets True.
+        False when another one made it first. Of all that try, one gets True.
         """
 
     @abstractmethod
@@ -55,13 +55,13 @@ class Store(ABC):
 
     @abstractmethod
     def delete_folder(self, prefix: str) -> None:
-        """Remove all below the folder ``prefix``, and what a killed process left half made."""
+        """Remove all below the folder ``prefix``, and the unfinished files of a killed process."""
 
     def probe(self) -> None:
         """Try whether the storage can be written and keeps the promise of ``create``.
 
-        Raises ConfigError with a sentence: two attempts of one task that both think to have made
-        an entry would lose messages.
+        Raises ConfigError with a sentence: if two attempts of one task both think that they made an
+        entry, messages are lost.
         """
         name = f"probe-{uuid.uuid4().hex}"
         try:

@@ -2,7 +2,7 @@
 
 Knows names and their order over a Store; must not know nsqd or Spark. The layout::
 
-    <stream>/plan                          the driver was here, so a task sees the same storage
+    <stream>/plan                          the driver's mark: a task must see it
     <stream>/committed                     [last committed epoch, first epoch that is kept]
     <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... of which the last says END
 """
@@ -26,11 +26,11 @@ __all__ = ["EpochCommitted", "LogDamaged", "Marker", "PendingEpoch", "Seen", "Wa
 
 
 class EpochCommitted(NSQError):
-    """This attempt is late: its epoch is committed, so others have read these messages."""
+    """This attempt is late: its epoch is committed, so another attempt has read these messages."""
 
 
 class LogDamaged(NSQError):
-    """The log lacks rows that it has to have; set failOnDataLoss=false to go on without them."""
+    """The log lacks rows that it must have; set failOnDataLoss=false to go on without them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Wal:
             self.store.put(self._plan_name, b"{}")
 
     def commit(self, epoch: int, now: float) -> None:
-        """The rows of ``epoch`` are safe in the sink; forget what was committed long ago.
+        """The rows of ``epoch`` are safe in the sink; delete epochs that were committed long ago.
 
         ``now``: seconds of any steady clock. The marker is written before anything is deleted:
         what lies below its keep_from is never read.
@@ -141,8 +141,8 @@ class Wal:
 class Seen:
     """Which message ids the kept log has: for messages that nsqd delivers again.
 
-    Reads an entry once. Below keep_from nothing counts: what a late attempt made in a deleted
-    epoch is never emitted.
+    Reads an entry once. Entries below keep_from do not count: an entry that a late attempt made in
+    a deleted epoch is never emitted.
     """
 
     def __init__(self, wal: Wal, nsqd: str, topic: str) -> None:
@@ -200,9 +200,9 @@ class PendingEpoch:
 def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> list[PendingEpoch]:
     """Epochs that a query took from nsqd into its log and has not committed, oldest first.
 
-    For a log whose checkpoint was lost: a new query has a new stream and never reads the old one's
-    rows. Beside a running query its newest epoch is always among these, and every batch read, which
-    nobody commits (its stream begins with "drain-").
+    For a log whose checkpoint was lost: a new query has a new stream and never reads the rows of
+    the old one. While a query runs, its newest epoch is always among these. So is every batch read,
+    which is never committed (its stream begins with "drain-").
 
     Args:
         wal_path: The path of the log.

@@ -1,1 +1,2 @@
-"""The folder of the script for spark-submit, alone: Python puts the folder on ``sys.path``."""
+"""The folder of the script for spark-submit. It has no other module: Python puts it on
+``sys.path``."""

@@ -1,4 +1,5 @@
-"""What spark-submit runs: the words behind it are those of ``gnsqsync``, as ``archive --help``."""
+"""The program that spark-submit runs; it takes the words of ``gnsqsync``, such as
+``archive --help``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
-    """Failed ones wait again, and those that wait are due at once."""
+    """Failed messages wait again, and waiting ones are due at once."""
     count = queryset.update(failed_at=None, retry_at=timezone.now(), attempts=0)
     model_admin.message_user(request, f"{count} messages are due now.")
 

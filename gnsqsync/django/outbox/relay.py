@@ -32,14 +32,14 @@ log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 # Pauses after which something is tried again, doubled by each failure in a row, in seconds.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-# How often what waits is logged, in seconds.
+# How often the number of waiting messages is logged, in seconds.
 _LOG_SECONDS = 60.0
 
 Rows = list[OutboxMessage]
 
 
 class Pauses:
-    """What is not to be tried yet, since it failed; by name."""
+    """Names that failed and must not be tried yet."""
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
@@ -49,7 +49,7 @@ class Pauses:
         """It failed once more; the seconds until it is tried again."""
         count = self._failures.get(name, 0)
         seconds = min(_FIRST_PAUSE * 2.0 ** min(count, 16), _LONGEST_PAUSE)
-        # Several relays that lost the same nsqd do not come back at the same moment.
+        # Several relays that lost the same nsqd do not try again at the same moment.
         seconds *= random.uniform(0.5, 1.0)
         self._failures[name] = count + 1
         self._until[name] = time.monotonic() + seconds
@@ -132,7 +132,7 @@ class Relay:
                 stop.wait(interval)
 
     def move_batch(self) -> int:
-        """Publish one batch of what is due and delete it; how many rows that were."""
+        """Publish one batch of due rows and delete them; returns how many."""
         rows = (
             OutboxMessage.objects.using(self._database)
             .filter(failed_at=None, retry_at__lte=timezone.now())
@@ -140,7 +140,7 @@ class Relay:
             .order_by("pk")
         )
         if not self._locks:
-            # The table is not kept locked while nsqd is waited for.
+            # The table is not locked while the relay waits for nsqd.
             return self._move(list(rows[: self._batch]))
         with transaction.atomic(using=self._database):
             return self._move(list(rows.select_for_update(skip_locked=True)[: self._batch]))
@@ -239,10 +239,10 @@ class Relay:
         )
 
     def _refused(self, row: OutboxMessage, error: Exception) -> None:
-        """nsqd, or a limit of the Writer's, does not take this one message."""
+        """nsqd, or a limit of the Writer, refuses this one message."""
         attempts = row.attempts + 1
         now = timezone.now()
-        # A limit of ours is as it is; nsqd may have a full disk.
+        # The Writer's limit does not change; nsqd may only have a full disk.
         if isinstance(error, ConfigError) or attempts >= self._max_attempts:
             log.error(
                 "outbox of %s: %s has failed for good: %s; it stays there, and is not tried again",

@@ -46,7 +46,7 @@ def publish(
     """Have the message published once the transaction around this call has committed.
 
     Writes a row and talks to no nsqd; ``manage.py nsq_relay`` does. A rollback takes the row away.
-    The message may come to be published twice, when a relay dies at the wrong moment. One that nsqd
+    The message may be published twice, when a relay dies at the wrong moment. A message that nsqd
     refuses for good stays in the table as failed.
 
     Args:

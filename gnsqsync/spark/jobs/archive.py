@@ -1,6 +1,6 @@
 """The archive job: the messages of topics as Parquet, by topic and hour of their publish time.
 
-Knows how to start the query. What it does with a batch is of ``batches``.
+Knows how to start the query. ``batches`` knows what it does with a batch.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def archive(
     from gnsqsync.spark.source import KNOWS_AVAILABLE_NOW, NsqDataSource
 
     if available_now and not KNOWS_AVAILABLE_NOW:
-        # The source cannot tell at the end that nobody was reached; so before the beginning.
+        # The source cannot tell at the end that no nsqd was reached, so this is checked at the
+        # beginning.
         plan_now(SourceOptions.parse(source, streaming=True), "")
     # A session of its own: the settings for Parquet are not the caller's.
     own = spark.newSession()
@@ -135,7 +136,7 @@ def check(
 ) -> tuple[str, str, dict[str, str]]:
     """Paths of archive and checkpoint, and all options of the source; ConfigError as ``archive``.
 
-    Needs no Spark, which takes its time to start.
+    Needs no Spark, which starts slowly.
     """
     path = local_path(path, "the archive's path")
     checkpoint = local_path(
@@ -163,7 +164,7 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
 
 
 def _stream(checkpoint: str) -> str:
-    """What the batch numbers of this checkpoint belong to; kept in it, so that it dies with it."""
+    """The id to which the checkpoint's batch numbers belong; kept in it, and deleted with it."""
     files.make_folder(checkpoint)
     with files.locked(os.path.join(checkpoint, f"{_STREAM}.lock")):
         kept = os.path.join(checkpoint, _STREAM)

@@ -1,4 +1,4 @@
-"""Puts the batches of a query into an archive, each row once, whoever dies when.
+"""Puts the batches of a query into an archive, each row once, whichever process dies and when.
 
 Knows the steps from a DataFrame to files in place, and how to take them up again. A batch is first
 written to a hidden folder. Then a record says which file goes where, and only then the files are
@@ -85,7 +85,7 @@ class ArchiveWriter:
         files.make_folder(self._staging)
 
     def heal(self) -> None:
-        """Finish what a crash interrupted, and remove what it left. Needs no Spark."""
+        """Finish the batch that a crash interrupted, and remove its leftovers. Needs no Spark."""
         with self._locked():
             record = self._record()
             if record is not None:
@@ -112,7 +112,7 @@ class ArchiveWriter:
                     f"the checkpoint is at batch {batch}, but {self._path} has its batch"
                     f" {record['batch']}: an older checkpoint was put back; start with a new one"
                 )
-            # Its renames were cut off, or Spark's note that it is done was.
+            # A crash came before the end of its renames, or before Spark noted that it is done.
             self._finish(record)
             if record["batch"] == batch:
                 return
@@ -203,12 +203,12 @@ class ArchiveWriter:
         return os.path.join(self._state, "batch.json")
 
     def _record(self) -> dict[str, Any] | None:
-        """What the last batch that was put into the archive consists of."""
+        """The record of the last batch that was put into the archive."""
         found: dict[str, Any] | None = files.read_json(self._record_path)
         return found
 
     def _finish(self, record: dict[str, Any]) -> None:
-        """Rename what is not renamed yet. From here on the batch is in the archive for good."""
+        """Do the renames that are left. From here on the batch is in the archive for good."""
         if record.get("done"):
             return
         files.move_all(
@@ -220,7 +220,7 @@ class ArchiveWriter:
         if not folders <= set(notes["folders"]):
             notes["folders"] = sorted(folders | set(notes["folders"]))
             files.write_json(self._notes_path, notes)
-        # A compaction may remove its files now; nobody must look for them.
+        # From now on a compaction may remove its files, so they must not be looked for.
         files.write_json(self._record_path, {**record, "done": True})
 
     @property

@@ -1,7 +1,7 @@
-"""The replay job: what an archive holds of a window of time goes back into a topic.
+"""The replay job: publishes an archive's messages of a window of time to a topic again.
 
-Knows Spark and the archive. What the parts are is of ``replay_plan``, what a task does with one of
-``replay_sink``.
+Knows Spark and the archive. ``replay_plan`` makes the parts, ``replay_sink`` publishes one in a
+task.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _WAVE_SECONDS = 5.0
 # Of the first, as nobody knows yet how fast it goes.
 _FIRST_MESSAGES = 100_000
 _WAVE_PARTS = 256
-# What one task publishes a second without trouble; a slower replay needs one task only, which
-# then keeps to the rate, and to the order, exactly.
+# How many messages one task easily publishes a second. A slower replay needs one task only, which
+# then keeps the rate and the order exactly.
 _TASK_RATE = 20_000.0
 # Buckets that are too full are split into so many, as a power of two.
 _SPLIT_SHIFT = 6
@@ -138,7 +138,8 @@ def replay(
     plan = _load_plan(store, what, state)
     if plan is None:
         if rate is not None:
-            # Or a slow replay would tell nothing for hours, and repeat much after a crash.
+            # Otherwise a slow replay would show no progress for hours, and repeat much after a
+            # crash.
             part_messages = max(1, min(part_messages, int(rate * _WAVE_SECONDS)))
         plan = _make_plan(store, rows, what, part_messages)
     if rate is not None:
@@ -209,7 +210,7 @@ def _load_plan(store: Store, what: Mapping[str, Any], state: str) -> Plan | None
 
 
 def _make_plan(store: Store, rows: DataFrame, what: Mapping[str, Any], part_messages: int) -> Plan:
-    """Count, cut into parts, and write that down before anything is published."""
+    """Count, cut into parts, and save the parts before anything is published."""
     store.probe()
     plan = pack(what, _buckets(rows, part_messages), part_messages)
     if not store.create(_PLAN, plan.to_json()):
@@ -221,7 +222,8 @@ def _make_plan(store: Store, rows: DataFrame, what: Mapping[str, Any], part_mess
 
 
 def _buckets(rows: DataFrame, part_messages: int) -> Iterable[Bucket]:
-    """Counts by slices of time that are so thin that none fills a part, as far as times differ."""
+    """Counts by slices of time, each thinner than a part, unless too many messages have one
+    time."""
     from pyspark.sql import functions as F
 
     extent = _extent(rows)

@@ -17,7 +17,7 @@ from gnsqsync.errors import ConfigError
 __all__ = ["Bucket", "Plan", "Wave", "Waves", "first_shift", "pack"]
 
 _VERSION = 1
-# A part gets about so many buckets to be packed from, and is so far from its size at most.
+# A part is packed from about so many buckets, so it differs from its size by about one bucket.
 _BUCKETS_PER_PART = 20
 _NAMES = {
     "archive": "archive",

@@ -33,7 +33,7 @@ FORMAT = "gnsqsync-replay"
 _SETTINGS = "gnsqsyncreplay"
 # The columns of the rows, sorted by the first.
 _PART, _VALUE = 0, 1
-# With a rate, what is published at once: messages of so many seconds.
+# With a rate: the messages of so many seconds are published at once.
 _BURST_SECONDS = 0.1
 
 RUN = "run"
@@ -69,7 +69,7 @@ class Settings:
 
 
 class Pace:
-    """Keeps to a rate: ``spent()`` returns when the time for what was published is over.
+    """Keeps to a rate: ``spent()`` returns when the time for the published messages is over.
 
     Time that passed without a message is not made up for by more of them later.
     """
@@ -111,8 +111,8 @@ class ReplaySink(DataSource):
 class ReplayWriter(DataSourceArrowWriter):
     """Publishes the parts of a partition in their order, and records each that is confirmed.
 
-    The record is made after the last confirmation and only once: a part with a record is not
-    published again, whoever runs later. A part without one may be published in part already.
+    The record is made after the last confirmation and only once: no later run publishes a part with
+    a record again. A part without one may be published in part already.
     """
 
     def __init__(self, settings: Settings, options: SinkOptions) -> None:

@@ -143,7 +143,7 @@ Shown = list[tuple[str, str, Series]]
 
 
 def prominent(rollup: Rollup) -> Shown:
-    """(name, colour, series) of what is drawn: the first topics, the others added up."""
+    """(name, colour, series) of each line to draw: the first topics, and the others added up."""
     first = rollup.topics[: len(COLORS)]
     found = [(series.topic, color, series) for series, color in zip(first, COLORS, strict=False)]
     if rest := rollup.topics[len(COLORS) :]:
@@ -186,7 +186,7 @@ def subtitle(rollup: Rollup) -> str:
 
 
 def footnote(rollup: Rollup) -> str:
-    """What a point is, and what the delay is measured from."""
+    """One line that says what a point is, and from when the delay is measured."""
     joined = (
         f" ({rollup.joined} of the rollup's put together: percentiles are averages)"
         if rollup.joined > 1

@@ -125,7 +125,7 @@ def rollup(
 
 
 def _fingerprints(archive: str, start: datetime | None, end: datetime | None) -> dict[str, str]:
-    """For each hour of the archive, as ``date=.../hour=...``, what tells its set of files."""
+    """For each hour of the archive, as ``date=.../hour=...``, a fingerprint of its set of files."""
     hours: dict[str, list[str]] = {}
     for topic in _folders(archive, "topic"):
         for date in _folders(os.path.join(archive, topic), "date"):

@@ -35,8 +35,9 @@ def at_least(low: int) -> Any:
 class Command(NSQCommand):
     help = (
         "Call the functions marked with @nsq_handler with the messages of their channels. The"
-        " first SIGTERM or SIGINT lets running handlers finish and gives back the rest, the second"
-        " forces, the third ends at once. Exit code 0: stopped by a signal, and nothing was left."
+        " first SIGTERM or SIGINT lets running handlers finish and gives all other messages back,"
+        " the second does not wait for handlers, the third ends the process at once. Exit code 0:"
+        " stopped by a signal, and every message was answered."
     )
 
     def add_arguments(self, parser: Any) -> None:
@@ -69,7 +70,7 @@ class Command(NSQCommand):
             type=at_least(1),
             default=1,
             metavar="N",
-            help="So many processes, each with all of that. A killed one is replaced.",
+            help="How many processes, each with these threads. A killed one is replaced.",
         )
         parser.add_argument(
             "--reload", action="store_true", help="Start again when a Python file changes."
@@ -85,7 +86,7 @@ class Command(NSQCommand):
             "--metrics-address",
             metavar="[HOST:]PORT",
             help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with"
-            " --processes on this port and those behind it.",
+            " --processes on this port and the next ones.",
         )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
@@ -131,7 +132,7 @@ class Command(NSQCommand):
 
 
 def _before_fork() -> None:
-    # A child must not end the parent's sessions, nor both of them speak on one.
+    # A child must not close the parent's sessions, and both must not use one session.
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):
