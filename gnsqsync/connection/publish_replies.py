@@ -6,9 +6,9 @@ Knows the order of the answers; knows no turn to read and no time limit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from gnsqsync.connection.send_queue import PublishSlot, SendQueue
+from gnsqsync.connection.send_queue import PublishSlot, SendQueue, end_each
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, ProtocolError
 from gnsqsync.runtime import Runtime
@@ -109,16 +109,10 @@ class PublishReplies:
         return waited_for
 
     def end_futures(self) -> None:
-        """Tell the callers of ``publish_async``. By the reading thread.
+        """Tell the callers of ``publish_async``. By the reading thread; raises as ``end_each``."""
+        if self.ended:
+            end_each(self._successes())
 
-        Of what their callbacks raise and futures let through (SystemExit, gevent.Timeout) the
-        last is raised when all are told.
-        """
-        raised: BaseException | None = None
+    def _successes(self) -> Iterator[Callable[[], None]]:
         while self.ended:
-            try:
-                self.ended.popleft().succeed()
-            except BaseException as error:  # noqa: BLE001 - raised below
-                raised = error
-        if raised is not None:
-            raise raised
+            yield self.ended.popleft().succeed

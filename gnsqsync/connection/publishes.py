@@ -60,6 +60,8 @@ class Publishes:
         self._stream = stream
         self._receive = stream.receive
         self._send_queue = send_queue
+        self._send = send_queue.send
+        self._pending = send_queue.pending
         self._replies = replies
         self._take_in = replies.take_in
         # Only looked at here: answers that the reading thread has to tell.
@@ -92,15 +94,13 @@ class Publishes:
         """
         try:
             if self._take_turn(slot, deadline):
-                send = self._send_together if self._company else self._send_queue.send
+                send = self._send_together if self._company else self._send
                 self._read_for(slot, started, deadline, send)
             elif self._follow(slot, started, deadline):
                 started = self._now()
                 self._read_for(slot, started, deadline, self._flush)
         finally:
-            self._release_turn(
-                slot, unread=bool(self._send_queue.pending), wanted=bool(self._ended)
-            )
+            self._release_turn(slot, unread=self._pending, wanted=self._ended)
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Send it; its outcome comes from the reading thread.
@@ -128,20 +128,15 @@ class Publishes:
         return self._send_queue.flush()
 
     def _send_together(self, slot: PublishSlot) -> bool:
-        """Send it with the publishes of all who are ready to publish now."""
-        send_queue = self._send_queue
-        send_queue.slots.append(slot)
+        """Send it with the publishes of all greenlets that are ready to publish now."""
         self._gathering = True
         try:
             self._gather()
-        except BaseException:
-            send_queue.take_back(slot)
-            raise
         finally:
             self._gathering = False
-        if len(send_queue.slots) <= 1:
+        if not self._send_queue.slots:
             self._company -= 1
-        return send_queue.flush()
+        return self._send(slot)
 
     def _read_for(
         self,

@@ -9,14 +9,13 @@ from enum import Enum
 from typing import Protocol
 
 from gnsqsync.errors import ConnectionLost
+from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Latch, Runtime
 
 __all__ = ["Caller", "ReadTurn", "TurnState"]
 
 # How often the reading thread looks, while callers read, whether they still do.
 LOOK_SECONDS = 0.1
-# A caller that has the turn for so long behind its deadline was killed with it.
-GRACE_SECONDS = 5.0
 
 
 class TurnState(Enum):
@@ -105,7 +104,11 @@ class ReadTurn:
         with self._mutex:
             if self.state is not _FREE:
                 return False
-            self._give(caller, deadline)
+            # As ``_give``: a publish that is alone saves the call.
+            self._used = True
+            self._deadline = deadline
+            self._owner = caller
+            self.state = _CALLER
             return True
 
     def join(self, caller: Caller, deadline: float) -> bool:
@@ -123,11 +126,11 @@ class ReadTurn:
             self._waiting.pop(caller, None)
             return self._owner is caller
 
-    def release(self, caller: Caller, *, unread: bool, wanted: bool) -> None:
+    def release(self, caller: Caller, *, unread: object, wanted: object) -> None:
         """Stop waiting, and give the turn on if it is the caller's. However its wait ended.
 
-        ``unread``: answers are due that no caller reads for itself, so that with none waiting the
-        reading thread is next. ``wanted``: the reading thread has something to do at once.
+        ``unread`` is true when answers are due that no caller reads for itself: with none waiting,
+        the reading thread is next. ``wanted`` is true when that thread has something to do at once.
         """
         waiting = self._waiting
         with self._mutex:
@@ -192,11 +195,11 @@ class ReadTurn:
             elif self.state is _CALLER and not used:
                 self.state = _RECALLED
             state, failure = self.state, self._failure
-            late = self._now() - self._deadline
+            deserted = self._now() >= lost_at(self._deadline)
         if failure is not None:
             raise failure
-        if late > GRACE_SECONDS and state in (_CALLER, _RECALLED):
-            raise ConnectionLost(f"who read from {self._nsqd_address} was killed")
+        if deserted and state in (_CALLER, _RECALLED):
+            raise ConnectionLost(f"the publisher that read from {self._nsqd_address} was killed")
         return state is _READING_THREAD
 
     # -- holding the mutex -------------------------------------------------------------------

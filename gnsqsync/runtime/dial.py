@@ -199,12 +199,16 @@ def _connect_one(
     deadline = time.monotonic() + timeout
     sock = net.socket(family, socket.SOCK_STREAM)
     try:
-        if cutter is not None:
-            cutter.watch(sock)
-        if local is not None:
-            _bind(net, sock, family, local, timeout)
-        sock.settimeout(max(deadline - time.monotonic(), 1e-6))
-        sock.connect(where)
+        try:
+            if cutter is not None:
+                cutter.watch(sock)
+            if local is not None:
+                _bind(net, sock, family, local, timeout)
+            sock.settimeout(max(deadline - time.monotonic(), 1e-6))
+            sock.connect(where)
+        finally:
+            if cutter is not None:
+                cutter.watch(None)
         if family != socket.AF_UNIX:
             if sock.getsockname() == sock.getpeername():
                 # A dial to a free port of the ephemeral range can meet itself.
@@ -212,17 +216,10 @@ def _connect_one(
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
-    except BaseException:
-        _unwatch(cutter)
+    except BaseException:  # also one from outside: nobody else knows the socket
         sock.close()
         raise
-    _unwatch(cutter)
     return sock
-
-
-def _unwatch(cutter: Cutter | None) -> None:
-    if cutter is not None:
-        cutter.watch(None)
 
 
 def _bind(net: Net, sock: Any, family: int, local: Address, timeout: float) -> None:

@@ -16,16 +16,13 @@ from gnsqsync.connection.connection import Connection, Owner
 from gnsqsync.errors import ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage
+from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Latch, Lock, Runtime, Task
 from gnsqsync.writer.events import Events, fields
 
 __all__ = ["Dial", "Dials"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.writer")
-
-# So many seconds after its connect_timeout a dial is overdue: its thread was killed between two
-# instructions, or still looks up a name.
-_GRACE_SECONDS = 5.0
 
 
 def _without_frames(error: BaseException | None) -> None:
@@ -45,7 +42,8 @@ class Dial:
     over: Latch
     # When it begins.
     at: float
-    # When it is over at the latest.
+    # When it is over at the latest. Then its thread was killed between two instructions, or still
+    # looks up a name.
     due: float
 
 
@@ -108,7 +106,7 @@ class Dials:
         """A new one, of an address that has none; for the caller to dial in ``pause`` seconds."""
         connection = Connection(address, self._options, self._runtime, self._owner)
         at = self._now() + pause
-        due = at + self._options.connect_timeout + _GRACE_SECONDS
+        due = lost_at(at + self._options.connect_timeout)
         dial = self._under_way[address] = Dial(connection, self._runtime.latch(), at, due)
         self._outage.begun(address, at)
         return dial
@@ -191,7 +189,7 @@ class Dials:
                     connection.cut()
             self._events.connected(connection)
         except BaseException as error:
-            # Handlers of logging wait for locks and networks: the caller may be killed there.
+            # Handlers of logging wait for locks and networks: an exception from outside may strike.
             connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
             raise
         return None, None
@@ -221,13 +219,12 @@ class Dials:
             connection = dial.connection
             try:
                 self._ending.wait(max(0.0, dial.at - self._now()))
-            except BaseException:
+                if self._ended:
+                    return
+                error, dial = self.open(connection, None, aside=True)
+            finally:
+                # Only if it did not begin; ``open`` has forgotten it else.
                 self._drop(connection)
-                raise
-            if self._ended:
-                self._drop(connection)
-                return
-            error, dial = self.open(connection, None, aside=True)
             if error is None:
                 connection.read()
 
@@ -235,6 +232,7 @@ class Dials:
         try:
             task = self._runtime.spawn(f"nsq-read {connection.nsqd_address}", body, *args)
         except BaseException as error:
+            # Also one from outside: nobody else ends what has no thread.
             if not self._drop(connection):
                 connection.lose(ConnectionLost("nobody reads it"))
             if isinstance(error, RuntimeError):
@@ -249,11 +247,12 @@ class Dials:
         """Forget a dial that nobody will begin. Returns whether it was planned."""
         with self._lock:
             dial = self._end(connection)
+            if dial is None:
+                return False
             news = self.renew_news()
-        if dial is not None:
-            dial.over.release()
-            news.release()
-        return dial is not None
+        dial.over.release()
+        news.release()
+        return True
 
     def end_overdue(self) -> None:
         """Forget dials that nobody ends any more."""

@@ -50,7 +50,7 @@ class Held:
 
 
 def publishes_of(writer: Writer) -> Publishes:
-    return writer._publisher().connections()[0].publishes
+    return writer._publisher().pool.connections()[0].publishes
 
 
 def turn_of(publishes: Publishes) -> TurnState:
