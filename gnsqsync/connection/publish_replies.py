@@ -22,8 +22,8 @@ _OK = b"OK"
 class PublishReplies:
     """Takes in what was received, and gives each OK to the oldest publish that has none.
 
-    By who has the turn to read (ReadTurn), which guards all of it and the left end of
-    ``SendQueue.pending``. Only ``end_futures`` is the reading thread's: callbacks are the user's.
+    The turn to read (ReadTurn) guards all of it, and the left end of ``SendQueue.pending``. Only
+    ``end_futures`` is the reading thread's: callbacks are the user's.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PublishReplies:
         return self.take_replies(replies)
 
     def take_replies(self, replies: Iterable[Reply]) -> int:
-        """What the decoder gave, and what broke it behind that; as ``take_in``."""
+        """What the decoder gave, and then what broke it; as ``take_in``."""
         answered = 0
         for reply in replies:
             kind, data = reply

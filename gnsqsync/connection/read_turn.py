@@ -1,6 +1,6 @@
 """Whose turn it is to read from a connection: its reading thread's, or a caller's.
 
-Knows no frame and no socket. Who has the turn reads.
+Knows no frame and no socket.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.1
 
 
 class TurnState(Enum):
-    """Who reads now, and who is next."""
+    """Which thread reads now, and which is next."""
 
     # The reading thread reads, or is just waking up to it.
     READING_THREAD = "reading thread"
@@ -27,9 +27,9 @@ class TurnState(Enum):
     FREE = "free"
     # A caller reads, or has been woken to read.
     CALLER = "caller"
-    # A caller reads, and behind it the reading thread.
+    # A caller reads; the reading thread is next.
     RECALLED = "recalled"
-    # Who read met the end. The reading thread ends the connection.
+    # A caller met the end. The reading thread ends the connection.
     FAILED = "failed"
 
 
@@ -76,7 +76,7 @@ class ReadTurn:
         self._nsqd_address = nsqd_address
         self._now = runtime.now
         self._mutex = runtime.mutex()
-        # Who reads in the states CALLER and RECALLED, and its deadline.
+        # The caller that reads, in the states CALLER and RECALLED, and its deadline.
         self._owner: Caller | None = None
         self._deadline = 0.0
         # Those that wait for the turn, each with its deadline.
@@ -96,7 +96,7 @@ class ReadTurn:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether somebody waits for the turn."""
+        """Whether a caller waits for the turn."""
         return bool(self._waiting)
 
     def take(self, caller: Caller, deadline: float) -> bool:
@@ -147,7 +147,7 @@ class ReadTurn:
                     self._call_back()
                 else:
                     self.state = _FREE
-                    # Behind the change: it keeps the bytes of its publish.
+                    # After the change. It would keep the bytes of its publish.
                     self._owner = None
                 return
         latch.release()
@@ -161,7 +161,7 @@ class ReadTurn:
                 self._called.set()
 
     def recall(self) -> None:
-        """Have the reading thread read as soon as who reads now has its answer."""
+        """Have the reading thread read, as soon as the caller that reads now has its answer."""
         with self._mutex:
             if self.state is _FREE:
                 self._call_back()
@@ -184,7 +184,7 @@ class ReadTurn:
     def look(self) -> bool:
         """Wait 0.1 s, or until called. Whether the turn is the reading thread's again.
 
-        Raises what a caller met, and ConnectionLost where one was killed with the turn.
+        Raises what a caller met, and ConnectionLost when one was killed while it had the turn.
         """
         self._called.wait(LOOK_SECONDS)
         self._called.clear()
@@ -212,7 +212,7 @@ class ReadTurn:
         self.state = _CALLER
 
     def _give_to_next(self) -> Latch | None:
-        """To the newest that waits: what it reads for itself is behind the answers of all."""
+        """To the newest that waits: its own answer comes after those of all others."""
         while self._waiting:
             caller, deadline = self._waiting.popitem()
             if not caller.done:

@@ -1,6 +1,6 @@
 """What waits to be written to one nsqd, and the combining send that writes it.
 
-Many threads append, whoever gets the lock writes for all. Knows no socket errors and no frames
+Many threads append; the one that gets the lock writes for all. Knows no socket errors and no frames
 that come back, only the order of publishes, which is the order of their answers.
 """
 
@@ -40,9 +40,9 @@ class PublishSlot:
     """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
 
     Its outcome is set once: ``error``, then ``done``, then ``latch`` is released. So a publisher
-    that sets ``latch`` and finds no outcome behind that may wait for it; one that reads its answer
-    itself needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
-    ``future``, whose callbacks are the user's, and for who takes the slot back.
+    that sets ``latch`` and then finds no outcome may wait for it; one that reads its answer itself
+    needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
+    ``future``, whose callbacks are the user's, and for the publisher that takes the slot back.
     """
 
     __slots__ = ("abandoned", "data", "done", "error", "future", "latch", "messages", "on_end")
@@ -110,10 +110,10 @@ def end_each(ends: Iterable[Callable[[], None]]) -> None:
 class SendQueue:
     """The outgoing side of a connection.
 
-    Lock-free lists, on purpose: anybody appends to ``commands``, ``fins`` and ``slots``
+    Lock-free lists, on purpose: any thread appends to ``commands``, ``fins`` and ``slots``
     (append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
     objects are never swapped. From ``slots`` each is taken by one ``popleft`` or ``remove``, so
-    that a publish is either on its way or taken back. ``_lock`` guards the right to write: stream,
+    that a publish is either on its way or taken back. ``_lock`` guards the sending side: stream,
     compressor, ``rdy_sent``, ``_unsent``, and appending to ``pending``.
 
     RDY is a level, not a queued command: the sender compares what is wanted with what was sent
@@ -138,8 +138,8 @@ class SendQueue:
         self.requeued: int = 0
         self.sends: int = 0
         self.broken: Exception | None = None
-        # Set by the reading thread at a fatal error frame: nsqd reads nothing that came behind
-        # the command that caused it.
+        # Set by the reading thread at a fatal error frame: nsqd reads nothing after the command
+        # that caused it.
         self.peer_stopped = False
         self._stream = stream
         self._peer_has_ended = stream.peer_has_ended
@@ -158,8 +158,7 @@ class SendQueue:
         self._held_since = 0.0
         self._held_at_send = -1
         self._is_deserted = False
-        # The publishes in the batch of _unsent, and the bytes behind the last of them; for
-        # _torn_slots to tell a whole command from a torn one.
+        # The publishes in the batch of _unsent: _torn_slots tells whole commands from torn ones.
         self._batch: Sequence[PublishSlot] = ()
         # Released when no publish waits for an answer any more.
         self.drained: list[Latch] = []
@@ -233,7 +232,7 @@ class SendQueue:
             self.slots.append(slot)
             return self.flush()
         try:
-            # Who had the lock before may have left a part of a command since the look at it.
+            # The sender before may have left a part of a command since the look at it.
             if self.is_closed or self.broken is not None or self._unsent is not None:
                 self.slots.append(slot)
                 return False
@@ -261,8 +260,8 @@ class SendQueue:
         self.broken = error
         if self._unsent is None:
             self._put_back()
-        # Otherwise nsqd is gone, and the reading thread will see that behind what nsqd sent
-        # before: perhaps the error that says why.
+        # Otherwise nsqd is gone. The reading thread sees that after what nsqd sent before: perhaps
+        # the error that says why.
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._stream.shutdown()
         return False
@@ -273,7 +272,7 @@ class SendQueue:
             try:
                 self.pending.remove(slot)
             except ValueError:
-                continue  # answered by who cannot have read it
+                continue  # answered, by a peer that cannot have read it
             self.slots.appendleft(slot)
         self._batch = ()
 
@@ -306,7 +305,7 @@ class SendQueue:
                 self.requeued += sum(part.startswith(b"REQ ") for part in parts)
             wanted = level.wanted(self._in_flight())
             if wanted < self.rdy_sent:
-                # In front of the answers that make room, or nsqd fills the room at once.
+                # Before the answers that make room, or nsqd fills the room at once.
                 parts.insert(0, commands.rdy(wanted))
                 self.rdy_sent = wanted
             if ids:
@@ -404,18 +403,18 @@ class SendQueue:
             self.flush(passing_wait)
             latch = self._runtime.latch()
             self.drained.append(latch)
-            # Looked at behind it: the last answer may just have come.
+            # Looked at after it: the last answer may just have come.
             if not self.pending and not self.slots:
                 return
             latch.wait(max(0.0, deadline - self._now()))
 
     def tell_drained(self) -> None:
-        """Nothing is pending: wake who waits for that. They look for themselves."""
+        """Nothing is pending: wake the threads that wait for that. They look for themselves."""
         while self.drained:
             self.drained.pop().release()
 
     def take_back(self, slot: PublishSlot) -> bool:
-        """Remove a publish that nobody has begun to write; False when somebody has."""
+        """Remove a publish whose bytes were not begun; False when they were."""
         try:
             self.slots.remove(slot)
         except ValueError:
@@ -470,7 +469,7 @@ class SendQueue:
     def _torn_slots(self) -> set[PublishSlot]:
         """Publishes of the last batch whose last byte the kernel never took.
 
-        nsqd stores a message only when it has read all of it, so these were not sent. Behind a
+        nsqd stores a message only when it has read all of it, so these were not sent. After a
         compressor or TLS the border is not known, and none is claimed.
         """
         if self._unsent is None or not self._stream.is_clear:

@@ -53,7 +53,7 @@ class Net(NamedTuple):
 
 
 class Cutter:
-    """The socket of a dial under way, and how another task wakes who waits for it.
+    """The socket of a dial under way, and how another task wakes the one that waits.
 
     ``wake(sock)`` is given that socket. ``lock`` keeps it from being closed meanwhile.
     """
@@ -279,7 +279,7 @@ def name_of(family: int, where: Any) -> str:
 def peer_of(sock: Any, address: Address | None = None) -> str:
     """The other end of ``sock`` as text; ``address`` where the kernel does not know it any more.
 
-    At the accepting end of a unix socket it is ``unix://``: who connects is seldom bound.
+    At the accepting end of a unix socket it is ``unix://``: the other end is seldom bound.
     """
     try:
         return name_of(sock.family, sock.getpeername())

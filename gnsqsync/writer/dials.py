@@ -1,7 +1,7 @@
 """The dials of one Writer: which are under way or about to begin, on which thread, how they ended.
 
-Knows who is dialled and read from; which nsqd takes a publish, and what is an outage, its owner
-says.
+Knows which nsqds are dialled and read from. Its owner says which of them takes a publish, and what
+an outage is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _without_frames(error: BaseException | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A connection that somebody is dialling, or will."""
+    """A connection that is being dialled, or will be."""
 
     connection: Connection
     # Released at its end.
@@ -48,7 +48,7 @@ class Dial:
 
 
 class Seeker(Owner, Protocol):
-    """Who wants the connections. Called with the lock held."""
+    """The one that wants the connections. Called with the lock held."""
 
     def on_connected(self, connection: Connection) -> bool:
         """It may be used from now on; False when the Writer is closed."""
@@ -118,7 +118,7 @@ class Dials:
         return [self.begin(address, self._outage.pause(address, now)) for address in missing]
 
     def failure(self, address: Address, since: float) -> NSQError | None:
-        """The error of its last dial, whoever dialled, if that failed at ``since`` or later."""
+        """The error of its last dial, by any thread, if that failed at ``since`` or later."""
         failed_at, error = self._failures.get(address, (0.0, None))
         return error if failed_at >= since else None
 
@@ -176,7 +176,7 @@ class Dials:
                 news = self.renew_news()
             if dial is not None:
                 dial.over.release()
-            # Whoever waits looks again, however it ended.
+            # Those that wait look again, however it ended.
             news.release()
         if failure is not None:
             self._events.dial_failed(connection, failure)
@@ -189,7 +189,7 @@ class Dials:
                     connection.cut()
             self._events.connected(connection)
         except BaseException as error:
-            # Handlers of logging wait for locks and networks: an exception from outside may strike.
+            # Handlers of logging wait for locks and networks. One from outside may strike there.
             connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
             raise
         return None, None

@@ -195,7 +195,7 @@ class Publisher:
             while True:
                 try:
                     connection = self.pool.pick(deadline, timeout, [])
-                except BaseException:
+                except BaseException:  # also one from outside: no slot gives the room back
                     self._window.leave(len(data))
                     raise
                 if connection.publishes.submit(slot, max(0.0, deadline - self._now())):
@@ -258,10 +258,9 @@ class Publisher:
         """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
         if isinstance(error, OutcomeUnknown):
             return self._retry_unknown
-        return isinstance(error, NotSent) or self._may_go_elsewhere(connection, error)
-
-    def _may_go_elsewhere(self, connection: Connection, error: PublishError) -> bool:
-        """Whether another nsqd may take what this one could not store."""
+        if isinstance(error, NotSent):
+            return True
+        # Another nsqd may take what this one could not store.
         if not isinstance(error, Refused) or not error.error.retriable:
             return False
         # Part of an MPUB may be stored; another nsqd would store that part twice.
@@ -283,7 +282,7 @@ class Publisher:
     def close(self, timeout: float) -> None:
         """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
         self.pool.stop_taking()
-        # Who waits for room goes on and finds the Writer closed.
+        # Publishes that wait for room go on and find the Writer closed.
         self._window.close()
         self.pool.close(timeout)
 

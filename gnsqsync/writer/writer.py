@@ -62,7 +62,7 @@ class Writer:
         lookupd_session: As of the Reader.
         policy: ``'round_robin'``: the nsqds that are up take turns. ``'failover'``: the first of
             the list that is up, and back to it when it is up again. What nsqlookupds list comes
-            behind what is given, sorted.
+            after what is given, sorted.
         publish_timeout: Seconds, 0.001 or more: one deadline over choosing, dialling, writing and
             the OK.
         retry_unknown: Publish again, elsewhere or on a new connection, when a connection ended
