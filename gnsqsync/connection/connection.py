@@ -256,6 +256,7 @@ class Connection:
         except NSQError as error:
             reason = error
         except BaseException as error:
+            # From outside, or by a callback of a user's future: it ends the connection.
             reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {error!r}")
             raise
         finally:
