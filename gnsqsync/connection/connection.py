@@ -16,7 +16,6 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.connection.messages import Messages
 from gnsqsync.connection.opening import Opening
-from gnsqsync.connection.publish_replies import PublishReplies
 from gnsqsync.connection.publishes import Publishes
 from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import Stream
@@ -102,8 +101,8 @@ class Consumer(Protocol):
 class Connection:
     """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
 
-    Lock-free on purpose: whoever reads adds to ``in_flight``; who succeeds with ``pop`` answers, so
-    two threads cannot both send FIN, and ``len`` is the in-flight count.
+    Lock-free on purpose: the reading thread adds to ``in_flight``; the thread that succeeds with
+    ``pop`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
     ``received``, ``last_message_at`` and ``last_frame_at`` are written by the reading thread.
     """
 
@@ -133,7 +132,7 @@ class Connection:
         # How much later (seconds) SUB was answered than IDENTIFY.
         self.sub_delay: float = 0.0
         self.state: State = State.DIALLING
-        # Whether somebody asked for its end, which then is no news.
+        # Whether its end was asked for, which then is no news.
         self.end_was_asked: bool = False
         # False from the moment when queued messages must not reach a handler any more.
         self.hands_over: bool = True
@@ -160,7 +159,6 @@ class Connection:
     send_queue: SendQueue
     # Of a connection that publishes: it then reads, too.
     publishes: Publishes
-    _replies: PublishReplies
     # Of one that is subscribed.
     _messages: Messages
     negotiated: Negotiated
@@ -188,7 +186,7 @@ class Connection:
             channel=self._channel,
         )
         self._opening = opening
-        # Behind the assignment: a close that comes later finds something to cut.
+        # After the assignment: a close that comes later finds something to cut.
         if self.end_was_asked:
             raise ClosedError(f"closed before {self.nsqd_address} was dialled")
         limit = self._options.connect_timeout
@@ -210,20 +208,13 @@ class Connection:
             stall_timeout=heartbeat,
         )
         if self._consumer is None:
-            self._replies = PublishReplies(
+            self.publishes = Publishes(
                 stream,
                 self.send_queue,
                 self._decoder,
                 self._runtime,
                 nsqd_address=self.nsqd_address,
                 on_reply=self.on_reply,
-            )
-            self.publishes = Publishes(
-                stream,
-                self.send_queue,
-                self._replies,
-                self._runtime,
-                nsqd_address=self.nsqd_address,
                 silence=2 * heartbeat,
                 round_trip=opening.round_trip,
             )
@@ -265,6 +256,7 @@ class Connection:
         except NSQError as error:
             reason = error
         except BaseException as error:
+            # From outside, or by a callback of a user's future: it ends the connection.
             reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {error!r}")
             raise
         finally:
@@ -280,7 +272,7 @@ class Connection:
                 self.lose(reason)
 
     def on_reply(self, reply: Reply) -> None:
-        """A reply that answers no publish. By the reading thread, or who has the turn to read."""
+        """A reply that answers no publish. By the reading thread, or a publisher that reads."""
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:
@@ -314,7 +306,7 @@ class Connection:
         message_id = [*error.detail.split(" "), "", ""][1]
         if isinstance(error, TouchFailed):
             for message in list(self.in_flight.values()):
-                # What came together with it was sent behind it: nsqd delivers the message again.
+                # What came together with it was sent after it: nsqd delivers the message again.
                 if message.id == message_id and message._received_at < self.last_frame_at:
                     message._status |= TIMED_OUT
                     self.unanswerable += 1
@@ -345,8 +337,8 @@ class Connection:
         stream.shutdown()
         try:
             if self._consumer is None:
-                # Some may have been answered by who read last, just before it met the end.
-                self._replies.end_futures()
+                # A publisher may have read their answers just before it met the end.
+                self.publishes.replies.end_futures()
         finally:
             try:
                 self.send_queue.close(str(reason))
@@ -359,7 +351,8 @@ class Connection:
     @property
     def published(self) -> int:
         """Messages that nsqd has confirmed."""
-        return self._replies.published if self.connected_at and self._consumer is None else 0
+        publishes = self.connected_at and self._consumer is None
+        return self.publishes.replies.published if publishes else 0
 
     @property
     def msg_timeout(self) -> float:
@@ -377,11 +370,11 @@ class Connection:
         return self.in_flight.holds(message)
 
     def take(self, message: Message) -> bool:
-        """Take the message out of the in-flight table; who succeeds answers it."""
+        """Take the message out of the in-flight table. The thread that succeeds answers it."""
         if not self.in_flight.take(message):
             return False
         if message._status & DETACHED:
-            # Before the answer is queued: anybody's flush may send it, and nsqd refuse it.
+            # Before the answer is queued: any flush may send it, and nsqd refuse it.
             self._answered_late[message._id] = message
         message._status |= ANSWERED
         return True
@@ -433,7 +426,7 @@ class Connection:
         return True
 
     def requeue_delay_for(self, message: Message) -> float:
-        """Seconds until it comes again, where whoever requeues it gives none."""
+        """Seconds until it comes again, where the call that requeues it gives none."""
         return 0.0 if self._consumer is None else self._consumer.requeue_delay_for(message)
 
     def touch(self, message: Message) -> bool:

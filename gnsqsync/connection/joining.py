@@ -22,7 +22,7 @@ def join_or_cut(
 ) -> None:
     """Wait for reading threads whose connections were closed; cut what nsqd does not end.
 
-    ``connections`` tells which are left. Called by whoever started the threads.
+    ``connections`` tells which are left. Called by the one that started the threads.
     """
     waiting = [task for task in tasks if not task.is_current]
     deadline = runtime.now() + _EOF_SECONDS

@@ -25,7 +25,7 @@ class Opening:
     """One attempt to open a connection. Runs on the thread that calls ``run``.
 
     ``cutter`` cuts the dial short; once there is a stream, it is shut down instead.
-    After it: ``replies`` that arrived behind the last answer, ``round_trip``, the seconds that nsqd
+    After it: ``replies`` that arrived after the last answer, ``round_trip``, the seconds that nsqd
     took to answer the quickest command, and ``last_took``, those of the last one, SUB if there is.
     """
 
@@ -65,14 +65,16 @@ class Opening:
         if target != self.address:
             where += f" (address_map: {target})"
         try:
-            stream = self._dial(target, timeout)
+            local = self.options.local_address()
+            sock = self.runtime.connect(target, timeout, local, self.cutter)
+            stream = Stream(sock, self.runtime)
         except OSError as error:
             # The runtime's text names the address and what each of its attempts met.
             raise ConnectionLost(error.strerror or str(error)) from error
         try:
             use(stream)
             return self._negotiate(stream, where)
-        except BaseException as error:
+        except BaseException as error:  # also one from outside: nobody else closes the stream
             stream.close()
             if isinstance(error, TimeoutError):
                 raise ConnectionLost(
@@ -84,11 +86,6 @@ class Opening:
                     f"connection to nsqd at {where} failed while {self._doing}: {error}"
                 ) from error
             raise
-
-    def _dial(self, target: Address, timeout: float) -> Stream:
-        local = self.options.local_address()
-        sock = self.runtime.connect(target, timeout, local, self.cutter)
-        return Stream(sock, self.runtime)
 
     def _negotiate(self, stream: Stream, where: str) -> Negotiated:
         steps = handshake(
@@ -107,7 +104,7 @@ class Opening:
                 stream.send_raw(stream.encode(step.data), self._deadline)
             elif isinstance(step, Receive):
                 doing = f"waiting for the answer to {step.answer_to}"
-                # The same once more behind a heartbeat.
+                # The same once more after a heartbeat.
                 if doing != self._doing:
                     self._doing, asked = doing, self.runtime.now()
                 answer = self._next_reply(stream, where)
@@ -145,7 +142,7 @@ class Opening:
                 f"{self.address} sent more than its answer to IDENTIFY before {step.kind} was on"
             )
         self.replies.clear()
-        # Bytes that arrived behind the answer belong to the next layer
+        # Bytes that arrived after the answer belong to the next layer
         # (docs/protocol/handshake#upgrades).
         surplus = self.decoder.take_rest()
         self._doing = f"switching to {step.kind}"

@@ -6,9 +6,9 @@ Knows the order of the answers; knows no turn to read and no time limit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from gnsqsync.connection.send_queue import PublishSlot, SendQueue
+from gnsqsync.connection.send_queue import PublishSlot, SendQueue, end_each
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, ProtocolError
 from gnsqsync.runtime import Runtime
@@ -22,8 +22,8 @@ _OK = b"OK"
 class PublishReplies:
     """Takes in what was received, and gives each OK to the oldest publish that has none.
 
-    By who has the turn to read (ReadTurn), which guards all of it and the left end of
-    ``SendQueue.pending``. Only ``end_futures`` is the reading thread's: callbacks are the user's.
+    The turn to read (ReadTurn) guards all of it, and the left end of ``SendQueue.pending``. Only
+    ``end_futures`` is the reading thread's: callbacks are the user's.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PublishReplies:
         return self.take_replies(replies)
 
     def take_replies(self, replies: Iterable[Reply]) -> int:
-        """What the decoder gave, and what broke it behind that; as ``take_in``."""
+        """What the decoder gave, and then what broke it; as ``take_in``."""
         answered = 0
         for reply in replies:
             kind, data = reply
@@ -109,16 +109,10 @@ class PublishReplies:
         return waited_for
 
     def end_futures(self) -> None:
-        """Tell the callers of ``publish_async``. By the reading thread.
+        """Tell the callers of ``publish_async``. By the reading thread; raises as ``end_each``."""
+        if self.ended:
+            end_each(self._successes())
 
-        Of what their callbacks raise and futures let through (SystemExit, gevent.Timeout) the
-        last is raised when all are told.
-        """
-        raised: BaseException | None = None
+    def _successes(self) -> Iterator[Callable[[], None]]:
         while self.ended:
-            try:
-                self.ended.popleft().succeed()
-            except BaseException as error:  # noqa: BLE001 - raised below
-                raised = error
-        if raised is not None:
-            raise raised
+            yield self.ended.popleft().succeed

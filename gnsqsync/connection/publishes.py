@@ -1,6 +1,6 @@
-"""Publishes on one connection: sent, and their answers read by who waits for them.
+"""Publishes on one connection: sent, and their answers read by the publishers that wait for them.
 
-Knows whose turn it is to send and to read; knows no frame, no deadline policy and no redial.
+Knows whose turn it is to send and to read. Knows no frame and no redial.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnsqsync.connection.send_queue import PublishSlot, SendQueue
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, NSQError
 from gnsqsync.runtime import Runtime
-from gnsqsync.wire.frames import Reply
+from gnsqsync.wire.frames import FrameDecoder, Reply
 
 __all__ = ["Publishes"]
 
@@ -46,21 +46,27 @@ class Publishes:
         self,
         stream: Stream,
         send_queue: SendQueue,
-        replies: PublishReplies,
+        decoder: FrameDecoder,
         runtime: Runtime,
         *,
         nsqd_address: str,
+        on_reply: Callable[[Reply], None],
         silence: float,
         round_trip: float,
     ) -> None:
-        """``silence``: seconds without a frame that are death.
+        """``on_reply`` takes what is no OK. ``silence``: seconds without a frame that are death.
 
         ``round_trip``: seconds that nsqd took to answer at the handshake.
         """
+        replies = PublishReplies(
+            stream, send_queue, decoder, runtime, nsqd_address=nsqd_address, on_reply=on_reply
+        )
         self._stream = stream
         self._receive = stream.receive
         self._send_queue = send_queue
-        self._replies = replies
+        self._send = send_queue.send
+        self._pending = send_queue.pending
+        self.replies: PublishReplies = replies
         self._take_in = replies.take_in
         # Only looked at here: answers that the reading thread has to tell.
         self._ended = replies.ended
@@ -70,12 +76,12 @@ class Publishes:
         self._turn = ReadTurn(runtime, nsqd_address)
         self._take_turn = self._turn.take
         self._release_turn = self._turn.release
-        # What was received and not taken in yet. An exception that comes out of nowhere as the
-        # receive returns must not lose it: the next one that reads begins here.
+        # What was received and not taken in yet. An exception from outside may strike as
+        # the receive returns, and must not lose it: the next thread that reads begins here.
         self._chunks: deque[bytes] = deque()
         self._is_near = round_trip <= _NEAR_SECONDS
-        # How many more publishes gather others before they are sent, while none come; and whether
-        # one does so now.
+        # How many more publishes let others queue theirs before they are sent; and whether one
+        # does so now.
         self._company = 0
         self._keep_company = _COMPANY if runtime.gathers else 0
         self._gathering = False
@@ -87,20 +93,18 @@ class Publishes:
     def publish(self, slot: PublishSlot, started: float, deadline: float) -> None:
         """Send it and wait; ``slot.done`` says whether there is an outcome.
 
-        Without one the time is over, or this is none that can be waited for by reading: the
-        caller goes on with ``wait_aside``.
+        Without one the time is over, or the answer will come by another thread: the caller goes on
+        with ``wait_aside``.
         """
         try:
             if self._take_turn(slot, deadline):
-                send = self._send_together if self._company else self._send_queue.send
+                send = self._send_together if self._company else self._send
                 self._read_for(slot, started, deadline, send)
             elif self._follow(slot, started, deadline):
                 started = self._now()
                 self._read_for(slot, started, deadline, self._flush)
         finally:
-            self._release_turn(
-                slot, unread=bool(self._send_queue.pending), wanted=bool(self._ended)
-            )
+            self._release_turn(slot, unread=self._pending, wanted=self._ended)
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Send it; its outcome comes from the reading thread.
@@ -120,7 +124,7 @@ class Publishes:
         return slot.wait(seconds)
 
     def recall(self) -> None:
-        """Have the reading thread read, as soon as whoever reads now has its outcome."""
+        """Have the reading thread read, as soon as the publisher that reads has its outcome."""
         if self._turn.is_lent:
             self._turn.recall()
 
@@ -128,20 +132,15 @@ class Publishes:
         return self._send_queue.flush()
 
     def _send_together(self, slot: PublishSlot) -> bool:
-        """Send it with the publishes of all who are ready to publish now."""
-        send_queue = self._send_queue
-        send_queue.slots.append(slot)
+        """Send it with the publishes of all greenlets that are ready to publish now."""
         self._gathering = True
         try:
             self._gather()
-        except BaseException:
-            send_queue.take_back(slot)
-            raise
         finally:
             self._gathering = False
-        if len(send_queue.slots) <= 1:
+        if not self._send_queue.slots:
             self._company -= 1
-        return send_queue.flush()
+        return self._send(slot)
 
     def _read_for(
         self,
@@ -189,7 +188,7 @@ class Publishes:
             self._turn.fail(slot, error)
         except BaseException as error:
             if not sound:
-                # Half of what was received may be taken in; nobody can go on from there.
+                # From outside: half of what was received may be taken in, and no thread can go on.
                 self._turn.fail(slot, ConnectionLost(f"reading was ended by {error!r}"))
             raise
 
@@ -216,11 +215,11 @@ class Publishes:
     # -- the reading thread ------------------------------------------------------------------
 
     def read(self, early: list[Reply]) -> None:
-        """Read, or look after those who do, until the connection ends; that is raised.
+        """Read, or watch the publishers that read, until the connection ends; that is raised.
 
         ``early``: replies that came with the last answer of the handshake.
         """
-        send_queue, chunks, replies = self._send_queue, self._chunks, self._replies
+        send_queue, chunks, replies = self._send_queue, self._chunks, self.replies
         replies.take_replies(early)
         while True:
             if send_queue.has_unsent:
@@ -242,11 +241,11 @@ class Publishes:
         returned = False
         while not returned:
             returned = self._turn.look()
-            self._replies.end_futures()
+            self.replies.end_futures()
 
     def _allow(self, left: float) -> None:
         """Set the read timeout anew after it has passed; TimeoutError when it is nsqd's silence."""
-        silent = self._now() - self._replies.last_frame_at
+        silent = self._now() - self.replies.last_frame_at
         if silent >= self._silence:
             raise TimeoutError
         self._stream.set_read_timeout(min(left, self._silence - silent))

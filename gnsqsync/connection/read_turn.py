@@ -1,6 +1,6 @@
 """Whose turn it is to read from a connection: its reading thread's, or a caller's.
 
-Knows no frame and no socket. Who has the turn reads.
+Knows no frame and no socket.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from enum import Enum
 from typing import Protocol
 
 from gnsqsync.errors import ConnectionLost
+from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Latch, Runtime
 
 __all__ = ["Caller", "ReadTurn", "TurnState"]
 
 # How often the reading thread looks, while callers read, whether they still do.
 LOOK_SECONDS = 0.1
-# A caller that has the turn for so long behind its deadline was killed with it.
-GRACE_SECONDS = 5.0
 
 
 class TurnState(Enum):
-    """Who reads now, and who is next."""
+    """Which thread reads now, and which is next."""
 
     # The reading thread reads, or is just waking up to it.
     READING_THREAD = "reading thread"
@@ -28,9 +27,9 @@ class TurnState(Enum):
     FREE = "free"
     # A caller reads, or has been woken to read.
     CALLER = "caller"
-    # A caller reads, and behind it the reading thread.
+    # A caller reads; the reading thread is next.
     RECALLED = "recalled"
-    # Who read met the end. The reading thread ends the connection.
+    # A caller met the end. The reading thread ends the connection.
     FAILED = "failed"
 
 
@@ -77,7 +76,7 @@ class ReadTurn:
         self._nsqd_address = nsqd_address
         self._now = runtime.now
         self._mutex = runtime.mutex()
-        # Who reads in the states CALLER and RECALLED, and its deadline.
+        # The caller that reads, in the states CALLER and RECALLED, and its deadline.
         self._owner: Caller | None = None
         self._deadline = 0.0
         # Those that wait for the turn, each with its deadline.
@@ -97,7 +96,7 @@ class ReadTurn:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether somebody waits for the turn."""
+        """Whether a caller waits for the turn."""
         return bool(self._waiting)
 
     def take(self, caller: Caller, deadline: float) -> bool:
@@ -105,7 +104,11 @@ class ReadTurn:
         with self._mutex:
             if self.state is not _FREE:
                 return False
-            self._give(caller, deadline)
+            # As ``_give``: a publish that is alone saves the call.
+            self._used = True
+            self._deadline = deadline
+            self._owner = caller
+            self.state = _CALLER
             return True
 
     def join(self, caller: Caller, deadline: float) -> bool:
@@ -123,11 +126,11 @@ class ReadTurn:
             self._waiting.pop(caller, None)
             return self._owner is caller
 
-    def release(self, caller: Caller, *, unread: bool, wanted: bool) -> None:
+    def release(self, caller: Caller, *, unread: object, wanted: object) -> None:
         """Stop waiting, and give the turn on if it is the caller's. However its wait ended.
 
-        ``unread``: answers are due that no caller reads for itself, so that with none waiting the
-        reading thread is next. ``wanted``: the reading thread has something to do at once.
+        ``unread`` is true when answers are due that no caller reads for itself: with none waiting,
+        the reading thread is next. ``wanted`` is true when that thread has something to do at once.
         """
         waiting = self._waiting
         with self._mutex:
@@ -144,7 +147,7 @@ class ReadTurn:
                     self._call_back()
                 else:
                     self.state = _FREE
-                    # Behind the change: it keeps the bytes of its publish.
+                    # After the change. It would keep the bytes of its publish.
                     self._owner = None
                 return
         latch.release()
@@ -158,7 +161,7 @@ class ReadTurn:
                 self._called.set()
 
     def recall(self) -> None:
-        """Have the reading thread read as soon as who reads now has its answer."""
+        """Have the reading thread read, as soon as the caller that reads now has its answer."""
         with self._mutex:
             if self.state is _FREE:
                 self._call_back()
@@ -181,7 +184,7 @@ class ReadTurn:
     def look(self) -> bool:
         """Wait 0.1 s, or until called. Whether the turn is the reading thread's again.
 
-        Raises what a caller met, and ConnectionLost where one was killed with the turn.
+        Raises what a caller met, and ConnectionLost when one was killed while it had the turn.
         """
         self._called.wait(LOOK_SECONDS)
         self._called.clear()
@@ -192,11 +195,11 @@ class ReadTurn:
             elif self.state is _CALLER and not used:
                 self.state = _RECALLED
             state, failure = self.state, self._failure
-            late = self._now() - self._deadline
+            deserted = self._now() >= lost_at(self._deadline)
         if failure is not None:
             raise failure
-        if late > GRACE_SECONDS and state in (_CALLER, _RECALLED):
-            raise ConnectionLost(f"who read from {self._nsqd_address} was killed")
+        if deserted and state in (_CALLER, _RECALLED):
+            raise ConnectionLost(f"the publisher that read from {self._nsqd_address} was killed")
         return state is _READING_THREAD
 
     # -- holding the mutex -------------------------------------------------------------------
@@ -209,7 +212,7 @@ class ReadTurn:
         self.state = _CALLER
 
     def _give_to_next(self) -> Latch | None:
-        """To the newest that waits: what it reads for itself is behind the answers of all."""
+        """To the newest that waits: its own answer comes after those of all others."""
         while self._waiting:
             caller, deadline = self._waiting.popitem()
             if not caller.done:

@@ -1,6 +1,6 @@
 """What waits to be written to one nsqd, and the combining send that writes it.
 
-Many threads append, whoever gets the lock writes for all. Knows no socket errors and no frames
+Many threads append; the one that gets the lock writes for all. Knows no socket errors and no frames
 that come back, only the order of publishes, which is the order of their answers.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import (
@@ -21,14 +22,12 @@ from gnsqsync.errors import (
     ServerError,
 )
 from gnsqsync.policy.latency import RdyLevel
+from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
 
-__all__ = ["PublishSlot", "SendQueue"]
+__all__ = ["PublishSlot", "SendQueue", "end_each"]
 
-# For so long (seconds) the right to write is held without a send by somebody who was killed
-# between two instructions. Nothing else takes that long: only an encoder works in between.
-_HELD_SECONDS = 5.0
 # How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
 # system call of about 4 us, a tenth of a publish: once a millisecond it is 0.4 % of the time.
 _ASK_SECONDS = 0.001
@@ -41,9 +40,9 @@ class PublishSlot:
     """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
 
     Its outcome is set once: ``error``, then ``done``, then ``latch`` is released. So a publisher
-    that sets ``latch`` and finds no outcome behind that may wait for it; one that reads its answer
-    itself needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
-    ``future``, whose callbacks are the user's, and for who takes the slot back.
+    that sets ``latch`` and then finds no outcome may wait for it; one that reads its answer itself
+    needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
+    ``future``, whose callbacks are the user's, and for the publisher that takes the slot back.
     """
 
     __slots__ = ("abandoned", "data", "done", "error", "future", "latch", "messages", "on_end")
@@ -92,13 +91,29 @@ class PublishSlot:
         return self.done
 
 
+def end_each(ends: Iterable[Callable[[], None]]) -> None:
+    """Call each, ``succeed`` or ``fail`` of a slot, whatever the callbacks of futures raise.
+
+    Futures let through what is no Exception (SystemExit, gevent.Timeout): the last such one is
+    raised when all are called.
+    """
+    raised: BaseException | None = None
+    for end in ends:
+        try:
+            end()
+        except BaseException as error:  # noqa: BLE001 - a user's callback; raised below
+            raised = error
+    if raised is not None:
+        raise raised
+
+
 class SendQueue:
     """The outgoing side of a connection.
 
-    Lock-free lists, on purpose: anybody appends to ``commands``, ``fins`` and ``slots``
+    Lock-free lists, on purpose: any thread appends to ``commands``, ``fins`` and ``slots``
     (append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
     objects are never swapped. From ``slots`` each is taken by one ``popleft`` or ``remove``, so
-    that a publish is either on its way or taken back. ``_lock`` guards the right to write: stream,
+    that a publish is either on its way or taken back. ``_lock`` guards the sending side: stream,
     compressor, ``rdy_sent``, ``_unsent``, and appending to ``pending``.
 
     RDY is a level, not a queued command: the sender compares what is wanted with what was sent
@@ -123,11 +138,12 @@ class SendQueue:
         self.requeued: int = 0
         self.sends: int = 0
         self.broken: Exception | None = None
-        # Set by the reading thread at a fatal error frame: nsqd reads nothing that came behind
-        # the command that caused it.
+        # Set by the reading thread at a fatal error frame: nsqd reads nothing after the command
+        # that caused it.
         self.peer_stopped = False
         self._stream = stream
         self._peer_has_ended = stream.peer_has_ended
+        self._send_some = stream.send_some
         self._asked_at = -math.inf
         self._runtime = runtime
         self._now = runtime.now
@@ -138,10 +154,11 @@ class SendQueue:
         # Encoded bytes that the kernel did not take yet, and since when it has taken none.
         self._unsent: memoryview | None = None
         self._stalled_since = 0.0
-        # How many sends there were when the right was first seen held, and when that was.
-        self._held: tuple[int, float] | None = None
-        # The publishes in the batch of _unsent, and the bytes behind the last of them; for
-        # _torn_slots to tell a whole command from a torn one.
+        # When the lock was first seen held, and how many sends there were then.
+        self._held_since = 0.0
+        self._held_at_send = -1
+        self._is_deserted = False
+        # The publishes in the batch of _unsent: _torn_slots tells whole commands from torn ones.
         self._batch: Sequence[PublishSlot] = ()
         # Released when no publish waits for an answer any more.
         self.drained: list[Latch] = []
@@ -176,13 +193,14 @@ class SendQueue:
         lock = self._lock
         while self.has_unsent:
             if not lock.acquire(False):
+                self._look_at_sender()
                 return False
             try:
                 # Broken: what is in hand stays there, for _torn_slots to judge.
                 if self.is_closed or self.broken is not None:
                     return False
                 emptied = self._write(wait)
-            except BaseException as error:  # noqa: BLE001 - see there
+            except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
                 return self._broken_by(error)
             finally:
                 lock.release()
@@ -195,19 +213,17 @@ class SendQueue:
         if commands.NOP not in self.commands:
             self.commands.append(commands.NOP)
 
-    def is_deserted(self) -> bool:
-        """Whether who had the right to write is gone without giving it back.
-
-        To be asked now and then by who cannot have sent what waits.
-        """
-        if self._unsent is not None or not self._lock.locked():
-            self._held = None
-            return False
-        held, now = self._held, self._now()
-        if held is None or held[0] != self.sends:
-            self._held = self.sends, now
-            return False
-        return now - held[1] >= _HELD_SECONDS
+    def _look_at_sender(self) -> None:
+        """Another thread holds the lock. If that one was killed, the connection ends."""
+        if self._unsent is not None:
+            # It waits for room in the kernel's buffer, which may last.
+            self._held_at_send = -1
+        elif self._held_at_send != self.sends:
+            self._held_at_send, self._held_since = self.sends, self._now()
+        elif self._now() >= lost_at(self._held_since) and not self.has_ended:
+            self._is_deserted = True
+            self.broken = ConnectionLost("a sender was killed before its send")
+            self._stream.shutdown()
 
     def send(self, slot: PublishSlot) -> bool:
         """Queue a publish and ``flush``; a shorter way where nothing else waits."""
@@ -216,7 +232,7 @@ class SendQueue:
             self.slots.append(slot)
             return self.flush()
         try:
-            # Who had the lock before may have left a part of a command since the look at it.
+            # The sender before may have left a part of a command since the look at it.
             if self.is_closed or self.broken is not None or self._unsent is not None:
                 self.slots.append(slot)
                 return False
@@ -225,7 +241,7 @@ class SendQueue:
             self._batch = (slot,)
             if not self._send(slot.data, 0.0):
                 return False
-        except BaseException as error:  # noqa: BLE001 - see there
+        except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
             return self._broken_by(error)
         finally:
             lock.release()
@@ -244,8 +260,8 @@ class SendQueue:
         self.broken = error
         if self._unsent is None:
             self._put_back()
-        # Otherwise nsqd is gone, and the reading thread will see that behind what nsqd sent
-        # before: perhaps the error that says why.
+        # Otherwise nsqd is gone. The reading thread sees that after what nsqd sent before: perhaps
+        # the error that says why.
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._stream.shutdown()
         return False
@@ -256,7 +272,7 @@ class SendQueue:
             try:
                 self.pending.remove(slot)
             except ValueError:
-                continue  # answered by who cannot have read it
+                continue  # answered, by a peer that cannot have read it
             self.slots.appendleft(slot)
         self._batch = ()
 
@@ -289,7 +305,7 @@ class SendQueue:
                 self.requeued += sum(part.startswith(b"REQ ") for part in parts)
             wanted = level.wanted(self._in_flight())
             if wanted < self.rdy_sent:
-                # In front of the answers that make room, or nsqd fills the room at once.
+                # Before the answers that make room, or nsqd fills the room at once.
                 parts.insert(0, commands.rdy(wanted))
                 self.rdy_sent = wanted
             if ids:
@@ -323,9 +339,11 @@ class SendQueue:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
         self.sends += 1
-        if self._batch and self._now() - self._asked_at > _ASK_SECONDS:
-            self._check_end()
-        sent = self._stream.send_some(data)
+        if self._batch:
+            now = self._now()
+            if now - self._asked_at > _ASK_SECONDS:
+                self._check_end(now)
+        sent = self._send_some(data)
         if sent == len(data):
             self._batch = ()
             return True
@@ -337,14 +355,14 @@ class SendQueue:
         """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
         deadline = self._now() + wait
         while self._unsent is not None:
-            if self._batch and self._now() - self._asked_at > _ASK_SECONDS:
-                self._check_end()
-            sent = self._stream.send_some(self._unsent)
+            now = self._now()
+            if self._batch and now - self._asked_at > _ASK_SECONDS:
+                self._check_end(now)
+            sent = self._send_some(self._unsent)
             if sent:
-                self._stalled_since = self._now()
+                self._stalled_since = now
                 self._unsent = self._unsent[sent:] or None
                 continue
-            now = self._now()
             if now - self._stalled_since > self._stall_timeout:
                 raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
             waiting = len(self.commands) + len(self.fins)
@@ -356,12 +374,12 @@ class SendQueue:
         self._batch = ()
         return True
 
-    def _check_end(self) -> None:
-        """In front of the bytes of publishes: BrokenPipeError when nsqd's EOF is here.
+    def _check_end(self, now: float) -> None:
+        """Before the bytes of publishes: BrokenPipeError when nsqd's EOF is here.
 
-        The kernel takes them behind that, too, and then nobody knows whether nsqd has read them.
+        The kernel takes them after that, too, and then nobody knows whether nsqd has read them.
         """
-        self._asked_at = self._now()
+        self._asked_at = now
         if self._peer_has_ended():
             raise BrokenPipeError("nsqd has ended the connection")
 
@@ -385,18 +403,18 @@ class SendQueue:
             self.flush(passing_wait)
             latch = self._runtime.latch()
             self.drained.append(latch)
-            # Looked at behind it: the last answer may just have come.
+            # Looked at after it: the last answer may just have come.
             if not self.pending and not self.slots:
                 return
             latch.wait(max(0.0, deadline - self._now()))
 
     def tell_drained(self) -> None:
-        """Nothing is pending: wake who waits for that. They look for themselves."""
+        """Nothing is pending: wake the threads that wait for that. They look for themselves."""
         while self.drained:
             self.drained.pop().release()
 
     def take_back(self, slot: PublishSlot) -> bool:
-        """Remove a publish that nobody has begun to write; False when somebody has."""
+        """Remove a publish whose bytes were not begun; False when they were."""
         try:
             self.slots.remove(slot)
         except ValueError:
@@ -413,26 +431,20 @@ class SendQueue:
         """Close the stream and fail what has no answer. By the reading thread, once.
 
         The stream was shut down before, so a sender that blocks leaves and gives the lock back;
-        one that was killed does not. What callbacks of futures raise is raised as by
-        ``PublishReplies.end_futures``.
+        one that was killed does not. What callbacks of futures raise is raised as by ``end_each``.
         """
-        locked = not self.is_deserted() and self._lock.acquire(True, _HELD_SECONDS)
+        locked = not self._is_deserted and self._lock.acquire(True, lost_at(0.0))
         try:
             self.is_closed = True
             self._stream.close()
         finally:
             if locked:
                 self._lock.release()
-        raised: BaseException | None = None
-        for slot, error in self._lost_slots(reason):
-            try:
-                slot.fail(error)
-            except BaseException as out:  # noqa: BLE001 - raised below
-                raised = out
-        # Behind that: who saw a publish waiting may have begun to wait only just now.
-        self.tell_drained()
-        if raised is not None:
-            raise raised
+        try:
+            end_each(partial(slot.fail, error) for slot, error in self._lost_slots(reason))
+        finally:
+            # After that: a thread that saw a publish waiting may begin to wait only now.
+            self.tell_drained()
 
     def _lost_slots(self, reason: str) -> Iterator[tuple[PublishSlot, PublishError]]:
         """What has no answer, each taken out, and what is known of it."""
@@ -457,7 +469,7 @@ class SendQueue:
     def _torn_slots(self) -> set[PublishSlot]:
         """Publishes of the last batch whose last byte the kernel never took.
 
-        nsqd stores a message only when it has read all of it, so these were not sent. Behind a
+        nsqd stores a message only when it has read all of it, so these were not sent. After a
         compressor or TLS the border is not known, and none is claimed.
         """
         if self._unsent is None or not self._stream.is_clear:

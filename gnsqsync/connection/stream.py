@@ -37,12 +37,8 @@ class Stream:
         self.receive: Callable[[deque[bytes], int], None] = sock.receive
         # What the kernel takes now of already encoded bytes; 0 when its buffer is full.
         self.send_some: Callable[[bytes | memoryview], int] = sock.send
-        # Whether nsqd's EOF is here, read or not, or who reads has met one that a layer says.
+        # Whether nsqd's EOF is here, read or not, or a layer has decoded one.
         self.peer_has_ended: Callable[[], bool] = sock.peer_has_ended
-
-    @property
-    def tls(self) -> TlsLayer | None:
-        return self._tls
 
     def push(self, layer: Layer) -> None:
         """Put a layer on top of those that are there."""
@@ -125,7 +121,7 @@ class Stream:
                 raise ConnectionLost(f"{self._sock.peer} did not take our bytes in time")
 
     def end_sending(self) -> None:
-        """Say that nothing more comes, behind all that was sent. Never raises.
+        """Say, after all that was sent, that nothing more comes. Never raises.
 
         nsqd then works off what it has and closes, which our receive sees.
         """

@@ -142,7 +142,7 @@ class Socket(Protocol):
         """
 
     def end_sending(self) -> None:
-        """Send EOF behind what was sent; receiving goes on. Never raises."""
+        """Send EOF after what was sent; receiving goes on. Never raises."""
 
     def shutdown(self) -> None:
         """End both directions: wakes ``recv()`` and ``wait_writable()`` of others. Never raises."""
@@ -185,8 +185,8 @@ class Runtime(ABC):
     """Threads or greenlets: the only maker of tasks, locks, queues and sockets in the package.
 
     Made by ``gnsqsync.runtime.choose()`` at first use, never at import. Blocking calls may be
-    left by a BaseException (GreenletExit, gevent.Timeout, KeyboardInterrupt) and leave nothing
-    locked behind.
+    left by a BaseException (GreenletExit, gevent.Timeout, KeyboardInterrupt). Then nothing stays
+    locked.
     """
 
     name: str
@@ -215,7 +215,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def mutex(self) -> Mutex:
-        """A new lock for a few instructions, behind which nothing waits.
+        """A new lock for a few instructions. Nothing waits while it is held.
 
         Reentrant, so that a signal handler that publishes does not wait for what it interrupts.
         Cheap, also around greenlets: it is a native lock, and no greenlet switches under it.
@@ -243,7 +243,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def timed_queue(self) -> TimedQueue:
-        """A new, empty queue for who waits with a limit."""
+        """A new, empty queue to wait at with a limit."""
 
     @abstractmethod
     def cutter(self) -> Cutter:

@@ -23,8 +23,8 @@ class Call:
 
     It holds a duplicate of the descriptor of each connection that a request uses. So ``cut`` ends
     the connection, whichever object has its socket at the moment: TLS takes it over, responses keep
-    it. ``_lock`` guards the duplicates. ``cut`` only tries the lock; whoever holds it checks
-    ``is_cut`` afterwards.
+    it. ``_lock`` guards the duplicates. ``cut`` only tries the lock; its holder checks ``is_cut``
+    afterwards.
     """
 
     def __init__(self) -> None:

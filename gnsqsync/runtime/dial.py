@@ -53,7 +53,7 @@ class Net(NamedTuple):
 
 
 class Cutter:
-    """The socket of a dial under way, and how another task wakes who waits for it.
+    """The socket of a dial under way, and how another task wakes the one that waits.
 
     ``wake(sock)`` is given that socket. ``lock`` keeps it from being closed meanwhile.
     """
@@ -199,12 +199,16 @@ def _connect_one(
     deadline = time.monotonic() + timeout
     sock = net.socket(family, socket.SOCK_STREAM)
     try:
-        if cutter is not None:
-            cutter.watch(sock)
-        if local is not None:
-            _bind(net, sock, family, local, timeout)
-        sock.settimeout(max(deadline - time.monotonic(), 1e-6))
-        sock.connect(where)
+        try:
+            if cutter is not None:
+                cutter.watch(sock)
+            if local is not None:
+                _bind(net, sock, family, local, timeout)
+            sock.settimeout(max(deadline - time.monotonic(), 1e-6))
+            sock.connect(where)
+        finally:
+            if cutter is not None:
+                cutter.watch(None)
         if family != socket.AF_UNIX:
             if sock.getsockname() == sock.getpeername():
                 # A dial to a free port of the ephemeral range can meet itself.
@@ -212,17 +216,10 @@ def _connect_one(
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
-    except BaseException:
-        _unwatch(cutter)
+    except BaseException:  # also one from outside: nobody else knows the socket
         sock.close()
         raise
-    _unwatch(cutter)
     return sock
-
-
-def _unwatch(cutter: Cutter | None) -> None:
-    if cutter is not None:
-        cutter.watch(None)
 
 
 def _bind(net: Net, sock: Any, family: int, local: Address, timeout: float) -> None:
@@ -282,7 +279,7 @@ def name_of(family: int, where: Any) -> str:
 def peer_of(sock: Any, address: Address | None = None) -> str:
     """The other end of ``sock`` as text; ``address`` where the kernel does not know it any more.
 
-    At the accepting end of a unix socket it is ``unix://``: who connects is seldom bound.
+    At the accepting end of a unix socket it is ``unix://``: the other end is seldom bound.
     """
     try:
         return name_of(sock.family, sock.getpeername())

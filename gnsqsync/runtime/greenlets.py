@@ -115,7 +115,7 @@ class GreenletRuntime(base.Runtime):
         return RoughLatch(self._clock)
 
     def gather(self) -> None:
-        # As gevent.sleep(0), but cheaper. We go on behind all greenlets that are ready.
+        # As gevent.sleep(0), but cheaper. We go on after all greenlets that are ready.
         hub = gevent.get_hub()
         callback = hub.loop.run_callback(gevent.getcurrent().switch)
         try:
@@ -136,7 +136,7 @@ class GreenletRuntime(base.Runtime):
         return dial.Cutter(_Lock(), self._wake_dial)
 
     def _wake_dial(self, sock: Any) -> None:
-        """gevent wakes who waits in connect() at a close, which is for the hub's thread only."""
+        """A close wakes the greenlet in connect(). Only the hub's thread may do that."""
         if self._get_ident() == self._home:
             sock.close()
 
@@ -190,7 +190,7 @@ def _run(
         fn(*args)
     except (gevent.GreenletExit, KeyboardInterrupt, SystemExit):
         raise  # gevent hands the last two to the main greenlet, where Ctrl-C belongs
-    except BaseException:
+    except BaseException:  # the task ends here: nobody else tells of it
         logger.exception("%s ended by an unexpected exception", name)
 
 

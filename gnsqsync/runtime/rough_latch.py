@@ -21,7 +21,7 @@ _TICK_SECONDS = 0.005
 
 
 class Clock:
-    """One timer for all who wait with a RoughLatch; it runs while somebody does."""
+    """One timer for all that wait with a RoughLatch; it runs while one does."""
 
     __slots__ = ("_timer", "get_ident", "home", "loop", "waiting")
 
@@ -90,7 +90,7 @@ class RoughLatch:
         clock.waiting[self] = math.inf if timeout is None else _now() + timeout
         if clock.loop is not hub.loop:
             clock.run(hub.loop)
-        # Behind it: who releases finds the loop.
+        # After that: a release finds the loop.
         self._waiter = gevent.getcurrent()
         try:
             while not (self.released or self._expired):

@@ -103,7 +103,7 @@ def _wake_dial(sock: Any) -> None:
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # not connected: who waits is woken all the same
+        pass  # not connected: the one that waits is woken all the same
 
 
 def _run(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -111,7 +111,7 @@ def _run(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         fn(*args)
     except SystemExit:
         pass  # as threading does: it ends this thread only
-    except BaseException:
+    except BaseException:  # the task ends here: nobody else tells of it
         logger.exception("%s ended by an unexpected exception", threading.current_thread().name)
 
 

@@ -25,8 +25,8 @@ _MOST_NAMES = 5
 class ProcessTroubles:
     """As ``Troubles``, at the time of the call, for all threads and greenlets of a process.
 
-    ``_lock`` guards it. It is a native lock also under gevent: nothing behind it waits, so no
-    greenlet is switched while one holds it.
+    ``_lock`` guards it. It is a native lock also under gevent: nothing waits while it is
+    held, so no greenlet is switched meanwhile.
     """
 
     def __init__(self) -> None:

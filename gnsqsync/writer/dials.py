@@ -1,7 +1,7 @@
 """The dials of one Writer: which are under way or about to begin, on which thread, how they ended.
 
-Knows who is dialled and read from; which nsqd takes a publish, and what is an outage, its owner
-says.
+Knows which nsqds are dialled and read from. Its owner says which of them takes a publish, and what
+an outage is.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from gnsqsync.connection.connection import Connection, Owner
 from gnsqsync.errors import ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage
+from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Latch, Lock, Runtime, Task
 from gnsqsync.writer.events import Events, fields
 
 __all__ = ["Dial", "Dials"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.writer")
-
-# So many seconds after its connect_timeout a dial is overdue: its thread was killed between two
-# instructions, or still looks up a name.
-_GRACE_SECONDS = 5.0
 
 
 def _without_frames(error: BaseException | None) -> None:
@@ -38,19 +35,20 @@ def _without_frames(error: BaseException | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A connection that somebody is dialling, or will."""
+    """A connection that is being dialled, or will be."""
 
     connection: Connection
     # Released at its end.
     over: Latch
     # When it begins.
     at: float
-    # When it is over at the latest.
+    # When it is over at the latest. Then its thread was killed between two instructions, or still
+    # looks up a name.
     due: float
 
 
 class Seeker(Owner, Protocol):
-    """Who wants the connections. Called with the lock held."""
+    """The one that wants the connections. Called with the lock held."""
 
     def on_connected(self, connection: Connection) -> bool:
         """It may be used from now on; False when the Writer is closed."""
@@ -108,7 +106,7 @@ class Dials:
         """A new one, of an address that has none; for the caller to dial in ``pause`` seconds."""
         connection = Connection(address, self._options, self._runtime, self._owner)
         at = self._now() + pause
-        due = at + self._options.connect_timeout + _GRACE_SECONDS
+        due = lost_at(at + self._options.connect_timeout)
         dial = self._under_way[address] = Dial(connection, self._runtime.latch(), at, due)
         self._outage.begun(address, at)
         return dial
@@ -120,7 +118,7 @@ class Dials:
         return [self.begin(address, self._outage.pause(address, now)) for address in missing]
 
     def failure(self, address: Address, since: float) -> NSQError | None:
-        """The error of its last dial, whoever dialled, if that failed at ``since`` or later."""
+        """The error of its last dial, by any thread, if that failed at ``since`` or later."""
         failed_at, error = self._failures.get(address, (0.0, None))
         return error if failed_at >= since else None
 
@@ -178,7 +176,7 @@ class Dials:
                 news = self.renew_news()
             if dial is not None:
                 dial.over.release()
-            # Whoever waits looks again, however it ended.
+            # Those that wait look again, however it ended.
             news.release()
         if failure is not None:
             self._events.dial_failed(connection, failure)
@@ -191,7 +189,7 @@ class Dials:
                     connection.cut()
             self._events.connected(connection)
         except BaseException as error:
-            # Handlers of logging wait for locks and networks: the caller may be killed there.
+            # Handlers of logging wait for locks and networks. One from outside may strike there.
             connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
             raise
         return None, None
@@ -221,13 +219,12 @@ class Dials:
             connection = dial.connection
             try:
                 self._ending.wait(max(0.0, dial.at - self._now()))
-            except BaseException:
+                if self._ended:
+                    return
+                error, dial = self.open(connection, None, aside=True)
+            finally:
+                # Only if it did not begin; ``open`` has forgotten it else.
                 self._drop(connection)
-                raise
-            if self._ended:
-                self._drop(connection)
-                return
-            error, dial = self.open(connection, None, aside=True)
             if error is None:
                 connection.read()
 
@@ -235,6 +232,7 @@ class Dials:
         try:
             task = self._runtime.spawn(f"nsq-read {connection.nsqd_address}", body, *args)
         except BaseException as error:
+            # Also one from outside: nobody else ends what has no thread.
             if not self._drop(connection):
                 connection.lose(ConnectionLost("nobody reads it"))
             if isinstance(error, RuntimeError):
@@ -249,11 +247,12 @@ class Dials:
         """Forget a dial that nobody will begin. Returns whether it was planned."""
         with self._lock:
             dial = self._end(connection)
+            if dial is None:
+                return False
             news = self.renew_news()
-        if dial is not None:
-            dial.over.release()
-            news.release()
-        return dial is not None
+        dial.over.release()
+        news.release()
+        return True
 
     def end_overdue(self) -> None:
         """Forget dials that nobody ends any more."""

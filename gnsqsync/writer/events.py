@@ -30,6 +30,8 @@ class Events:
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
         self._given = self._observer = as_one(observer, log)
+        # Whether anybody listens to what becomes of publishes.
+        self.observed: bool = type(self._observer) is not Observer
 
     def copy(self) -> Events:
         """For a copy of the Writer, which nobody watches."""
@@ -38,6 +40,7 @@ class Events:
     def watch(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""
         self._observer = as_one([*each(self._observer), observer], log)
+        self.observed = True
 
     def _notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observer; what it raises is logged and changes nothing."""
@@ -47,15 +50,14 @@ class Events:
 
     def published(self, topic: str, messages: int, began: float) -> None:
         """``began``: when the call did, by ``time.monotonic()``."""
-        if type(self._observer) is not Observer:
-            self._notify("published", topic, messages, time.monotonic() - began)
+        self._notify("published", topic, messages, time.monotonic() - began)
 
     def publish_failed(self, topic: str, messages: int, began: float, error: PublishError) -> None:
         self._notify("publish_failed", topic, messages, time.monotonic() - began, error)
 
     def await_outcome(self, future: Future[None], topic: str, began: float) -> None:
         """Tell what becomes of a ``publish_async()``."""
-        if type(self._observer) is Observer:
+        if not self.observed:
             return
 
         def ended(future: Future[None]) -> None:

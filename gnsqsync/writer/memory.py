@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsqsync.addresses import AddressLike
-from gnsqsync.errors import ClosedError, ConfigError
+from gnsqsync.errors import ConfigError
 from gnsqsync.stats import WriterStats
 from gnsqsync.writer.writer import Writer
 
@@ -89,10 +89,6 @@ class MemoryWriter(Writer):
             for body in bodies
         )
         self._events.published(topic, len(bodies), began)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the Writer is closed; make a new one to publish again")
 
     def connect(self, timeout: float | None = None) -> None:
         self._check_open()

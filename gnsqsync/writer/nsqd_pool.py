@@ -58,7 +58,7 @@ class _Choice:
     # How many nsqds are still to be tried in this round; a dial gets its share of the time.
     untried: int = 1
     dials_aside: list[Dial] = field(default_factory=list)
-    # Why dials failed: those of this round, whoever dialled, or all of an outage.
+    # Why dials failed: those of this round, by any thread, or all of an outage.
     failures: list[NSQError] = field(default_factory=list)
 
 
@@ -145,13 +145,15 @@ class NsqdPool:
                 for connection in list(self._live.values()):
                     return connection
                 # Dials of others may have failed just now.
-                causes.extend(error for error in self._failed_since(since) if error not in causes)
+                with self._lock:
+                    known = [self._dials.failure(address, since) for address in self._nodes.listed]
+                causes.extend(error for error in known if error and error not in causes)
                 self._raise_not_sent(f"no nsqd could be reached {within(timeout)}", causes)
 
     def _choose(self, since: float) -> _Choice:
         """The next step of a publish for which ``ready`` has no connection.
 
-        A dial that failed after ``since`` is not repeated, whoever tried it: a hundred publishes
+        A dial that failed after ``since`` is not repeated, by any thread: a hundred publishes
         that meet at a dead nsqd are one dial.
         """
         self._dials.end_overdue()
@@ -189,12 +191,6 @@ class NsqdPool:
                 choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
         choice.untried = max(1, len(self._nodes.listed) - len(choice.failures))
         return choice
-
-    def _failed_since(self, since: float) -> list[NSQError]:
-        """The errors of the last dials of the listed nsqds, whoever dialled."""
-        with self._lock:
-            known = [self._dials.failure(address, since) for address in self._nodes.listed]
-        return [error for error in known if error is not None]
 
     @property
     def outage_seconds(self) -> float:

@@ -5,7 +5,7 @@ Knows outcomes and deadlines; its NsqdPool says which nsqd takes a publish.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 from gnsqsync.addresses import Address
@@ -66,9 +66,9 @@ class Publisher:
         events: Events,
         retry_unknown: bool = False,
     ) -> None:
-        self.runtime = runtime
-        self._pool = NsqdPool(addresses, policy, options, runtime, lookups, outage, events)
-        self.pid: int = self._pool.pid
+        # Raises ConfigError on an OS thread that may not publish here.
+        self.check_thread: Callable[[], None] = runtime.check_thread
+        self.pool: NsqdPool = NsqdPool(addresses, policy, options, runtime, lookups, outage, events)
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
         self._now = runtime.now
@@ -85,23 +85,29 @@ class Publisher:
         deadline = self._now() + timeout
         acknowledged = 0
         for data, messages in commands:
+            started = self._now()
             try:
-                self.publish(data, messages, timeout, max(deadline, self._now() + _LEAST_SECONDS))
+                latest = max(deadline, started + _LEAST_SECONDS)
+                self.publish(data, messages, timeout, started, latest)
             except (PublishError, ClosedError) as error:
                 error.acknowledged = acknowledged
                 raise
             acknowledged += messages
 
     def publish(
-        self, data: bytes, messages: int, timeout: float, deadline: float | None = None
+        self,
+        data: bytes,
+        messages: int,
+        timeout: float,
+        started: float,
+        deadline: float | None = None,
     ) -> None:
         """Send one PUB, DPUB or MPUB and wait for its OK, all within ``timeout`` seconds.
 
-        ``deadline``: where others came before it within that time. Raises NotSent, Refused or
-        OutcomeUnknown; see Writer.publish.
+        ``started``: now. ``deadline``: where others came before it within that time. Raises
+        NotSent, Refused or OutcomeUnknown; see Writer.publish.
         """
-        pool = self._pool
-        started = self._now()
+        pool = self.pool
         if deadline is None:
             deadline = started + timeout
         causes: list[BaseException] = []
@@ -148,8 +154,6 @@ class Publisher:
                 # Another thread was writing our bytes, but its deadline came earlier and it
                 # stopped.
                 connection.send_queue.flush(left)
-                if connection.send_queue.is_deserted():
-                    connection.cut()
             left = deadline - self._now()
             if connection.publishes.wait_aside(slot, min(left, _LOOK_SECONDS)):
                 return
@@ -190,13 +194,13 @@ class Publisher:
                 self._wait_for_room(len(data), started, timeout)
             while True:
                 try:
-                    connection = self._pool.pick(deadline, timeout, [])
-                except BaseException:
+                    connection = self.pool.pick(deadline, timeout, [])
+                except BaseException:  # also one from outside: no slot gives the room back
                     self._window.leave(len(data))
                     raise
                 if connection.publishes.submit(slot, max(0.0, deadline - self._now())):
                     return future
-                self._pool.pass_over(connection)
+                self.pool.pass_over(connection)
         except PublishError as error:
             self._count(error)
             raise
@@ -206,14 +210,14 @@ class Publisher:
 
         A connection that answers nothing meanwhile is suspect.
         """
-        if self._pool.outage_seconds:
-            self._pool.pick(started + timeout, timeout, [])
-        oldest = [(c, _oldest(c)) for c in self._pool.connections()]
+        if self.pool.outage_seconds:
+            self.pool.pick(started + timeout, timeout, [])
+        oldest = [(c, _oldest(c)) for c in self.pool.connections()]
         if self._window.enter(size, started + timeout):
             return
         for connection, slot in oldest:
             if slot is not None and slot is _oldest(connection):
-                self._pool.suspect(connection, started, _no_answer(connection, timeout))
+                self.pool.suspect(connection, started, _no_answer(connection, timeout))
         raise NotSent(
             f"{BACKLOG_PUBLISHES} publishes or {BACKLOG_BYTES} bytes wait for an answer,"
             f" and no room was made {within(timeout)}"
@@ -226,10 +230,8 @@ class Publisher:
         connection.publishes.recall()
         if slot.done:
             return
-        self._pool.suspect(connection, started, _no_answer(connection, timeout))
+        self.pool.suspect(connection, started, _no_answer(connection, timeout))
         if connection.send_queue.take_back(slot):
-            if connection.send_queue.is_deserted():
-                connection.cut()
             error: PublishError = NotSent(
                 f"{connection.nsqd_address} took no bytes {within(timeout)}"
             )
@@ -249,23 +251,22 @@ class Publisher:
 
     def _prove(self, connection: Connection, slot: PublishSlot) -> None:
         """The outcome of a publish that nobody waits for."""
-        if slot.error is None and self._pool.in_doubt:
-            self._pool.prove(connection)
+        if slot.error is None and self.pool.in_doubt:
+            self.pool.prove(connection)
 
     def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
         """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
         if isinstance(error, OutcomeUnknown):
             return self._retry_unknown
-        return isinstance(error, NotSent) or self._may_go_elsewhere(connection, error)
-
-    def _may_go_elsewhere(self, connection: Connection, error: PublishError) -> bool:
-        """Whether another nsqd may take what this one could not store."""
+        if isinstance(error, NotSent):
+            return True
+        # Another nsqd may take what this one could not store.
         if not isinstance(error, Refused) or not error.error.retriable:
             return False
         # Part of an MPUB may be stored; another nsqd would store that part twice.
-        if isinstance(error.error, MpubFailed) or self._pool.is_single:
+        if isinstance(error.error, MpubFailed) or self.pool.is_single:
             return False
-        return self._pool.leave(connection)
+        return self.pool.leave(connection)
 
     def _count(self, error: PublishError) -> None:
         with self._lock:
@@ -276,46 +277,19 @@ class Publisher:
             else:
                 self._unknown += 1
 
-    # -- the rest is the pool's --------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to ask the nsqlookupds, if there are any."""
-        self._pool.start()
-
-    def connect(self, timeout: float) -> None:
-        """Dial every nsqd side by side and wait; NotSent when none can be reached."""
-        self._pool.connect(timeout)
-
-    def ping(self, timeout: float) -> None:
-        """Connect if need be, and give a NOP to each connection."""
-        self._pool.ping(timeout)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._pool.is_connected
-
-    def connections(self) -> list[Connection]:
-        return self._pool.connections()
+    # -- the end and the counters ---------------------------------------------------------------
 
     def close(self, timeout: float) -> None:
         """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
-        self._pool.stop_taking()
-        # Who waits for room goes on and finds the Writer closed.
+        self.pool.stop_taking()
+        # Publishes that wait for room go on and find the Writer closed.
         self._window.close()
-        self._pool.close(timeout)
-
-    def let_go(self) -> None:
-        """The Writer was forgotten without a close. By the garbage collector: takes no lock."""
-        self._pool.let_go()
-
-    def abandon(self) -> None:
-        """In a forked child: close the descriptors and nothing else. Takes no lock."""
-        self._pool.abandon()
+        self.pool.close(timeout)
 
     def stats(self) -> WriterStats:
         now = self._now()
-        live = self.connections()
-        published = self._pool.published
+        live = self.pool.connections()
+        published = self.pool.published
         with self._lock:
             refused, not_sent, unknown = self._refused, self._not_sent, self._unknown
         return WriterStats(
@@ -331,5 +305,5 @@ class Publisher:
             refused=refused,
             not_sent=not_sent,
             outcome_unknown=unknown,
-            outage_seconds=self._pool.outage_seconds,
+            outage_seconds=self.pool.outage_seconds,
         )

@@ -62,7 +62,7 @@ class Writer:
         lookupd_session: As of the Reader.
         policy: ``'round_robin'``: the nsqds that are up take turns. ``'failover'``: the first of
             the list that is up, and back to it when it is up again. What nsqlookupds list comes
-            behind what is given, sorted.
+            after what is given, sorted.
         publish_timeout: Seconds, 0.001 or more: one deadline over choosing, dialling, writing and
             the OK.
         retry_unknown: Publish again, elsewhere or on a new connection, when a connection ended
@@ -179,11 +179,12 @@ class Writer:
         publisher = self._publisher()
         began = time.monotonic()
         try:
-            publisher.publish(data, 1, seconds)
+            publisher.publish(data, 1, seconds, began)
         except PublishError as error:
             self._events.publish_failed(topic, 1, began, error)
             raise
-        self._events.published(topic, 1, began)
+        if self._events.observed:
+            self._events.published(topic, 1, began)
 
     def publish_many(
         self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
@@ -317,7 +318,7 @@ class Writer:
             NotSent: No nsqd was reached.
             ClosedError: After ``close()``.
         """
-        self._publisher().connect(self._timeout(timeout))
+        self._publisher().pool.connect(self._timeout(timeout))
 
     def ping(self, timeout: float | None = None) -> None:
         """Connect if need be and send a NOP; raises NotSent when no nsqd can be reached.
@@ -332,13 +333,13 @@ class Writer:
             NotSent: No nsqd was reached.
             ClosedError: After ``close()``.
         """
-        self._publisher().ping(self._timeout(timeout))
+        self._publisher().pool.ping(self._timeout(timeout))
 
     @property
     def is_connected(self) -> bool:
         """Whether at least one connection is up at this moment."""
         publisher = self._by_process.get(os.getpid())
-        return publisher is not None and publisher.is_connected
+        return publisher is not None and publisher.pool.is_connected
 
     def stats(self) -> WriterStats:
         """Counters and connections of this process at this moment. ClosedError after ``close()``.
@@ -387,8 +388,9 @@ class Writer:
         publisher = self._by_process.get(os.getpid())
         if publisher is None:
             publisher = self._begin()
-        self._check_open()
-        publisher.runtime.check_thread()
+        if self._closed:
+            self._check_open()
+        publisher.check_thread()
         return publisher
 
     def _check_open(self) -> None:
@@ -409,14 +411,13 @@ class Writer:
             events=self._events,
             retry_unknown=self._retry_unknown,
         )
-        publisher = self._by_process.setdefault(mine.pid, mine)
+        publisher = self._by_process.setdefault(mine.pool.pid, mine)
         if publisher is mine:
             # uWSGI forks without running Python's hooks, so look for the parent's here as well.
-            for pid in [pid for pid in self._by_process if pid != mine.pid]:
-                self._by_process.pop(pid).abandon()
+            self._after_fork()
             runtime.on_fork(self._after_fork)
             at_exit(self._close_at_exit)
-            weakref.finalize(self, mine.let_go).atexit = False
+            weakref.finalize(self, mine.pool.let_go).atexit = False
             self._start(mine)
         return publisher
 
@@ -427,11 +428,11 @@ class Writer:
 
     def _start(self, mine: Publisher) -> None:
         try:
-            mine.start()
+            mine.pool.start()
         except BaseException:
-            # The next publish begins anew.
-            self._by_process.pop(mine.pid, None)
-            mine.let_go()
+            # Also after one from outside the next publish begins anew.
+            self._by_process.pop(mine.pool.pid, None)
+            mine.pool.let_go()
             raise
         if self._closed:
             # By another thread, and perhaps before there was anything to close.
@@ -443,7 +444,7 @@ class Writer:
 
     def _after_fork(self) -> None:
         for pid in [pid for pid in self._by_process if pid != os.getpid()]:
-            self._by_process.pop(pid).abandon()
+            self._by_process.pop(pid).pool.abandon()
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

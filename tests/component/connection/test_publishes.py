@@ -50,7 +50,7 @@ class Held:
 
 
 def publishes_of(writer: Writer) -> Publishes:
-    return writer._publisher().connections()[0].publishes
+    return writer._publisher().pool.connections()[0].publishes
 
 
 def turn_of(publishes: Publishes) -> TurnState:
@@ -387,7 +387,7 @@ def test_an_answer_just_before_the_end_reaches_its_future(client: Client, world:
     with ScriptedNsqd([automatic(hooks={"PUB": answer})]) as nsqd:
         writer = client.writer(nsqd)
         publishes = lent(world, writer)
-        tell = publishes._replies.end_futures
+        tell = publishes.replies.end_futures
         told = threading.Event()
 
         def tell_and_dawdle() -> None:
@@ -395,7 +395,7 @@ def test_an_answer_just_before_the_end_reaches_its_future(client: Client, world:
             told.set()
             world.eventually(lambda: turn_of(publishes) is TurnState.FAILED)
 
-        publishes._replies.end_futures = tell_and_dawdle  # type: ignore[method-assign]
+        publishes.replies.end_futures = tell_and_dawdle  # type: ignore[method-assign]
         world.eventually(told.is_set)
         future: Future[None] = Future()
         # As submit() begins, by another thread, just before somebody publishes.

@@ -465,30 +465,45 @@ def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
     assert isinstance(torn.error, NotSent)
 
 
-def test_a_right_to_write_that_nobody_gives_back() -> None:
+def test_a_lock_to_write_that_nobody_gives_back() -> None:
     """As a signal handler leaves it that raises just when a sender has got it."""
     kernel = Kernel()
     send_queue = outbox_on(kernel)
-    assert not send_queue.is_deserted()
     send_queue._lock.acquire()
-    assert not send_queue.is_deserted()
-    kernel.time += 4
-    # Somebody has sent meanwhile, and somebody else has the right now.
-    send_queue.sends += 1
-    assert not send_queue.is_deserted()
-    kernel.time += 4
-    assert not send_queue.is_deserted()
-    kernel.time += 2
-    assert send_queue.is_deserted()
     waiting = slot(FIRST)
-    send_queue.submit(waiting, 0.0)
+    assert send_queue.submit(waiting, 0.0)
+    kernel.time += 4
+    # Another thread has sent meanwhile, and a third one has the lock now.
+    send_queue.sends += 1
+    for seconds in (0, 4):
+        kernel.time += seconds
+        assert not send_queue.flush()
+        assert not kernel.is_shut
+    kernel.time += 2
+    assert not send_queue.flush()
+    assert kernel.is_shut
+    assert isinstance(send_queue.broken, ConnectionLost)
+    assert not send_queue.submit(slot(SECOND), 0.0)
     send_queue.close("cut")
     assert kernel.is_closed
     assert outcome(waiting) == "NotSent"
 
 
+def test_a_sender_that_waits_for_room_is_not_taken_for_a_dead_one() -> None:
+    kernel = Kernel(room=4)
+    send_queue = outbox_on(kernel)
+
+    def look_meanwhile() -> None:
+        send_queue.flush()
+
+    kernel.on_wait = look_meanwhile
+    assert send_queue.submit(slot(FIRST), STALL - 1)
+    assert kernel.time > 100 + STALL - 2
+    assert not kernel.is_shut
+
+
 def test_a_close_waits_for_a_sender_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnsqsync.connection.send_queue._HELD_SECONDS", 0.05)
+    monkeypatch.setattr("gnsqsync.policy.ownership.GRACE_SECONDS", 0.05)
     kernel = Kernel()
     send_queue = outbox_on(kernel)
     send_queue._lock.acquire()

@@ -132,7 +132,7 @@ def test_a_writer_closes_at_once(client: Client, world: World, hostile: Hostile)
     )
     with pytest.raises(Exception, match="no nsqd"):
         writer.publish("t", "x")
-    finder: Any = writer._publisher()._pool._finder
+    finder: Any = writer._publisher().pool._finder
     world.eventually(lambda: hostile.asked)
     began = time.monotonic()
     writer.close()

@@ -221,7 +221,7 @@ def test_who_has_more_time_goes_on_where_another_stopped(client: Client, world: 
         first = world.spawn(
             lambda: within(0.5, OutcomeUnknown, writer.publish, "t", big, timeout=0.5)
         )
-        send_queue = writer._publisher().connections()[0].send_queue
+        send_queue = writer._publisher().pool.connections()[0].send_queue
         world.eventually(lambda: send_queue.sends == 1 or send_queue.pending)
         second = world.spawn(lambda: writer.publish("t", "second", timeout=30))
         first.join()
@@ -382,7 +382,7 @@ def test_publish_async_waits_when_too_much_is_under_way(
         futures = [writer.publish_async("t", "x") for _ in range(5)]
         error = within(0.3, NotSent, writer.publish_async, "t", "x")
         assert "wait for an answer, and no room was made within 0.3 s" in str(error)
-        send_queue = writer._publisher().connections()[0].send_queue
+        send_queue = writer._publisher().pool.connections()[0].send_queue
         assert len(send_queue.pending) + len(send_queue.slots) == 5
 
         def publish() -> None:
@@ -496,7 +496,7 @@ def test_publishes_at_a_dead_nsqd_do_not_dial_each_time(client: Client, world: W
         gone = address(nsqd)
     writer = Writer(gone, runtime=world.runtime, connect_timeout=1)
     dials = []
-    table = writer._publisher()._pool._dials
+    table = writer._publisher().pool._dials
     table.begin = counted(dials, table.begin)  # type: ignore[method-assign]
     started = time.monotonic()
     for _ in range(20):
