@@ -73,10 +73,12 @@ class RunningReader:
         self._events = Events(
             setup.topic,
             setup.channel,
-            setup.observer,
+            setup.observers,
             "" if setup.handler is None else handler_name(setup.handler),
         )
-        self._observes_batches = type(setup.observer).batch is not Observer.batch
+        self._observes_batches = any(
+            type(one).batch is not Observer.batch for one in setup.observers
+        )
         rng = random.Random()
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.observer import Observer, as_one, each, tell
+from gnsqsync.observer import Observer, each, tell
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 
 __all__ = ["Events", "fields"]
@@ -29,7 +29,7 @@ class Events:
     """One Writer's: it has no reference to the Writer, which may be forgotten."""
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
-        self._given = self._observer = as_one(observer, log)
+        self._given = self._observers = tuple(each(observer))
 
     def copy(self) -> Events:
         """For a copy of the Writer, which nobody watches."""
@@ -37,17 +37,17 @@ class Events:
 
     def watch(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""
-        self._observer = as_one([*each(self._observer), observer], log)
+        self._observers = (*self._observers, observer)
 
     def _notify(self, hook: str, *args: object) -> None:
-        """Call a hook of the observer; what it raises is logged and changes nothing."""
-        tell(self._observer, hook, *args, log=log)
+        """Call a hook of the observers; what one raises is logged and changes nothing."""
+        tell(self._observers, hook, *args, log=log)
 
     # -- publishes -------------------------------------------------------------------------------
 
     def published(self, topic: str, messages: int, began: float) -> None:
         """``began``: when the call did, by ``time.monotonic()``."""
-        if type(self._observer) is not Observer:
+        if self._observers:
             self._notify("published", topic, messages, time.monotonic() - began)
 
     def publish_failed(self, topic: str, messages: int, began: float, error: PublishError) -> None:
@@ -55,7 +55,7 @@ class Events:
 
     def await_outcome(self, future: Future[None], topic: str, began: float) -> None:
         """Tell what becomes of a ``publish_async()``."""
-        if type(self._observer) is Observer:
+        if not self._observers:
             return
 
         def ended(future: Future[None]) -> None:
