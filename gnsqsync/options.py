@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
@@ -30,7 +30,9 @@ __all__ = [
     "check_duration",
     "check_handler",
     "check_int",
+    "check_tls_files",
     "check_topic",
+    "did_you_mean",
     "handler_name",
     "split_connection_options",
 ]
@@ -203,6 +205,15 @@ def handler_name(function: object) -> str:
     return f"{module}.{called.__qualname__}" if module else str(called.__qualname__)
 
 
+def check_tls_files(**paths: str | None) -> None:
+    """ConfigError for a file that does not exist, or a key without its certificate."""
+    if paths.get("tls_key_file") and not paths.get("tls_cert_file"):
+        raise ConfigError("tls_key_file without tls_cert_file; give both")
+    for name, path in paths.items():
+        if path and not os.path.isfile(path):
+            raise ConfigError(f"{name} {path!r} is not a file")
+
+
 def _short_hostname() -> str:
     return socket.gethostname().split(".")[0]
 
@@ -323,7 +334,8 @@ class ConnectionOptions:
                 "; leave the buffer on"
             )
         self._check_tls()
-        self._check_secret()
+        if not callable(self.auth_secret):
+            self.secret()
         self.local_address()
         if self.address_map is not None and not (
             callable(self.address_map) or isinstance(self.address_map, Mapping)
@@ -333,25 +345,12 @@ class ConnectionOptions:
     def _check_tls(self) -> None:
         if not isinstance(self.tls, (bool, ssl.SSLContext)):
             raise ConfigError(f"tls is {self.tls!r}; it must be True, False or an ssl.SSLContext")
-        paths = [n for n in ("tls_ca_file", "tls_cert_file", "tls_key_file") if getattr(self, n)]
-        if isinstance(self.tls, ssl.SSLContext) and (paths or not self.tls_verify):
-            named = ", ".join(paths) or "tls_verify"
+        paths = {n: getattr(self, n) for n in ("tls_ca_file", "tls_cert_file", "tls_key_file")}
+        given = [name for name, path in paths.items() if path]
+        if isinstance(self.tls, ssl.SSLContext) and (given or not self.tls_verify):
+            named = ", ".join(given) or "tls_verify"
             raise ConfigError(f"tls is an SSLContext, so set {named} on that context instead")
-        if self.tls_key_file and not self.tls_cert_file:
-            raise ConfigError("tls_key_file without tls_cert_file; give both")
-        for name in paths:
-            path = getattr(self, name)
-            if not os.path.isfile(path):
-                raise ConfigError(f"{name} {path!r} is not a file")
-
-    def _check_secret(self) -> None:
-        secret = self.auth_secret
-        if secret is None or callable(secret):
-            return
-        if not isinstance(secret, (str, bytes)) or not secret:
-            raise ConfigError("auth_secret must be a non-empty str or bytes, or a callable")
-        if isinstance(secret, str):
-            _utf8("auth_secret", secret)
+        check_tls_files(**paths)
 
     @property
     def uses_tls(self) -> bool:
@@ -395,7 +394,9 @@ class ConnectionOptions:
         if secret is None:
             return None
         if not isinstance(secret, (str, bytes)) or not secret:
-            raise ConfigError("the auth_secret callable must return a non-empty str or bytes")
+            raise ConfigError(
+                "auth_secret must be a non-empty str or bytes, or a function that returns one"
+            )
         return _utf8("auth_secret", secret) if isinstance(secret, str) else secret
 
     def local_address(self) -> Address | None:
@@ -479,6 +480,14 @@ class ConnectionOptionKeywords(TypedDict, total=False):
 _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like it, if one does."""
+    import difflib
+
+    close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
+    return close[0] if close else None
+
+
 def split_connection_options(
     options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: type
 ) -> ConnectionOptions:
@@ -488,11 +497,8 @@ def split_connection_options(
     """
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
-        import difflib
-
-        names = _OPTION_NAMES | set(inspect.signature(owner).parameters)
-        close = difflib.get_close_matches(unknown[0], sorted(names), 1, 0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close = did_you_mean(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))
+        hint = f"; did you mean {close!r}?" if close else ""
         raise ConfigError(f"{owner.__name__} has no option {unknown[0]!r}{hint}")
     if options is None:
         return ConnectionOptions(**keywords)

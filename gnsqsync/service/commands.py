@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
@@ -111,12 +112,13 @@ def _run(
     return ending.exit_code
 
 
-def listing(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """The handlers of an application as lines for people; the first row has the headings."""
+def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterator[str]:
+    """Lines for people; the first row has the headings. ``numbers``: in all columns but one."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    aligned = str.rjust if numbers else str.ljust
+    for first, *rest in rows:
+        cells = [aligned(cell, width) for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
 
 
 def _lines_of(file: TextIO | None) -> list[bytes]:
@@ -213,10 +215,7 @@ def _table(topics: dict[str, Row]) -> Iterator[str]:
         rows.append((topic, str(row["depth"]), "", "", str(row["messages"]), ""))
         for channel, numbers in sorted(row["channels"].items()):
             rows.append((f"{topic}/{channel}", *map(str, numbers.values())))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
+    yield from listing(rows, numbers=True)
 
 
 def _addresses(
@@ -253,12 +252,10 @@ def _add(topics: dict[str, Row], found: Iterable[Any]) -> None:
         row["depth"] += topic.depth
         row["messages"] += topic.message_count
         for channel in topic.channels:
-            numbers = row["channels"].setdefault(
-                channel.channel_name,
-                dict.fromkeys(("depth", "in_flight", "deferred", "messages", "clients"), 0),
+            row["channels"].setdefault(channel.channel_name, Counter()).update(
+                depth=channel.depth,
+                in_flight=channel.in_flight_count,
+                deferred=channel.deferred_count,
+                messages=channel.message_count,
+                clients=channel.client_count,
             )
-            numbers["depth"] += channel.depth
-            numbers["in_flight"] += channel.in_flight_count
-            numbers["deferred"] += channel.deferred_count
-            numbers["messages"] += channel.message_count
-            numbers["clients"] += channel.client_count

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
 
 from gnsqsync.runtime import Event, choose
-from gnsqsync.service.supervisor import ESCALATION, Place, tell_terminal
+from gnsqsync.service.supervisor import ESCALATION, Place, handled, tell_terminal
 
 __all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 
@@ -129,22 +128,17 @@ class _Reloader:
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        before: dict[int, Any] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, self._ask)
         code = 0
-        try:
-            while not self._asked:
-                self._start()
-                self._wait_for_change()
-                code = self._stop()
-        finally:
-            if self._child is not None:
-                self._child.kill()
-                self._child.wait()
-            for held, handler in before.items():
-                if handler is not None:
-                    signal.signal(held, handler)
+        with handled((signal.SIGTERM, signal.SIGINT), self._ask):
+            try:
+                while not self._asked:
+                    self._start()
+                    self._wait_for_change()
+                    code = self._stop()
+            finally:
+                if self._child is not None:
+                    self._child.kill()
+                    self._child.wait()
         return code
 
     def _ask(self, number: int, frame: object) -> None:
