@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import ConnectionOptions, check_duration
-from gnsqsync.runtime import Event, Runtime, Task
+from gnsqsync.runtime import Event, Latch, Runtime, Task
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles, used_by
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.lookupd")
 
 # A lookupd that failed is asked again after 1, 2, 4 ... seconds, at most the poll interval.
 _FIRST_RETRY = 1.0
+_JOIN_SECONDS = 2.0
 
 
 def check_polling(interval: object, jitter: object) -> None:
@@ -209,6 +210,7 @@ class Discovery(Generic[Found]):
 
     @property
     def has_any(self) -> bool:
+        """Whether any is asked, so that more may be found."""
         return bool(self._polls)
 
     def stop(self) -> None:
@@ -234,7 +236,23 @@ class Discovery(Generic[Found]):
             if now - poll.asked_at >= pause:
                 poll.due.set()
 
-    def join(self, timeout: float) -> None:
+    def wait(self, news: Latch, until: float) -> None:
+        """Wait for ``news`` until ``until``; nsqlookupds are asked more often meanwhile."""
+        while (left := until - self._runtime.now()) > 0:
+            if not self.has_any:
+                news.wait(left)
+                return
+            self.hurry()
+            if news.wait(min(left, _FIRST_RETRY)):
+                return
+
+    @property
+    def failures(self) -> list[Exception]:
+        """Of the nsqlookupds that cannot be asked now; each names its URL."""
+        polls = list(self._polls.values())
+        return [error for poll in polls if (error := poll.error) is not None]
+
+    def join(self, timeout: float = _JOIN_SECONDS) -> None:
         deadline = self._runtime.now() + timeout
         with self._lock:
             tasks = list(self._tasks)
@@ -286,6 +304,7 @@ class Discovery(Generic[Found]):
         else:
             recovered = poll.failures > 0
             poll.failures = 0
+            poll.error = None
             if not poll.stopped.is_set():
                 self._found(poll, answer)
             if recovered:
@@ -295,6 +314,7 @@ class Discovery(Generic[Found]):
     def _failed(self, poll: _Poll, error: Exception) -> None:
         # Report that it fails, and not each new text of a broken server.
         poll.failures += 1
+        poll.error = error
         url = poll.client.url
         tell = troubles().began(url, AWAY)
         if tell is not None:
@@ -347,8 +367,8 @@ class Discovery(Generic[Found]):
 class _Poll:
     """One nsqlookupd that is asked.
 
-    Only its thread changes ``failures``, ``unknown`` and ``asked_at``, infinity before the first
-    question and while it asks. ``begun`` says, under the lock, that it has a thread.
+    Only its thread changes ``failures``, ``error``, ``unknown`` and ``asked_at``. That is infinity
+    before the first question and while it asks. ``begun``, under the lock: it has a thread.
     """
 
     def __init__(self, client: LookupdHTTP, stopped: Event, due: Event) -> None:
@@ -358,6 +378,7 @@ class _Poll:
         self.begun = False
         self.asked_at = math.inf
         self.failures = 0
+        self.error: Exception | None = None
         self.unknown = False
 
     def end(self) -> None:
