@@ -49,6 +49,13 @@ class Upgrade:
     level: int = 0
 
 
+# How an nsqd is started that offers what a field of its answer stands for.
+_STARTED = {
+    "tls_v1": "with --tls-cert and --tls-key",
+    "snappy": "without --snappy=false",
+    "deflate": "without --deflate=false",
+}
+
 Step: TypeAlias = Send | Receive | Upgrade
 
 
@@ -193,32 +200,15 @@ def _seconds(answer: Entry, key: str, default: float) -> float:
 
 
 def _check_required(negotiated: Negotiated, options: ConnectionOptions, nsqd: str) -> None:
-    for key, name, wanted, given, remedy in (
-        (
-            "tls_v1",
-            "TLS",
-            options.uses_tls,
-            negotiated.tls,
-            "start it with --tls-cert and --tls-key, or leave tls off",
-        ),
-        (
-            "snappy",
-            "Snappy",
-            options.snappy,
-            negotiated.snappy,
-            "start it without --snappy=false, or leave snappy off",
-        ),
-        (
-            "deflate",
-            "DEFLATE",
-            options.deflate,
-            negotiated.deflate,
-            "start it without --deflate=false, or leave deflate off",
-        ),
+    for key, name, wanted, given in (
+        ("tls_v1", "TLS", options.uses_tls, negotiated.tls),
+        ("snappy", "Snappy", options.snappy, negotiated.snappy),
+        ("deflate", "DEFLATE", options.deflate, negotiated.deflate),
     ):
         if wanted and not given:
             raise NegotiationFailed(
-                f"{nsqd} does not offer {name} ({key} false in its answer); {remedy}"
+                f"{nsqd} does not offer {name} ({key} false in its answer); start it"
+                f" {_STARTED[key]}, or leave {name.lower()} off"
             )
         if given and not wanted:
             raise ProtocolError(f"{nsqd} switched {name} on ({key} true) without being asked")

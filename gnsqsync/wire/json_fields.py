@@ -15,7 +15,7 @@ from gnsqsync.errors import ConfigError, ProtocolError
 T = TypeVar("T")
 S = TypeVar("S", str, int, bool)
 Entry = Mapping[str, Any]
-# As much of what is wrong with an entry as goes into logs: it quotes the entry, however long.
+# Characters of an error text that go into logs: it quotes the entry, which may be long.
 _MAX_WORDS = 200
 _EXPECTED: Final[dict[type, str]] = {str: "a string", int: "an integer", bool: "true or false"}
 # By the annotation of a field, which is text where annotations are not evaluated.
@@ -90,7 +90,7 @@ def port(entry: Entry, key: str) -> int:
 def each_valid(
     entry: Entry, key: str, parse: Callable[[Any], T], skipped: Callable[[str], None]
 ) -> tuple[T, ...]:
-    """The entries of a list that ``parse`` accepts; ``skipped`` is told of each other one.
+    """The entries of a list that ``parse`` accepts; ``skipped`` is called for each other one.
 
     One nsqd that registered nonsense must not hide the others from a consumer.
     """
