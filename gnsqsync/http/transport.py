@@ -84,7 +84,7 @@ class HTTPClient:
 
     Nothing is connected before the first call. After a fork the child starts with no session.
 
-    What it takes is told at NsqdHTTP.
+    NsqdHTTP says what its arguments mean.
 
     Threads:
         Any thread may call; a session is used by one call at a time.
@@ -216,7 +216,7 @@ class HTTPClient:
             exchange() if runtime is None else runtime.call_blocking(exchange)
         )
         if self._is_cut:
-            # Whatever it came to: the end of a cut connection may look like that of an answer.
+            # Also when there is an answer: a cut connection may look like the end of one.
             raise ClosedError(f"{self!r} was closed")
         # Here and not where the response is: the error's traceback would keep its socket open.
         if isinstance(answer, NSQError):
@@ -344,8 +344,8 @@ class HTTPClient:
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:
     """The error that others were raised from; ``outer`` is what the caller was handling.
 
-    They lose their tracebacks: urllib3's frames and errors refer to each other, and would keep a
-    pool of open sockets alive behind ``close()`` until the garbage collector comes.
+    The errors lose their tracebacks. urllib3's frames and errors refer to each other: after
+    ``close()`` they would keep a pool of open sockets alive until the garbage collector runs.
     """
     while True:
         error.__traceback__ = None
