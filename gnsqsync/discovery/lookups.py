@@ -50,7 +50,7 @@ class Lookups:
         return tuple(self._checked(url).url for url in self.urls)
 
     def _checked(self, url: str) -> LookupdHTTP:
-        # Without a session: nobody closes this one.
+        # Without the user's session, which this client would never close.
         return lookupd_client(url, self.authorization, self.options, None)
 
     def discovery(

@@ -115,7 +115,7 @@ class Discovery(Generic[Found]):
     """Asks every nsqlookupd one question again and again, each on a thread of its own.
 
     All are asked in each round and their answers merged by the receiver, so a dead or lying one
-    delays nothing. Each wait is jittered anew, so that consumers started together drift apart.
+    delays nothing. Each wait has its own jitter, so consumers started together drift apart.
     ``client(url)`` is called for each of ``urls`` by the constructor, and for others by ``add()``.
     ``found(source, answer)`` is called with each answer, ``changed(url, error)`` when an
     nsqlookupd begins to fail or, with None, works again; both by the poll thread.
@@ -220,7 +220,7 @@ class Discovery(Generic[Found]):
         self.let_go()
 
     def let_go(self) -> None:
-        """As ``stop()``, by the garbage collector: takes no lock, nobody adds one any more."""
+        """As ``stop()``, for the garbage collector: takes no lock. No URL is added any more."""
         self._stopped = True
         for poll in list(self._polls.values()):
             poll.end()
@@ -230,7 +230,7 @@ class Discovery(Generic[Found]):
         self._stopped = True
 
     def hurry(self, pause: float = _FIRST_RETRY) -> None:
-        """Ask now, where the last question is ``pause`` seconds ago: somebody waits for it."""
+        """Ask those now that were asked last ``pause`` seconds ago or earlier."""
         now = self._runtime.now()
         for poll in list(self._polls.values()):
             if now - poll.asked_at >= pause:
@@ -312,7 +312,7 @@ class Discovery(Generic[Found]):
                 self._changed(poll.client.url, None)
 
     def _failed(self, poll: _Poll, error: Exception) -> None:
-        # Report that it fails, and not each new text of a broken server.
+        # One line says that it fails; a broken server may send a new text each time.
         poll.failures += 1
         poll.error = error
         url = poll.client.url
