@@ -145,7 +145,7 @@ def check_int(
     raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
 
 
-# What only makes an object when it is called, which a Reader would throw away.
+# A call of these only makes an object, which a Reader would throw away.
 _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function"),
     (inspect.isasyncgenfunction, "an async generator function"),
@@ -158,8 +158,8 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
 
     ``name`` is what the error calls it; ``arguments`` says what it is called with, by position, and
     is the message where nothing is said. Whether its code runs is looked for through
-    functools.partial and in the ``__call__`` of an object. What a function takes that is written in
-    C and does not tell, is not known before it is called.
+    functools.partial and in the ``__call__`` of an object. Some functions that are written in C do
+    not say what they take; these are not checked.
     """
     takes = arguments or ("a message",)
     right = f"it must be a callable that takes {' and '.join(takes)}"
@@ -389,7 +389,7 @@ class ConnectionOptions:
         )
 
     def secret(self) -> bytes | None:
-        """The AUTH secret as bytes, asked anew when it is a callable. ConfigError if unusable."""
+        """The AUTH secret as bytes; a callable is called each time. ConfigError if unusable."""
         secret = self.auth_secret() if callable(self.auth_secret) else self.auth_secret
         if secret is None:
             return None

@@ -251,7 +251,7 @@ class _Counting(Observer):
 
 
 class _Timing(Observer):
-    """Times the publishes of one Writer; called by whoever publishes there."""
+    """Times the publishes of one Writer; called on the threads that publish."""
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds

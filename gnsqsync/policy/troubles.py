@@ -30,7 +30,7 @@ class Tell(NamedTuple):
 
     ``seconds``: how long it has lasted, 0 at its beginning. ``times``: how often it was met since
     the last line. ``again``: seconds until the next line about it, at the earliest; 0 where the
-    next one is told at once. ``users``: the names of who uses the place.
+    next one is told at once. ``users``: the names of what uses the place.
     """
 
     seconds: float

@@ -51,11 +51,11 @@ def run_consumers(
 ) -> int:
     """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
 
-    ``named``: the Readers with their names, not started, so that each process starts its copies.
+    ``named``: the Readers with their names, not started; each process starts its own copies.
     ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
     Readers ended. ``around``: called in each process with its number, and entered while the
     Readers run; a ConfigError of it ends the command. ``report``: called in each process with what
-    became of its Readers. ``reload``: all of that in a child, anew when a Python file changes.
+    became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
     """
 
     def run(place: Place) -> int:
@@ -140,7 +140,7 @@ def bodies_of(typed: Iterable[str], file: TextIO | None) -> list[bytes | str]:
 def failure_of(error: Exception, accepted: int, topic: str) -> str:
     """Why ``publish_all`` ended, and how many messages nsqd had accepted by then.
 
-    Also where the fault is ours: whoever runs the command again must not publish those twice.
+    Also for an error of gnsqsync itself: a second run must not publish those messages again.
     """
     if accepted or isinstance(error, PublishError):
         return f"{accepted} published to {topic}, then: {error}"
@@ -239,7 +239,7 @@ def _addresses(
 
 
 def _next_port(address: str) -> str:
-    """nsqd's HTTP port is the one after its TCP port, where nobody has changed them."""
+    """nsqd's HTTP port is the one after its TCP port, unless it was configured otherwise."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         return address  # 4150 and 4151, by default

@@ -1,4 +1,4 @@
-"""Running a program anew whenever its Python files change, for development.
+"""Restarting a program when its Python files change, for development.
 
 Knows files, a child process and signals; for commands only, as ``supervisor``. The child is the
 same command line once more, in a new interpreter.
@@ -24,7 +24,7 @@ __all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 # Tells the child what it is; the value is the process id of the one that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
 _LOOK_SECONDS = 0.5
-# What a child is granted beyond its handlers' time until it is killed.
+# Seconds after the time of its handlers, until a child is killed.
 _GRACE_SECONDS = 10.0
 
 
@@ -93,17 +93,17 @@ class Files:
 
 
 def forget_compiled(path: Path) -> None:
-    """Have Python compile that file anew.
+    """Have Python compile that file again.
 
-    By itself it takes the compiled file for valid when size and whole second of the change agree,
-    as they do when one letter is mended soon after a start.
+    Python keeps the compiled file when size and time of the source are the same. The time counts
+    in whole seconds, so a letter that is changed soon after a start would not be seen.
     """
-    with suppress(OSError):  # who may not remove it has not written it just now either
+    with suppress(OSError):  # no right to remove it: this program has not written it either
         os.unlink(cache_from_source(path))
 
 
 def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
-    """Run this process's command line in a child, anew after each change; the exit code.
+    """Run this process's command line in a child, again after each change; the exit code.
 
     A change sends SIGTERM, so handlers finish and the rest goes back to nsqd. A child that ended
     by itself is started again by the next change. SIGTERM and SIGINT end both: the first as a

@@ -39,14 +39,14 @@ __all__ = [
 
 log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
 
-# What a supervised process is sent: it stops, is forced, and is killed.
+# The signals for a supervised process, in order: stop, stop at once, kill.
 ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
-# How often somebody who waits for a signal wakes up: Python runs the handler of one that comes
-# just before the main thread goes to sleep only at the next wake-up.
+# How often a wait for a signal wakes up. When a signal comes just before the main thread goes to
+# sleep, Python runs its handler only at the next wake-up.
 _WAKE_SECONDS = 1.0
-# What a process is granted beyond its handlers' time until it is killed.
+# Seconds after the time of its handlers, until a process is killed.
 _GRACE_SECONDS = 10.0
-# A process that lived longer than this did not end because of its start.
+# After so many seconds its start is no longer the reason when a process ends.
 _SETTLED_SECONDS = 60.0
 
 
@@ -369,7 +369,7 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place.below(parent, child.number))
             _flush()
-        except BaseException:  # noqa: BLE001 - nobody above the fork may go on in the child
+        except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
             traceback.print_exc()
         finally:
             os._exit(code)
