@@ -94,16 +94,17 @@ def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
 
 def parse_addresses(value: object, default_port: int = NSQD_TCP_PORT) -> tuple[Address, ...]:
     """One address or an iterable of them; a str may hold several with commas. No doubles."""
-    if isinstance(value, str):
-        parts: Iterable[object] = [p.strip() for p in value.split(",")] if value else []
-    elif isinstance(value, (Address, tuple)) and value and isinstance(value[-1], (int, str)):
-        is_pair = isinstance(value, Address) or (len(value) == 2 and isinstance(value[1], int))
-        parts = [value] if is_pair else value
-    elif isinstance(value, Iterable):
-        parts = value
-    else:
-        raise ConfigError(f"addresses are {value!r}; give a str or a list of them")
+    is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int)
+    parts = [value] if is_pair or isinstance(value, Address) else _parts(value, "addresses")
     return tuple(dict.fromkeys(parse_address(part, default_port) for part in parts))
+
+
+def _parts(value: object, what: str) -> Iterable[object]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")] if value else []
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"{what} are {value!r}; give a str or a list of them")
+    return value
 
 
 def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[str, ...]:
@@ -111,12 +112,7 @@ def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[
 
     Scheme, path, query and user info of a URL are kept. ConfigError when one is not valid.
     """
-    if isinstance(value, str):
-        parts: Iterable[object] = [p.strip() for p in value.split(",")] if value else []
-    elif isinstance(value, Iterable):
-        parts = value
-    else:
-        raise ConfigError(f"HTTP addresses are {value!r}; give a str or a list of them")
+    parts = _parts(value, "HTTP addresses")
     return tuple(dict.fromkeys(_http_url(part, default_port) for part in parts))
 
 
@@ -138,7 +134,7 @@ def _http_url(text: object, default_port: int) -> str:
         parts: SplitResult = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        # Its text quotes what stands in the port's place: a part of a password with a slash.
+        # The error's own text quotes the port, which may be a part of a password with a slash.
         raise ConfigError(f"HTTP address {_shown(text)} is not valid; is it quoted?") from None
     if parts.scheme == "unix":
         raise ConfigError(f"HTTP address {text!r} is a unix socket; only NsqdHTTP can use one")

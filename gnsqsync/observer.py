@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gnsqsync.errors import ConfigError
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gnsqsync.errors import PublishError
     from gnsqsync.message import Message
 
-__all__ = ["Observer", "as_one", "each", "tell"]
+__all__ = ["Observer", "each", "tell"]
 
 
 class Observer:
@@ -127,15 +127,10 @@ class Observer:
 
 
 def each(observer: object) -> Iterator[Observer]:
-    """The members of what ``observer=`` may be: None, one, or a list of them.
-
-    ConfigError for anything else.
-    """
+    """Those in what ``observer=`` may be: None, one, or a list of them. ConfigError otherwise."""
     if observer is None:
         return
-    if isinstance(observer, _Several):
-        yield from observer.members
-    elif isinstance(observer, (list, tuple)):
+    if isinstance(observer, (list, tuple)):
         for member in observer:
             yield from each(member)
     elif isinstance(observer, Observer):
@@ -146,69 +141,18 @@ def each(observer: object) -> Iterator[Observer]:
         )
 
 
-def as_one(observer: Observer | Sequence[Observer] | None, log: logging.Logger) -> Observer:
-    """What is to be told: nobody, one, or each of several; then ``log`` has what one raises."""
-    members = tuple(each(observer))
-    if len(members) == 1:
-        return members[0]
-    return _Several(members, log) if members else Observer()
-
-
 def tell(
-    observer: Observer,
+    observers: Iterable[Observer],
     hook: str,
     *args: object,
     log: logging.Logger,
     who: str = "",
     extra: Mapping[str, object] | None = None,
 ) -> None:
-    """Call a hook. What it raises is logged, behind ``who`` and with ``extra``."""
-    try:
-        getattr(observer, hook)(*args)
-    except (Exception, SystemExit):
-        # SystemExit too: it would end a thread of ours only, or on greenlets the process.
-        log.exception("%sthe observer's %s failed", who, hook, extra=extra)
-
-
-class _Several(Observer):
-    """Several as one: each is told, whatever another one raises."""
-
-    def __init__(self, members: tuple[Observer, ...], log: logging.Logger) -> None:
-        self.members = members
-        self.logger = log
-
-    def _tell(self, hook: str, *args: object) -> None:
-        for member in self.members:
-            tell(member, hook, *args, log=self.logger)
-
-    def connected(self, nsqd_address: str) -> None:
-        self._tell("connected", nsqd_address)
-
-    def lost(self, nsqd_address: str, reason: Exception) -> None:
-        self._tell("lost", nsqd_address, reason)
-
-    def lookup_failed(self, url: str, reason: Exception) -> None:
-        self._tell("lookup_failed", url, reason)
-
-    def lookup_recovered(self, url: str) -> None:
-        self._tell("lookup_recovered", url)
-
-    def backoff(self, level: int, seconds: float) -> None:
-        self._tell("backoff", level, seconds)
-
-    def gave_up(self, message: Message, error: BaseException | None) -> None:
-        self._tell("gave_up", message, error)
-
-    def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
-        self._tell("answer_failed", nsqd_address, message_id, code)
-
-    def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
-        self._tell("batch", nsqd_address, finished, failed, seconds)
-
-    def published(self, topic: str, messages: int, seconds: float) -> None:
-        self._tell("published", topic, messages, seconds)
-
-    def publish_failed(
-        self, topic: str, messages: int, seconds: float, error: PublishError
-    ) -> None:
-        self._tell("publish_failed", topic, messages, seconds, error)
+    """Call a hook of each. What one raises is logged, after ``who`` and with ``extra``."""
+    for observer in observers:
+        try:
+            getattr(observer, hook)(*args)
+        except (Exception, SystemExit):
+            # SystemExit too: it would end a thread of ours only, or on greenlets the process.
+            log.exception("%sthe observer's %s failed", who, hook, extra=extra)

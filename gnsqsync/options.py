@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
@@ -30,7 +30,9 @@ __all__ = [
     "check_duration",
     "check_handler",
     "check_int",
+    "check_tls_files",
     "check_topic",
+    "did_you_mean",
     "handler_name",
     "split_connection_options",
 ]
@@ -143,7 +145,7 @@ def check_int(
     raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
 
 
-# What only makes an object when it is called, which a Reader would throw away.
+# A call of these only makes an object, which a Reader would throw away.
 _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function"),
     (inspect.isasyncgenfunction, "an async generator function"),
@@ -156,8 +158,8 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
 
     ``name`` is what the error calls it; ``arguments`` says what it is called with, by position, and
     is the message where nothing is said. Whether its code runs is looked for through
-    functools.partial and in the ``__call__`` of an object. What a function takes that is written in
-    C and does not tell, is not known before it is called.
+    functools.partial and in the ``__call__`` of an object. Some functions that are written in C do
+    not say what they take; these are not checked.
     """
     takes = arguments or ("a message",)
     right = f"it must be a callable that takes {' and '.join(takes)}"
@@ -201,6 +203,15 @@ def handler_name(function: object) -> str:
     # A method of an object that is written in C has no module.
     module = getattr(called, "__module__", None)
     return f"{module}.{called.__qualname__}" if module else str(called.__qualname__)
+
+
+def check_tls_files(**paths: str | None) -> None:
+    """ConfigError for a file that does not exist, or a key without its certificate."""
+    if paths.get("tls_key_file") and not paths.get("tls_cert_file"):
+        raise ConfigError("tls_key_file without tls_cert_file; give both")
+    for name, path in paths.items():
+        if path and not os.path.isfile(path):
+            raise ConfigError(f"{name} {path!r} is not a file")
 
 
 def _short_hostname() -> str:
@@ -323,7 +334,8 @@ class ConnectionOptions:
                 "; leave the buffer on"
             )
         self._check_tls()
-        self._check_secret()
+        if not callable(self.auth_secret):
+            self.secret()
         self.local_address()
         if self.address_map is not None and not (
             callable(self.address_map) or isinstance(self.address_map, Mapping)
@@ -333,25 +345,12 @@ class ConnectionOptions:
     def _check_tls(self) -> None:
         if not isinstance(self.tls, (bool, ssl.SSLContext)):
             raise ConfigError(f"tls is {self.tls!r}; it must be True, False or an ssl.SSLContext")
-        paths = [n for n in ("tls_ca_file", "tls_cert_file", "tls_key_file") if getattr(self, n)]
-        if isinstance(self.tls, ssl.SSLContext) and (paths or not self.tls_verify):
-            named = ", ".join(paths) or "tls_verify"
+        paths = {n: getattr(self, n) for n in ("tls_ca_file", "tls_cert_file", "tls_key_file")}
+        given = [name for name, path in paths.items() if path]
+        if isinstance(self.tls, ssl.SSLContext) and (given or not self.tls_verify):
+            named = ", ".join(given) or "tls_verify"
             raise ConfigError(f"tls is an SSLContext, so set {named} on that context instead")
-        if self.tls_key_file and not self.tls_cert_file:
-            raise ConfigError("tls_key_file without tls_cert_file; give both")
-        for name in paths:
-            path = getattr(self, name)
-            if not os.path.isfile(path):
-                raise ConfigError(f"{name} {path!r} is not a file")
-
-    def _check_secret(self) -> None:
-        secret = self.auth_secret
-        if secret is None or callable(secret):
-            return
-        if not isinstance(secret, (str, bytes)) or not secret:
-            raise ConfigError("auth_secret must be a non-empty str or bytes, or a callable")
-        if isinstance(secret, str):
-            _utf8("auth_secret", secret)
+        check_tls_files(**paths)
 
     @property
     def uses_tls(self) -> bool:
@@ -390,12 +389,14 @@ class ConnectionOptions:
         )
 
     def secret(self) -> bytes | None:
-        """The AUTH secret as bytes, asked anew when it is a callable. ConfigError if unusable."""
+        """The AUTH secret as bytes; a callable is called each time. ConfigError if unusable."""
         secret = self.auth_secret() if callable(self.auth_secret) else self.auth_secret
         if secret is None:
             return None
         if not isinstance(secret, (str, bytes)) or not secret:
-            raise ConfigError("the auth_secret callable must return a non-empty str or bytes")
+            raise ConfigError(
+                "auth_secret must be a non-empty str or bytes, or a function that returns one"
+            )
         return _utf8("auth_secret", secret) if isinstance(secret, str) else secret
 
     def local_address(self) -> Address | None:
@@ -479,6 +480,14 @@ class ConnectionOptionKeywords(TypedDict, total=False):
 _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like it, if one does."""
+    import difflib
+
+    close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
+    return close[0] if close else None
+
+
 def split_connection_options(
     options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: type
 ) -> ConnectionOptions:
@@ -488,11 +497,8 @@ def split_connection_options(
     """
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
-        import difflib
-
-        names = _OPTION_NAMES | set(inspect.signature(owner).parameters)
-        close = difflib.get_close_matches(unknown[0], sorted(names), 1, 0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close = did_you_mean(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))
+        hint = f"; did you mean {close!r}?" if close else ""
         raise ConfigError(f"{owner.__name__} has no option {unknown[0]!r}{hint}")
     if options is None:
         return ConnectionOptions(**keywords)

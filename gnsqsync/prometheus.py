@@ -150,9 +150,9 @@ class Metrics:
             for connection in stats.connections:
                 in_flight.add((*key, connection.address), connection.in_flight)
                 rdy.add((*key, connection.address), connection.rdy)
-        yield received.counter()
+        yield received.family(CounterMetricFamily)
         for sums in (limit, level, connections, in_flight, rdy):
-            yield sums.gauge()
+            yield sums.family(GaugeMetricFamily)
 
     def _of_writers(self) -> Iterator[Metric]:
         published = _Sums(
@@ -178,9 +178,9 @@ class Metrics:
             failures.add((name, "refused"), stats.refused)
             failures.add((name, "not_sent"), stats.not_sent)
             failures.add((name, "outcome_unknown"), stats.outcome_unknown)
-        yield published.counter()
-        yield failures.counter()
-        yield connections.gauge()
+        yield published.family(CounterMetricFamily)
+        yield failures.family(CounterMetricFamily)
+        yield connections.family(GaugeMetricFamily)
 
     def _stats_of_readers(self) -> Iterator[ReaderStats]:
         for reference in list(self._readers):
@@ -206,14 +206,8 @@ class _Sums:
     def add(self, key: tuple[str, ...], value: int) -> None:
         self._values[key] += value
 
-    def counter(self) -> Metric:
-        family = CounterMetricFamily(*self._arguments, labels=self._labels)
-        for key, value in self._values.items():
-            family.add_metric(key, value)
-        return family
-
-    def gauge(self) -> Metric:
-        family = GaugeMetricFamily(*self._arguments, labels=self._labels)
+    def family(self, kind: type[CounterMetricFamily | GaugeMetricFamily]) -> Metric:
+        family = kind(*self._arguments, labels=self._labels)
         for key, value in self._values.items():
             family.add_metric(key, value)
         return family
@@ -257,7 +251,7 @@ class _Counting(Observer):
 
 
 class _Timing(Observer):
-    """Times the publishes of one Writer; called by whoever publishes there."""
+    """Times the publishes of one Writer; called on the threads that publish."""
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds

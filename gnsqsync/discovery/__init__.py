@@ -5,7 +5,7 @@ Knows one poll thread for each nsqlookupd. Must not dial or close anything.
 
 from __future__ import annotations
 
-from gnsqsync.discovery.lookups import Finder, Lookups
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.discovery.polling import Discovery
 
-__all__ = ["Discovery", "Finder", "Lookups"]
+__all__ = ["Discovery", "Lookups"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import ConnectionOptions, check_duration
-from gnsqsync.runtime import Event, Runtime, Task
+from gnsqsync.runtime import Event, Latch, Runtime, Task
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles, used_by
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.lookupd")
 
 # A lookupd that failed is asked again after 1, 2, 4 ... seconds, at most the poll interval.
 _FIRST_RETRY = 1.0
+_JOIN_SECONDS = 2.0
 
 
 def check_polling(interval: object, jitter: object) -> None:
@@ -114,7 +115,7 @@ class Discovery(Generic[Found]):
     """Asks every nsqlookupd one question again and again, each on a thread of its own.
 
     All are asked in each round and their answers merged by the receiver, so a dead or lying one
-    delays nothing. Each wait is jittered anew, so that consumers started together drift apart.
+    delays nothing. Each wait has its own jitter, so consumers started together drift apart.
     ``client(url)`` is called for each of ``urls`` by the constructor, and for others by ``add()``.
     ``found(source, answer)`` is called with each answer, ``changed(url, error)`` when an
     nsqlookupd begins to fail or, with None, works again; both by the poll thread.
@@ -209,6 +210,7 @@ class Discovery(Generic[Found]):
 
     @property
     def has_any(self) -> bool:
+        """Whether any is asked, so that more may be found."""
         return bool(self._polls)
 
     def stop(self) -> None:
@@ -218,7 +220,7 @@ class Discovery(Generic[Found]):
         self.let_go()
 
     def let_go(self) -> None:
-        """As ``stop()``, by the garbage collector: takes no lock, nobody adds one any more."""
+        """As ``stop()``, for the garbage collector: takes no lock. No URL is added any more."""
         self._stopped = True
         for poll in list(self._polls.values()):
             poll.end()
@@ -228,13 +230,29 @@ class Discovery(Generic[Found]):
         self._stopped = True
 
     def hurry(self, pause: float = _FIRST_RETRY) -> None:
-        """Ask now, where the last question is ``pause`` seconds ago: somebody waits for it."""
+        """Ask those now that were asked last ``pause`` seconds ago or earlier."""
         now = self._runtime.now()
         for poll in list(self._polls.values()):
             if now - poll.asked_at >= pause:
                 poll.due.set()
 
-    def join(self, timeout: float) -> None:
+    def wait(self, news: Latch, until: float) -> None:
+        """Wait for ``news`` until ``until``; nsqlookupds are asked more often meanwhile."""
+        while (left := until - self._runtime.now()) > 0:
+            if not self.has_any:
+                news.wait(left)
+                return
+            self.hurry()
+            if news.wait(min(left, _FIRST_RETRY)):
+                return
+
+    @property
+    def failures(self) -> list[Exception]:
+        """Of the nsqlookupds that cannot be asked now; each names its URL."""
+        polls = list(self._polls.values())
+        return [error for poll in polls if (error := poll.error) is not None]
+
+    def join(self, timeout: float = _JOIN_SECONDS) -> None:
         deadline = self._runtime.now() + timeout
         with self._lock:
             tasks = list(self._tasks)
@@ -286,6 +304,7 @@ class Discovery(Generic[Found]):
         else:
             recovered = poll.failures > 0
             poll.failures = 0
+            poll.error = None
             if not poll.stopped.is_set():
                 self._found(poll, answer)
             if recovered:
@@ -293,8 +312,9 @@ class Discovery(Generic[Found]):
                 self._changed(poll.client.url, None)
 
     def _failed(self, poll: _Poll, error: Exception) -> None:
-        # Report that it fails, and not each new text of a broken server.
+        # One line says that it fails; a broken server may send a new text each time.
         poll.failures += 1
+        poll.error = error
         url = poll.client.url
         tell = troubles().began(url, AWAY)
         if tell is not None:
@@ -347,8 +367,8 @@ class Discovery(Generic[Found]):
 class _Poll:
     """One nsqlookupd that is asked.
 
-    Only its thread changes ``failures``, ``unknown`` and ``asked_at``, infinity before the first
-    question and while it asks. ``begun`` says, under the lock, that it has a thread.
+    Only its thread changes ``failures``, ``error``, ``unknown`` and ``asked_at``. That is infinity
+    before the first question and while it asks. ``begun``, under the lock: it has a thread.
     """
 
     def __init__(self, client: LookupdHTTP, stopped: Event, due: Event) -> None:
@@ -358,6 +378,7 @@ class _Poll:
         self.begun = False
         self.asked_at = math.inf
         self.failures = 0
+        self.error: Exception | None = None
         self.unknown = False
 
     def end(self) -> None:

@@ -14,10 +14,10 @@ from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import did_you_mean
 from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
-    did_you_mean,
     known_options,
     load_observer,
     make_observer,

@@ -13,10 +13,10 @@ from flask import Flask
 
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import did_you_mean
 from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
-    did_you_mean,
     known_options,
     make_observer,
 )

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from gnsqsync.addresses import NSQD_HTTP_PORT, NSQLOOKUPD_HTTP_PORT, NsqdAddress
-from gnsqsync.errors import ConfigError, HTTPError, ProtocolError
+from gnsqsync.errors import ConfigError, HTTPError
+from gnsqsync.http.envelopes import payload
 from gnsqsync.http.lookupd_types import (
     LookupdInfo,
     LookupResult,
@@ -307,13 +308,9 @@ class NsqdHTTP(HTTPClient):
 
     @staticmethod
     def _config_value(kind: str, content: bytes, shown: str) -> Any:
-        text = content.decode("utf-8", "replace")
-        if not kind.startswith("application/json"):
-            return text
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ProtocolError(f"{shown}: the answer is not JSON: {error}") from None
+        if kind.startswith("application/json"):
+            return payload(content, shown)
+        return content.decode("utf-8", "replace")
 
     def pprof(self, profile: str = "goroutine") -> str:
         """One of Go's profiles as text.

@@ -12,7 +12,7 @@ from gnsqsync.errors import HTTPError, ProtocolError
 
 __all__ = ["http_error", "payload"]
 
-# As much of a server's own words as goes into an error's text, and so into logs.
+# Characters of a server's own words that go into an error's text, and so into logs.
 _MAX_WORDS = 200
 
 

@@ -31,8 +31,8 @@ __all__ = [
     "watch_session",
 ]
 
-# A whole answer may take this many read time-outs: each byte restarts the time-out of the socket,
-# and a server that sends one byte a second must not hold a poll thread for ever.
+# A whole answer may take this many read time-outs. Each byte restarts the time-out of the socket,
+# so a server that sends one byte a second would hold a poll thread for ever.
 SLOWEST_ANSWER = 10
 
 
@@ -66,11 +66,14 @@ class _Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_Dated(fp.detach(), sock, call))
 
 
-class _Watched:
-    """Beside a connection of urllib3, which then uses the socket and the deadline of a Call."""
+class _Limited:
+    """Beside a connection of urllib3: it uses the socket and the deadline of a Call."""
 
     sock: Any
     response_class: Any
+    _dns_host: str
+    port: Any
+    timeout: Any
 
     def __init__(self, *args: Any, call: Call, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -78,25 +81,16 @@ class _Watched:
         self.response_class = partial(_Response, call)
 
     def _new_conn(self) -> Any:
-        sock = super()._new_conn()  # type: ignore[misc]
-        self.call.hold(sock)
-        return sock
-
-    def request(self, *args: Any, **options: Any) -> None:
-        if self.sock is not None:
-            self.call.hold(self.sock)
-        super().request(*args, **options)  # type: ignore[misc]
-
-
-class _Dialled(_Watched):
-    """Dials by itself, so that the dial can be cut, too."""
-
-    _dns_host: str
-    port: Any
-    timeout: Any
-
-    def _new_conn(self) -> Any:
         connection: Any = self
+        if (
+            connection.source_address
+            or connection.socket_options != connection.default_socket_options
+        ):
+            # An adapter of the user's wants sockets of its own.
+            sock = super()._new_conn()  # type: ignore[misc]
+            self.call.hold(sock)
+            return sock
+        # Dialled here, so that the dial can be cut, too.
         try:
             return self.call.connect(self._dns_host, self.port, self.timeout)
         except TimeoutError as error:
@@ -104,20 +98,17 @@ class _Dialled(_Watched):
         except OSError as error:
             raise NewConnectionError(connection, str(error)) from error
 
+    def request(self, *args: Any, **options: Any) -> None:
+        if self.sock is not None:
+            self.call.hold(self.sock)
+        super().request(*args, **options)  # type: ignore[misc]
 
-class LimitedConnection(_Dialled, HTTPConnection):
+
+class LimitedConnection(_Limited, HTTPConnection):
     """Dial, status line, headers and body together end at the deadline of ``call``, or its cut."""
 
 
-class _LimitedHTTPSConnection(_Dialled, HTTPSConnection):
-    pass
-
-
-class _WatchedConnection(_Watched, HTTPConnection):
-    pass
-
-
-class _WatchedHTTPSConnection(_Watched, HTTPSConnection):
+class _LimitedHTTPSConnection(_Limited, HTTPSConnection):
     pass
 
 
@@ -129,19 +120,15 @@ class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _LimitedHTTPSConnection
 
 
-class _WatchedPool(HTTPConnectionPool):
-    ConnectionCls = _WatchedConnection
-
-
-class _WatchedHTTPSPool(HTTPSConnectionPool):
-    ConnectionCls = _WatchedHTTPSConnection
+def _pools(call: Call) -> dict[str, Any]:
+    return {"http": partial(_Pool, call=call), "https": partial(_HTTPSPool, call=call)}
 
 
 class LimitedAdapter(HTTPAdapter):
     """Sends over such connections, through a proxy, too. ``call``: that of its session."""
 
     def __init__(self, call: Call) -> None:
-        self._pools = {"http": partial(_Pool, call=call), "https": partial(_HTTPSPool, call=call)}
+        self._pools = _pools(call)
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -155,17 +142,14 @@ class LimitedAdapter(HTTPAdapter):
 
 
 def watch_session(session: requests.Session, call: Call) -> None:
-    """Have a user's session, which serves one call at a time, keep to ``call`` as far as it can.
+    """Have a user's session keep to ``call``; it serves one call at a time.
 
-    That is where its adapters use urllib3's own pools, and no proxy.
+    It cannot where an adapter has pools of its own, or there is a proxy.
     """
     for adapter in session.adapters.values():
         manager: Any = getattr(adapter, "poolmanager", None)
         if getattr(manager, "pool_classes_by_scheme", None) is pool_classes_by_scheme:
-            manager.pool_classes_by_scheme = {
-                "http": partial(_WatchedPool, call=call),
-                "https": partial(_WatchedHTTPSPool, call=call),
-            }
+            manager.pool_classes_by_scheme = _pools(call)
 
 
 def watch_redirects(deadline: float, shown: str) -> Callable[..., None]:

@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ProtocolError
-from gnsqsync.http.json_fields import (
-    Entry,
-    boolean,
-    each_valid,
-    integer,
-    items,
-    mapping,
-    objects,
-    port,
-    string,
-)
 from gnsqsync.options import check_channel, check_topic
+from gnsqsync.wire.json_fields import Entry, each_valid, items, mapping, objects, port, read, scalar
 
 # A name in the DNS has at most 253 characters; an IPv6 address with its zone has fewer.
 _LONGEST_HOST = 255
@@ -38,7 +29,7 @@ class LookupdInfo:
 
     @classmethod
     def parse(cls, data: object) -> LookupdInfo:
-        return cls(string(mapping(data, "/info"), "version"))
+        return read(cls, mapping(data, "/info"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +55,20 @@ class Producer:
 
     @classmethod
     def parse(cls, data: object) -> Producer:
-        return cls(**_producer_fields(data))
+        entry = mapping(data, "a producer")
+        return read(cls, entry, **_address(entry))
 
 
-def _producer_fields(data: object) -> dict[str, Any]:
-    entry = mapping(data, "a producer")
-    host = string(entry, "broadcast_address")
+def _address(entry: Entry) -> dict[str, Any]:
+    """The fields of a Producer by which it is dialled; ProtocolError when they cannot be right."""
+    host = scalar(entry, "broadcast_address", "")
     if not 0 < len(host) <= _LONGEST_HOST or any(
         c.isspace() or not c.isprintable() or c in "/,@" for c in host
     ):
         raise ProtocolError(
             f"'broadcast_address' is {host[:80]!r}; it must be a host name or an IP"
         )
-    return {
-        "remote_address": string(entry, "remote_address"),
-        "hostname": string(entry, "hostname"),
-        "broadcast_address": host,
-        "tcp_port": port(entry, "tcp_port"),
-        "http_port": integer(entry, "http_port"),
-        "version": string(entry, "version"),
-    }
+    return {"broadcast_address": host, "tcp_port": port(entry, "tcp_port")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +96,16 @@ class Node(Producer):
 
     @classmethod
     def parse(cls, data: object) -> Node:
-        fields = _producer_fields(data)
         entry = mapping(data, "a node")
-        flags = [flag is True for flag in items(entry, "tombstones")]
-        topics: list[str] = []
-        tombstones: list[bool] = []
-        for place, topic in enumerate(items(entry, "topics")):
-            if isinstance(topic, str):
-                topics.append(topic)
-                tombstones.append(place < len(flags) and flags[place])
-        return cls(**fields, topics=tuple(topics), tombstones=tuple(tombstones))
+        pairs = zip_longest(items(entry, "topics"), items(entry, "tombstones"))
+        shown = [(topic, flag is True) for topic, flag in pairs if isinstance(topic, str)]
+        return read(
+            cls,
+            entry,
+            **_address(entry),
+            topics=tuple(topic for topic, _ in shown),
+            tombstones=tuple(flag for _, flag in shown),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +124,7 @@ class Registration:
 
     @classmethod
     def parse(cls, entry: Entry) -> Registration:
-        return cls(
-            id=string(entry, "id"),
-            hostname=string(entry, "hostname"),
-            broadcast_address=string(entry, "broadcast_address"),
-            tcp_port=integer(entry, "tcp_port"),
-            http_port=integer(entry, "http_port"),
-            version=string(entry, "version"),
-            last_update=integer(entry, "last_update"),
-            tombstoned=boolean(entry, "tombstoned"),
-            tombstoned_at=integer(entry, "tombstoned_at"),
-        )
+        return read(cls, entry)
 
 
 def parse_registrations(data: object) -> dict[str, tuple[Registration, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnsqsync.http.json_fields import Entry, boolean, integer, mapping, number, objects, string
+from gnsqsync.wire.json_fields import Entry, integer, mapping, number, objects, read, scalar
 
 _NANOSECONDS = 1e9
 
@@ -33,17 +33,11 @@ class NsqdInfo:
     @classmethod
     def parse(cls, data: object) -> NsqdInfo:
         entry = mapping(data, "/info")
-        return cls(
-            version=string(entry, "version"),
-            broadcast_address=string(entry, "broadcast_address"),
-            hostname=string(entry, "hostname"),
-            http_port=integer(entry, "http_port"),
-            tcp_port=integer(entry, "tcp_port"),
-            start_time=integer(entry, "start_time"),
+        return read(
+            cls,
+            entry,
             max_heartbeat_interval=integer(entry, "max_heartbeat_interval") / _NANOSECONDS,
-            max_output_buffer_size=integer(entry, "max_output_buffer_size"),
             max_output_buffer_timeout=integer(entry, "max_output_buffer_timeout") / _NANOSECONDS,
-            max_deflate_level=integer(entry, "max_deflate_level"),
         )
 
 
@@ -101,32 +95,10 @@ class ClientStats:
 
     @classmethod
     def parse(cls, entry: Entry) -> ClientStats:
-        return cls(
-            client_id=string(entry, "client_id"),
-            hostname=string(entry, "hostname"),
-            version=string(entry, "version"),
-            remote_address=string(entry, "remote_address"),
-            user_agent=string(entry, "user_agent"),
-            state=integer(entry, "state"),
-            ready_count=integer(entry, "ready_count"),
-            in_flight_count=integer(entry, "in_flight_count"),
-            message_count=integer(entry, "message_count"),
-            finish_count=integer(entry, "finish_count"),
-            requeue_count=integer(entry, "requeue_count"),
-            connect_ts=integer(entry, "connect_ts"),
-            sample_rate=integer(entry, "sample_rate"),
-            deflate=boolean(entry, "deflate"),
-            snappy=boolean(entry, "snappy"),
-            tls=boolean(entry, "tls"),
-            tls_cipher_suite=string(entry, "tls_cipher_suite"),
-            tls_version=string(entry, "tls_version"),
-            authed=boolean(entry, "authed"),
-            auth_identity=string(entry, "auth_identity"),
-            auth_identity_url=string(entry, "auth_identity_url"),
-            pub_counts=objects(
-                entry, "pub_counts", lambda item: (string(item, "topic"), integer(item, "count"))
-            ),
+        pub_counts = objects(
+            entry, "pub_counts", lambda item: (scalar(item, "topic", ""), integer(item, "count"))
         )
+        return read(cls, entry, pub_counts=pub_counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +121,12 @@ class ChannelStats:
     @classmethod
     def parse(cls, entry: Entry) -> ChannelStats:
         clients = objects(entry, "clients", ClientStats.parse)
-        return cls(
-            channel_name=string(entry, "channel_name"),
-            depth=integer(entry, "depth"),
-            backend_depth=integer(entry, "backend_depth"),
-            in_flight_count=integer(entry, "in_flight_count"),
-            deferred_count=integer(entry, "deferred_count"),
-            message_count=integer(entry, "message_count"),
-            requeue_count=integer(entry, "requeue_count"),
-            timeout_count=integer(entry, "timeout_count"),
+        return read(
+            cls,
+            entry,
             # Older servers send no client_count.
-            client_count=integer(entry, "client_count", len(clients)),
+            client_count=scalar(entry, "client_count", len(clients)),
             clients=clients,
-            paused=boolean(entry, "paused"),
             e2e_processing_latency=Latency.parse(entry),
         )
 
@@ -181,14 +146,10 @@ class TopicStats:
 
     @classmethod
     def parse(cls, entry: Entry) -> TopicStats:
-        return cls(
-            topic_name=string(entry, "topic_name"),
+        return read(
+            cls,
+            entry,
             channels=objects(entry, "channels", ChannelStats.parse),
-            depth=integer(entry, "depth"),
-            backend_depth=integer(entry, "backend_depth"),
-            message_count=integer(entry, "message_count"),
-            message_bytes=integer(entry, "message_bytes"),
-            paused=boolean(entry, "paused"),
             e2e_processing_latency=Latency.parse(entry),
         )
 
@@ -209,7 +170,7 @@ class MemoryStats:
 
     @classmethod
     def parse(cls, entry: Entry) -> MemoryStats:
-        return cls(**{name: integer(entry, name) for name in cls.__dataclass_fields__})
+        return read(cls, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +192,9 @@ class Stats:
     def parse(cls, data: object) -> Stats:
         entry = mapping(data, "/stats")
         memory = entry.get("memory")
-        return cls(
-            version=string(entry, "version"),
-            health=string(entry, "health"),
-            start_time=integer(entry, "start_time"),
+        return read(
+            cls,
+            entry,
             topics=objects(entry, "topics", TopicStats.parse),
             memory=None if memory is None else MemoryStats.parse(mapping(memory, "'memory'")),
             producers=objects(entry, "producers", ClientStats.parse),

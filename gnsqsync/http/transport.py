@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
-from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 import urllib3.exceptions
@@ -28,7 +29,7 @@ from gnsqsync.errors import (
 from gnsqsync.http.envelopes import http_error, payload
 from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
 from gnsqsync.http.unix_socket import UnixAdapter
-from gnsqsync.options import check_duration
+from gnsqsync.options import check_duration, check_tls_files
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import LONGEST
@@ -64,11 +65,6 @@ class Line(NamedTuple):
     call: Call
 
 
-class _Failure(NamedTuple):
-    error: NSQError
-    cause: BaseException | None
-
-
 class HTTPKeywords(TypedDict, total=False):
     """Keywords that NsqdHTTP and LookupdHTTP share, as HTTPClient has them; all may be left out."""
 
@@ -88,7 +84,7 @@ class HTTPClient:
 
     Nothing is connected before the first call. After a fork the child starts with no session.
 
-    What it takes is told at NsqdHTTP.
+    NsqdHTTP says what its arguments mean.
 
     Threads:
         Any thread may call; a session is used by one call at a time.
@@ -191,10 +187,8 @@ class HTTPClient:
         _, content, shown = self._request("GET", path, params)
         return payload(content, shown)
 
-    def _get_text(
-        self, path: str, params: Mapping[str, str] | None = None, timeout: float | None = None
-    ) -> str:
-        return self._request("GET", path, params, timeout=timeout)[1].decode("utf-8", "replace")
+    def _get_text(self, path: str, params: Mapping[str, str] | None = None) -> str:
+        return self._request("GET", path, params)[1].decode("utf-8", "replace")
 
     def _post(self, path: str, params: Mapping[str, str], body: bytes | None = None) -> None:
         self._request("POST", path, params, body)
@@ -205,7 +199,6 @@ class HTTPClient:
         path: str,
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        timeout: float | None = None,
     ) -> tuple[str, bytes, str]:
         """Send one request; returns (content type, content, URL to show).
 
@@ -217,27 +210,28 @@ class HTTPClient:
         if isinstance(self._runtime, str):
             # Chosen at the first call, not in the constructor: nothing may be made there.
             self._runtime = choose(self._runtime)
-        run = _directly if self._runtime is None else self._runtime.call_blocking
-        answer: _Answer | _Failure = run(
-            self._exchange, method, path, params or {}, body, timeout or self._timeout
+        exchange = partial(self._exchange, method, path, params or {}, body)
+        runtime = self._runtime
+        answer: _Answer | NSQError = (
+            exchange() if runtime is None else runtime.call_blocking(exchange)
         )
         if self._is_cut:
-            # Whatever it came to: the end of a cut connection may look like that of an answer.
+            # Also when there is an answer: a cut connection may look like the end of one.
             raise ClosedError(f"{self!r} was closed")
         # Here and not where the response is: the error's traceback would keep its socket open.
-        if isinstance(answer, _Failure):
-            raise answer.error from answer.cause
+        if isinstance(answer, NSQError):
+            raise answer
         if not 200 <= answer.status < 300:
             raise http_error(answer.status, answer.reason, answer.content, answer.url)
         return answer.content_type, answer.content, answer.url
 
     def _exchange(
-        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, timeout: float
-    ) -> _Answer | _Failure:
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None
+    ) -> _Answer | NSQError:
         url, shown = self._join(path, params)
         outer = sys.exc_info()[1]
         session, call = line = self._take_line()
-        deadline = time.monotonic() + timeout * SLOWEST_ANSWER
+        deadline = time.monotonic() + self._timeout * SLOWEST_ANSWER
         call.begin(deadline)
         self._calls.add(call)
         if self._is_cut:
@@ -248,7 +242,7 @@ class HTTPClient:
                 url,
                 data=body,
                 headers=self._headers,
-                timeout=(self._connect_timeout, timeout),
+                timeout=(self._connect_timeout, self._timeout),
                 # A POST that is redirected would arrive as a GET.
                 allow_redirects=method == "GET",
                 stream=True,
@@ -264,14 +258,16 @@ class HTTPClient:
                 shown,
             )
         except ProtocolError as error:
-            return _Failure(error.with_traceback(None), None)
+            return error.with_traceback(None)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            text = f"{method} {shown}: {self._reason(error, timeout, outer)}"
-            return _Failure(ConnectionLost(text), _first(error, outer))
+            failure: NSQError = ConnectionLost(f"{method} {shown}: {self._reason(error, outer)}")
+            failure.__cause__ = _first(error, outer)
+            return failure
         except ValueError as error:
             # Out of requests' and the standard library's readers of URLs and headers.
-            text = f"{method} {shown}: the answer makes no sense: {error!s:.80}"
-            return _Failure(ProtocolError(text), _first(error, outer))
+            failure = ProtocolError(f"{method} {shown}: the answer makes no sense: {error!s:.80}")
+            failure.__cause__ = _first(error, outer)
+            return failure
         finally:
             self._calls.discard(call)
             call.end()
@@ -319,12 +315,17 @@ class HTTPClient:
 
     def _join(self, path: str, params: Mapping[str, str]) -> tuple[str, str]:
         """The URL to ask, and the same to show: without user info and the address's query."""
-        url, shown = _join(self._url, path, params)
+        parts = urlsplit(self._url)
+        whole_path = parts.path.rstrip("/") + path
+        added = urlencode(params, quote_via=quote)
+        query = "&".join(part for part in (parts.query, added) if part)
+        url = parts._replace(path=whole_path, query=query, fragment="").geturl()
+        server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         if self._socket_path:
-            shown = shown.replace(self._url, f"unix://{self._socket_path}", 1)
-        return url, shown
+            server = f"unix://{self._socket_path}"
+        return url, f"{server}{whole_path}{'?' if added else ''}{added}"
 
-    def _reason(self, error: Exception, timeout: float, outer: BaseException | None) -> str:
+    def _reason(self, error: Exception, outer: BaseException | None) -> str:
         """Why, in words: requests' own texts show the whole URL, with any secret in it."""
         if isinstance(error, requests.exceptions.ConnectTimeout):
             return f"no connection within {self._connect_timeout:g} s"
@@ -332,7 +333,7 @@ class HTTPClient:
         if isinstance(error, requests.exceptions.Timeout) or isinstance(
             first, (TimeoutError, urllib3.exceptions.ReadTimeoutError)
         ):
-            return f"no answer within {timeout:g} s"
+            return f"no answer within {self._timeout:g} s"
         if isinstance(first, OSError) and first.strerror:
             return first.strerror
         if isinstance(first, requests.RequestException):
@@ -340,15 +341,11 @@ class HTTPClient:
         return f"{type(first).__name__}: {first}"
 
 
-def _directly(fn: Callable[..., _Answer | _Failure], *args: object) -> _Answer | _Failure:
-    return fn(*args)
-
-
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:
     """The error that others were raised from; ``outer`` is what the caller was handling.
 
-    They lose their tracebacks: urllib3's frames and errors refer to each other, and would keep a
-    pool of open sockets alive behind ``close()`` until the garbage collector comes.
+    The errors lose their tracebacks. urllib3's frames and errors refer to each other: after
+    ``close()`` they would keep a pool of open sockets alive until the garbage collector runs.
     """
     while True:
         error.__traceback__ = None
@@ -398,26 +395,7 @@ def _bearer(token: str, url: str) -> str:
 def _check_tls(
     ca_file: str | None, cert_file: str | None, key_file: str | None, verify: bool
 ) -> bool | str:
-    if key_file and not cert_file:
-        raise ConfigError("tls_key_file without tls_cert_file; give both")
-    for name, path in (
-        ("tls_ca_file", ca_file),
-        ("tls_cert_file", cert_file),
-        ("tls_key_file", key_file),
-    ):
-        if path is not None and not os.path.isfile(path):
-            raise ConfigError(f"{name} {path!r} is not a file")
+    check_tls_files(tls_ca_file=ca_file, tls_cert_file=cert_file, tls_key_file=key_file)
     if not isinstance(verify, bool):
         raise ConfigError(f"tls_verify is {verify!r}; it must be True or False")
     return ca_file if ca_file and verify else verify
-
-
-def _join(base: str, path: str, params: Mapping[str, str]) -> tuple[str, str]:
-    """``base`` with ``path`` and ``params`` added, and the same without user info and its query."""
-    parts = urlsplit(base)
-    whole_path = parts.path.rstrip("/") + path
-    added = urlencode(params, quote_via=quote)
-    query = "&".join(part for part in (parts.query, added) if part)
-    url = urlunsplit((parts.scheme, parts.netloc, whole_path, query, ""))
-    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], whole_path, added, ""))
-    return url, shown

@@ -1,1 +1,1 @@
-"""Decisions without I/O: who gets how much RDY, when to back off, which nsqd to dial."""
+"""Decisions without I/O: which nsqd gets how much RDY, when to back off, which one to dial."""

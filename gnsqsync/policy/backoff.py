@@ -58,12 +58,12 @@ _TRANSITIONS: Final = {
 class Backoff:
     """Slows a reader down while its handlers fail, because what they depend on is in trouble.
 
-    A handler that fails usually does so because of something behind it (a database, an API), and
-    the next thousand messages would fail too. So after a failure nothing is asked for during a
+    A handler mostly fails because of something that it uses (a database, an API), and the next
+    thousand messages would fail too. So after a failure nothing is asked for during a
     pause; then a single message is let through as a test, from one nsqd: its success shortens
     the next pause (a level down), its failure lengthens it (a level up), and at level 0 the reader
-    runs freely again. There is one state per reader and none per connection: the trouble
-    is behind the handlers, ten nsqds must not send ten tests, and a reconnect must not forget.
+    runs freely again. There is one state per reader and none per connection: the handlers are in
+    trouble and not the nsqds, ten nsqds must not send ten tests, and a reconnect must not forget.
 
     The pause at level n is ``multiplier * 2**n`` seconds for "exponential", a random part of it
     for "full_jitter", ``strategy(n)`` for a callable; never more than ``max_duration``. At the

@@ -42,8 +42,8 @@ class WriterNodes:
     it, and the others stay away for TRIAL seconds, so that a node that hangs does not delay
     everybody. If it works, it is back.
 
-    When all are benched, they are still offered, the one whose bench ends first at the front:
-    trying is better than failing untried. Not thread-safe: the owner holds a lock.
+    When all are benched, they are still offered, first the one whose bench ends first: trying is
+    better than failing untried. Not thread-safe: the owner holds a lock.
 
     Like a reader's, addresses are given ("direct") or found by asking nsqlookupds. One that is no
     longer listed comes last, and only while it has a connection: an nsqlookupd that restarts
@@ -100,7 +100,7 @@ class WriterNodes:
         """Every address once, in the order in which to try this publish.
 
         ``live`` are those with a connection. First comes the one whose turn it is, even if it
-        has to be dialled: nobody else would bring it back. Then the others that are not benched,
+        has to be dialled: only its turn brings it back. Then the others that are not benched,
         live ones first; then the benched ones by the end of their bench; at last the live ones
         that are not listed any more.
         """

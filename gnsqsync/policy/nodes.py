@@ -193,7 +193,7 @@ class ReaderNodes:
                 node.stale.discard(source)
 
     def ask(self, now: float) -> bool:
-        """Whether the nsqlookupds are to be asked now, about nodes that would be due else.
+        """Whether to ask the nsqlookupds now, about nodes whose dial would be due.
 
         ``discovered()`` tells what they say. Call it before ``due()``.
         """
@@ -251,7 +251,7 @@ class ReaderNodes:
         return [address for _, address in sorted(due)]
 
     def next_at(self) -> float | None:
-        """When the next dial or question is due, in seconds; None when nobody waits for one."""
+        """When the next dial or question is due, in seconds; None when there is none."""
         return min(
             (node.due_at for node in self._nodes.values() if node.state is NodeState.WAITING),
             default=None,

@@ -29,7 +29,7 @@ TEST_IDLE_TIMEOUT: Final = 1.0
 class Regime(enum.Enum):
     """How RDY is given out at present.
 
-    SILENT: nobody gets any (paused, a limit of 0, or a pause of the backoff). TEST: one node gets
+    SILENT: no node gets any (paused, a limit of 0, or a pause of the backoff). TEST: one node gets
     RDY 1 (the backoff asks for one message). SHARE: there is at least one slot for each node.
     ROTATE: there are more nodes than slots, and they take turns.
     """
@@ -52,7 +52,7 @@ class RdyAllocator(Generic[Key]):
         sum(max(RDY, in flight) over all nodes) <= max_in_flight
 
     except for messages that were in flight before a limit was lowered, or that nsqd delivered
-    again after a time-out; while there are too many of those, nobody may get a new one. So
+    again after a time-out; while there are too many of those, no node gets a new one. So
     RDY that is taken from a node is given to another one only when the messages in flight there
     are answered: ``waiting`` is then True, and update() wants to be called on answers.
 
@@ -99,8 +99,8 @@ class RdyAllocator(Generic[Key]):
         self._phase = Phase.OPEN
         self._test: RdyNode[Key] | None = None
         self._next_at: float | None = None
-        # Waiting is ordered by this and not by time: who joined before an update waits longer
-        # than who lost its turn in it, even at the same moment.
+        # Waiting is ordered by this and not by time: a node that joined before an update waits
+        # longer than one that lost its turn in it, even at the same moment.
         self._updates = 0
 
     # What happened. Each of these is followed by an update().
@@ -131,7 +131,7 @@ class RdyAllocator(Generic[Key]):
         self.max_in_flight = n
 
     def pause(self) -> None:
-        """RDY 0 for everybody until ``resume()``; joins and losses do not end it."""
+        """RDY 0 for every node until ``resume()``; joins and losses do not end it."""
         self._paused = True
 
     def resume(self) -> None:
@@ -146,7 +146,7 @@ class RdyAllocator(Generic[Key]):
 
     @property
     def regime(self) -> Regime:
-        """The rule that is in force. Also the reason when nobody has RDY."""
+        """The rule that is in force. Also the reason when no node has RDY."""
         if self._paused or self.max_in_flight == 0 or self._phase is Phase.BLOCKED:
             return Regime.SILENT
         if self._phase is Phase.TESTING:
@@ -227,7 +227,7 @@ class RdyAllocator(Generic[Key]):
 
     def _target_share(self) -> None:
         """At least 1 for each, the rest evenly to the busy ones, to all when none is busy."""
-        # Who was to have more keeps the remainder, so that nothing moves without a cause.
+        # The remainder stays with the nodes that had more, so that nothing moves without a cause.
         nodes = sorted(self._eligible(), key=lambda node: (-node.target, node.draw))
         for node in nodes:
             node.target = 1
@@ -238,11 +238,11 @@ class RdyAllocator(Generic[Key]):
             # A long message at an idle node must not keep its next one waiting.
             spare = _raise_targets(idle, [min(n.cap, n.in_flight + 1) for n in idle], spare)
             spare = _raise_targets(busy, [n.cap for n in busy], spare)
-        # Nobody is busy, or the busy ones cannot take it all because of max_rdy_count.
+        # No node is busy, or the busy ones cannot take it all because of max_rdy_count.
         _raise_targets(nodes, [n.cap for n in nodes], spare)
 
     def _target_rotate(self, now: float) -> None:
-        """1 for as many as there are slots: turns that go on, then who waits, then the rest."""
+        """1 for as many as there are slots: turns that go on, nodes that wait, then the rest."""
         staying: list[RdyNode[Key]] = []
         leaving: list[RdyNode[Key]] = []
         queue: list[RdyNode[Key]] = []
@@ -261,7 +261,7 @@ class RdyAllocator(Generic[Key]):
             node.target = 1
         for node in leaving:
             if node.target:
-                # Its turn is over, but nobody wants the slot: a new turn. Without that it
+                # Its turn is over, but no other node wants the slot: a new turn. Without that it
                 # would lose the slot to the next one that begins to wait.
                 node.restart(now)
 
@@ -312,7 +312,7 @@ class RdyAllocator(Generic[Key]):
     def _hand_on(
         nodes: list[RdyNode[Key]], levels: list[int], used: list[int], free: int
     ) -> list[int]:
-        """Raise to RDY 1 in the order of waiting, and nobody past one that cannot be raised.
+        """Raise to RDY 1 in the order of waiting; stop at the first that cannot be raised.
 
         A node that still has a message in flight could be raised at no cost, but then its slot
         would never come to those that wait longer.

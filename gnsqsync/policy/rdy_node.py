@@ -56,7 +56,7 @@ class RdyNode(Generic[Key]):
         self.held_until: float = now  # ... until then
 
     def observe(self, now: float, load: Load | None, idle_timeout: float) -> None:
-        """Judge anew whether it is idle: silent for ``idle_timeout`` seconds with room to send."""
+        """Decide whether it is idle: silent for ``idle_timeout`` seconds with room to send."""
         self.in_flight, last_message_at = load or (0, 0.0)
         if self.in_flight >= self.rdy > 0 and not self.idle:
             self.busy_at = now  # it cannot get more, so its silence says nothing

@@ -1,12 +1,13 @@
 """Which of many equal troubles are worth a line: the beginning, then at growing intervals, the end.
 
-Knows names and times. Must not know logging, locks or the time of day.
+Knows names and times. Must not know logging, or whose clock and lock it is given.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 __all__ = ["AT_ONCE", "FIRST_INTERVAL", "LONGEST_INTERVAL", "MOST_PLACES", "Tell", "Troubles"]
@@ -29,7 +30,7 @@ class Tell(NamedTuple):
 
     ``seconds``: how long it has lasted, 0 at its beginning. ``times``: how often it was met since
     the last line. ``again``: seconds until the next line about it, at the earliest; 0 where the
-    next one is told at once. ``users``: the names of who uses the place.
+    next one is told at once. ``users``: the names of what uses the place.
     """
 
     seconds: float
@@ -101,12 +102,14 @@ class _Place:
 class Troubles:
     """What goes wrong at nsqds, nsqlookupds and other places, and what of it is told.
 
-    A trouble is named by its place and its kind, so that many connections to one place that fail
-    alike make one line. It lasts (``began``), until anybody succeeds at the place (``ended``), or
-    is over each time (``happened``). Not thread-safe: the owner holds a lock.
+    A trouble has a place and a kind: many connections to one place that fail alike make one line.
+    It lasts (``began``) until something succeeds at the place (``ended``), or is over each time
+    (``happened``). ``lock`` guards all of it; ``now`` gives seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lock: AbstractContextManager[object], now: Callable[[], float]) -> None:
+        self._lock = lock
+        self._now = now
         self._places: dict[Hashable, _Place] = {}
         self._swept_at = -math.inf
 
@@ -114,60 +117,67 @@ class Troubles:
         """The number of places that are known."""
         return len(self._places)
 
-    def uses(self, place: Hashable, user: Hashable, name: str, now: float) -> None:
+    def uses(self, place: Hashable, user: Hashable, name: str) -> None:
         """``user`` depends on the place, and is called ``name`` in lines about it."""
-        self._at(place, now).users[user] = name
+        with self._lock:
+            self._at(place, self._now()).users[user] = name
 
     def leaves(self, user: Hashable, place: Hashable | None = None) -> None:
-        """It does so no more; for None at every place. A place that nobody uses is forgotten."""
-        for key in list(self._places) if place is None else [place]:
-            found = self._places.get(key)
-            if found is not None and found.users.pop(user, "") and not found.users:
-                del self._places[key]
+        """It does so no more; for None at every place. A place without users is forgotten."""
+        with self._lock:
+            for key in list(self._places) if place is None else [place]:
+                found = self._places.get(key)
+                if found is not None and found.users.pop(user, "") and not found.users:
+                    del self._places[key]
 
     def is_told(self, user: Hashable) -> bool:
         """Whether something lasts at a place that it uses, and was told."""
-        return any(
-            trouble.open and trouble.told
-            for place in self._places.values()
-            if user in place.users
-            for trouble in place.troubles.values()
-        )
+        with self._lock:
+            return any(
+                trouble.open and trouble.told
+                for place in self._places.values()
+                if user in place.users
+                for trouble in place.troubles.values()
+            )
 
-    def began(self, place: Hashable, kind: Hashable, now: float) -> Tell | None:
-        """It fails, and goes on to fail as far as is known; what to tell, if a line is due."""
-        return self._met(place, kind, now, lasts=True)
+    def began(self, place: Hashable, kind: Hashable) -> Tell | None:
+        """It fails, and as far as is known goes on to fail; what to tell, if a line is due."""
+        return self._met(place, kind, lasts=True)
 
-    def happened(self, place: Hashable, kind: Hashable, now: float) -> Tell | None:
+    def happened(self, place: Hashable, kind: Hashable) -> Tell | None:
         """It failed, this once; what to tell, if a line is due."""
-        return self._met(place, kind, now, lasts=False)
+        return self._met(place, kind, lasts=False)
 
-    def _met(self, place: Hashable, kind: Hashable, now: float, *, lasts: bool) -> Tell | None:
-        at = self._at(place, now)
-        trouble = at.troubles.get(kind)
-        if trouble is None:
-            if len(at.troubles) >= _MOST_KINDS:
-                del at.troubles[next(iter(at.troubles))]
-            trouble = at.troubles[kind] = _Trouble()
-        if not trouble.met(now, lasts):
-            return None
-        again = 0.0 if trouble.left and not lasts else trouble.interval
-        return Tell(now - trouble.since, trouble.take_times(), again, at.names)
+    def _met(self, place: Hashable, kind: Hashable, *, lasts: bool) -> Tell | None:
+        with self._lock:
+            now = self._now()
+            at = self._at(place, now)
+            trouble = at.troubles.get(kind)
+            if trouble is None:
+                if len(at.troubles) >= _MOST_KINDS:
+                    del at.troubles[next(iter(at.troubles))]
+                trouble = at.troubles[kind] = _Trouble()
+            if not trouble.met(now, lasts):
+                return None
+            again = 0.0 if trouble.left and not lasts else trouble.interval
+            return Tell(now - trouble.since, trouble.take_times(), again, at.names)
 
-    def ended(self, place: Hashable, now: float) -> Tell | None:
-        """Somebody succeeds there; what to tell, if the beginning was told."""
-        at = self._places.get(place)
-        if at is None:
-            return None
-        told = []
-        for trouble in at.troubles.values():
-            if trouble.open:
-                trouble.open = False
-                trouble.last_at = now
-                if trouble.told:
-                    told.append(Tell(now - trouble.since, trouble.take_times(), 0.0, at.names))
-        # Of several kinds, as a time-out and then a refusal, the first was the beginning.
-        return max(told, default=None)
+    def ended(self, place: Hashable) -> Tell | None:
+        """Something succeeds there; what to tell, if the beginning was told."""
+        with self._lock:
+            now = self._now()
+            at = self._places.get(place)
+            if at is None:
+                return None
+            told = []
+            for trouble in at.troubles.values():
+                if trouble.open:
+                    trouble.open = False
+                    trouble.last_at = now
+                    if trouble.told:
+                        told.append(Tell(now - trouble.since, trouble.take_times(), 0.0, at.names))
+            # Of several kinds, as a time-out and then a refusal, the first was the beginning.
+            return max(told, default=None)
 
     def _at(self, place: Hashable, now: float) -> _Place:
         found = self._places.get(place)

@@ -77,7 +77,7 @@ class DeadLetters:
             message.attempts,
             self._where_it_is(),
         )
-        tell(self._setup.observer, "gave_up", message, error, log=log)
+        tell(self._setup.observers, "gave_up", message, error, log=log)
         return Fate.FINISHED
 
     def _keep(self, connection: Connection, message: Message, error: BaseException | None) -> Fate:

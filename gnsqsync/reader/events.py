@@ -22,19 +22,23 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 class Events:
     """One place for the words, the levels and the ``extra=`` fields of a Reader's log lines."""
 
-    def __init__(self, topic: str, channel: str, observer: Observer, handler: str = "") -> None:
+    def __init__(
+        self, topic: str, channel: str, observers: tuple[Observer, ...], handler: str = ""
+    ) -> None:
         self._name = f"{topic}/{channel}"
         self._fields = {"topic": topic, "channel": channel}
-        self._observer = observer
+        self._observers = observers
         # Whether a handler's time is worth a look at the clock.
-        self.observes_batches: bool = type(observer).batch is not Observer.batch
+        self.observes_batches: bool = any(
+            type(one).batch is not Observer.batch for one in observers
+        )
         self._told_overdue = False
         # Its name, where there is one.
         self._handler = handler
 
     def notify(self, hook: str, *args: object) -> None:
-        """Call a hook of the observer; what it raises is logged and changes nothing."""
-        tell(self._observer, hook, *args, log=log, who=f"{self._name}: ", extra=self._fields)
+        """Call a hook of the observers; what one raises is logged and changes nothing."""
+        tell(self._observers, hook, *args, log=log, who=f"{self._name}: ", extra=self._fields)
 
     def batch(self, connection: Connection, finished: int, failed: int, seconds: float) -> None:
         """A worker is done with a chunk."""

@@ -174,7 +174,7 @@ class ReaderSetup:
     lookupds: tuple[str, ...] = field(repr=False)
     flow: ReaderOptions
     options: ConnectionOptions
-    observer: Observer
+    observers: tuple[Observer, ...]
     runtime: RuntimeLike | None
     # Given by a group, whose Readers are judged together.
     together: Together | None = None

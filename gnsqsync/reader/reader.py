@@ -23,7 +23,7 @@ from gnsqsync.addresses import (
 from gnsqsync.discovery.polling import lookupd_client
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
-from gnsqsync.observer import Observer, as_one
+from gnsqsync.observer import Observer, each
 from gnsqsync.options import (
     ConnectionOptionKeywords,
     ConnectionOptions,
@@ -215,7 +215,7 @@ class Reader:
             lookupds=lookupds,
             flow=flow,
             options=options,
-            observer=as_one(observer, log),
+            observers=tuple(each(observer)),
             runtime=runtime,
         )
         # What is wanted now: keys of dicts, since setting and popping one is atomic.

@@ -67,7 +67,7 @@ class RunningReader:
         self._events = Events(
             setup.topic,
             setup.channel,
-            setup.observer,
+            setup.observers,
             "" if setup.handler is None else handler_name(setup.handler),
         )
         rng = random.Random()

@@ -1,19 +1,18 @@
 """The troubles of this process: which of them are told, and the words that such lines share.
 
-Knows the one ``Troubles`` of a process and the lock around it; logs nothing.
+Knows the one ``Troubles`` of a process, its lock and its clock; logs nothing.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Hashable
 
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.policy.troubles import Tell, Troubles
 from gnsqsync.runtime import world
 
-__all__ = ["AWAY", "ProcessTroubles", "duration", "kind_of", "more", "troubles", "used_by"]
+__all__ = ["AWAY", "duration", "kind_of", "more", "troubles", "used_by"]
 
 # The kind of a trouble: a server is not reached, whatever it is that shows it.
 AWAY = ("away",)
@@ -22,52 +21,18 @@ AWAY = ("away",)
 _MOST_NAMES = 5
 
 
-class ProcessTroubles:
-    """As ``Troubles``, at the time of the call, for all threads and greenlets of a process.
-
-    ``_lock`` guards it. It is a native lock also under gevent: nothing waits while it is
-    held, so no greenlet is switched meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._lock = world.native("threading", "Lock")()
-        self._troubles = Troubles()
-
-    def uses(self, place: Hashable, user: Hashable, name: str) -> None:
-        with self._lock:
-            self._troubles.uses(place, user, name, time.monotonic())
-
-    def leaves(self, user: Hashable, place: Hashable | None = None) -> None:
-        with self._lock:
-            self._troubles.leaves(user, place)
-
-    def is_told(self, user: Hashable) -> bool:
-        with self._lock:
-            return self._troubles.is_told(user)
-
-    def began(self, place: Hashable, kind: Hashable) -> Tell | None:
-        with self._lock:
-            return self._troubles.began(place, kind, time.monotonic())
-
-    def happened(self, place: Hashable, kind: Hashable) -> Tell | None:
-        with self._lock:
-            return self._troubles.happened(place, kind, time.monotonic())
-
-    def ended(self, place: Hashable) -> Tell | None:
-        with self._lock:
-            return self._troubles.ended(place, time.monotonic())
+_of: dict[int, Troubles] = {}
 
 
-_of: dict[int, ProcessTroubles] = {}
-
-
-def troubles() -> ProcessTroubles:
+def troubles() -> Troubles:
     """Those of this process. The child of a fork has told nothing, and has a lock of its own."""
     pid = os.getpid()
     found = _of.get(pid)
     if found is None:
+        # A native lock also under gevent: no greenlet is switched while one holds it.
+        lock = world.native("threading", "Lock")()
         # Atomic: of two threads that come first, both get the same.
-        found = _of.setdefault(pid, ProcessTroubles())
+        found = _of.setdefault(pid, Troubles(lock, time.monotonic))
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
@@ -50,11 +51,11 @@ def run_consumers(
 ) -> int:
     """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
 
-    ``named``: the Readers with their names, not started, so that each process starts its copies.
+    ``named``: the Readers with their names, not started; each process starts its own copies.
     ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
     Readers ended. ``around``: called in each process with its number, and entered while the
     Readers run; a ConfigError of it ends the command. ``report``: called in each process with what
-    became of its Readers. ``reload``: all of that in a child, anew when a Python file changes.
+    became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
     """
 
     def run(place: Place) -> int:
@@ -111,12 +112,13 @@ def _run(
     return ending.exit_code
 
 
-def listing(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """The handlers of an application as lines for people; the first row has the headings."""
+def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterator[str]:
+    """Lines for people; the first row has the headings. ``numbers``: in all columns but one."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    aligned = str.rjust if numbers else str.ljust
+    for first, *rest in rows:
+        cells = [aligned(cell, width) for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
 
 
 def _lines_of(file: TextIO | None) -> list[bytes]:
@@ -138,7 +140,7 @@ def bodies_of(typed: Iterable[str], file: TextIO | None) -> list[bytes | str]:
 def failure_of(error: Exception, accepted: int, topic: str) -> str:
     """Why ``publish_all`` ended, and how many messages nsqd had accepted by then.
 
-    Also where the fault is ours: whoever runs the command again must not publish those twice.
+    Also for an error of gnsqsync itself: a second run must not publish those messages again.
     """
     if accepted or isinstance(error, PublishError):
         return f"{accepted} published to {topic}, then: {error}"
@@ -213,10 +215,7 @@ def _table(topics: dict[str, Row]) -> Iterator[str]:
         rows.append((topic, str(row["depth"]), "", "", str(row["messages"]), ""))
         for channel, numbers in sorted(row["channels"].items()):
             rows.append((f"{topic}/{channel}", *map(str, numbers.values())))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
+    yield from listing(rows, numbers=True)
 
 
 def _addresses(
@@ -240,7 +239,7 @@ def _addresses(
 
 
 def _next_port(address: str) -> str:
-    """nsqd's HTTP port is the one after its TCP port, where nobody has changed them."""
+    """nsqd's HTTP port is the one after its TCP port, unless it was configured otherwise."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         return address  # 4150 and 4151, by default
@@ -253,12 +252,10 @@ def _add(topics: dict[str, Row], found: Iterable[Any]) -> None:
         row["depth"] += topic.depth
         row["messages"] += topic.message_count
         for channel in topic.channels:
-            numbers = row["channels"].setdefault(
-                channel.channel_name,
-                dict.fromkeys(("depth", "in_flight", "deferred", "messages", "clients"), 0),
+            row["channels"].setdefault(channel.channel_name, Counter()).update(
+                depth=channel.depth,
+                in_flight=channel.in_flight_count,
+                deferred=channel.deferred_count,
+                messages=channel.message_count,
+                clients=channel.client_count,
             )
-            numbers["depth"] += channel.depth
-            numbers["in_flight"] += channel.in_flight_count
-            numbers["deferred"] += channel.deferred_count
-            numbers["messages"] += channel.message_count
-            numbers["clients"] += channel.client_count

@@ -35,7 +35,7 @@ class Exposed:
             self._metrics = _metrics()
 
     def observers(self, topic: str, channel: str, *others: object) -> list[Observer]:
-        """What a Reader is to be given as ``observer=``: the others, and one that counts."""
+        """For ``observer=`` of a Reader: ``others``, and one that counts."""
         given = [*each(others)]
         if self._metrics is not None and not self._metrics.counts(given):
             given.append(self._metrics.observer(topic, channel))

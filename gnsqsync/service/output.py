@@ -38,10 +38,10 @@ class Output(Protocol):
 
 
 def say(output: Output, text: str) -> None:
-    """Write a line now, also into a pipe. A reader that left is no error.
+    """Write a line now, also into a pipe. A closed pipe is no error.
 
-    As in ``nsq_stat | head -1``: what the command does goes on, and its exit code stays.
-    CannotWrite for what else goes wrong.
+    As in ``nsq_stat | head -1``: the command goes on, and its exit code stays. CannotWrite for
+    other errors.
     """
     try:
         with told_when_full(output):
@@ -53,9 +53,9 @@ def say(output: Output, text: str) -> None:
 
 @contextmanager
 def told_when_full(output: Output) -> Iterator[None]:
-    """CannotWrite instead of an OSError inside of it, but for a reader that left.
+    """Turns an OSError into CannotWrite; a BrokenPipeError stays.
 
-    It should flush: what is still buffered then goes nowhere.
+    The code inside should flush: after an error the buffered rest is thrown away.
     """
     try:
         yield
@@ -74,13 +74,13 @@ def nowhere() -> TextIO:
 
 
 def replace_closed() -> None:
-    """For the begin of each command: after ``>&-`` sys.stdout is None, which nobody expects."""
+    """For the start of each command: after ``>&-`` sys.stdout is None, and print() would fail."""
     sys.stdout = sys.stdout or nowhere()
     sys.stderr = sys.stderr or nowhere()
 
 
 def send_nowhere(output: Output) -> None:
-    """After a write that failed: what is buffered must go, or Python complains when it exits."""
+    """After a write that failed. Python flushes at its exit, and would report that error again."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, output.fileno())
     os.close(null)

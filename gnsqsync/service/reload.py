@@ -1,4 +1,4 @@
-"""Running a program anew whenever its Python files change, for development.
+"""Restarting a program when its Python files change, for development.
 
 Knows files, a child process and signals; for commands only, as ``supervisor``. The child is the
 same command line once more, in a new interpreter.
@@ -15,17 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
 
 from gnsqsync.runtime import Event, choose
-from gnsqsync.service.supervisor import ESCALATION, Place, tell_terminal
+from gnsqsync.service.supervisor import ESCALATION, Place, handled, tell_terminal
 
 __all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 
 # Tells the child what it is; the value is the process id of the one that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
 _LOOK_SECONDS = 0.5
-# What a child is granted beyond its handlers' time until it is killed.
+# Seconds after the time of its handlers, until a child is killed.
 _GRACE_SECONDS = 10.0
 
 
@@ -94,17 +93,17 @@ class Files:
 
 
 def forget_compiled(path: Path) -> None:
-    """Have Python compile that file anew.
+    """Have Python compile that file again.
 
-    By itself it takes the compiled file for valid when size and whole second of the change agree,
-    as they do when one letter is mended soon after a start.
+    Python keeps the compiled file when size and time of the source are the same. The time counts
+    in whole seconds, so a letter that is changed soon after a start would not be seen.
     """
-    with suppress(OSError):  # who may not remove it has not written it just now either
+    with suppress(OSError):  # no right to remove it: this program has not written it either
         os.unlink(cache_from_source(path))
 
 
 def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
-    """Run this process's command line in a child, anew after each change; the exit code.
+    """Run this process's command line in a child, again after each change; the exit code.
 
     A change sends SIGTERM, so handlers finish and the rest goes back to nsqd. A child that ended
     by itself is started again by the next change. SIGTERM and SIGINT end both: the first as a
@@ -129,22 +128,17 @@ class _Reloader:
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        before: dict[int, Any] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, self._ask)
         code = 0
-        try:
-            while not self._asked:
-                self._start()
-                self._wait_for_change()
-                code = self._stop()
-        finally:
-            if self._child is not None:
-                self._child.kill()
-                self._child.wait()
-            for held, handler in before.items():
-                if handler is not None:
-                    signal.signal(held, handler)
+        with handled((signal.SIGTERM, signal.SIGINT), self._ask):
+            try:
+                while not self._asked:
+                    self._start()
+                    self._wait_for_change()
+                    code = self._stop()
+            finally:
+                if self._child is not None:
+                    self._child.kill()
+                    self._child.wait()
         return code
 
     def _ask(self, number: int, frame: object) -> None:

@@ -5,10 +5,9 @@ Knows the signatures of Reader, Writer and ConnectionOptions; knows no framework
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -21,12 +20,10 @@ from gnsqsync.writer import Writer
 __all__ = [
     "ClientSettings",
     "as_if_complete",
-    "did_you_mean",
     "known_options",
     "load_observer",
     "make_observer",
-    "options_for_reader",
-    "options_for_writer",
+    "options_for",
 ]
 
 # Arguments that settings name in another way, or a handler gives.
@@ -37,15 +34,12 @@ _NO_OPTIONS = {
     "channel",
     "handler",
     "options",
+    "connection_options",
 }
 
 
 def _keywords(*owners: type[Any]) -> set[str]:
-    names: set[str] = set()
-    for owner in owners:
-        for parameter in inspect.signature(owner).parameters.values():
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-                names.add(parameter.name)
+    names = {name for owner in owners for name in inspect.signature(owner).parameters}
     return names - _NO_OPTIONS
 
 
@@ -54,9 +48,9 @@ def known_options() -> set[str]:
     return _keywords(Reader, Writer, ConnectionOptions)
 
 
-def options_for_reader(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that a Reader takes."""
-    names = _keywords(Reader, ConnectionOptions)
+def options_for(owner: type[Reader | Writer], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``options`` that a Reader or a Writer takes."""
+    names = _keywords(owner, ConnectionOptions)
     return {name: value for name, value in options.items() if name in names}
 
 
@@ -67,12 +61,6 @@ def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
     return {**options} if said else {**options, "on_giving_up": "discard"}
-
-
-def options_for_writer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that a Writer takes."""
-    names = _keywords(Writer, ConnectionOptions)
-    return {name: value for name, value in options.items() if name in names}
 
 
 @dataclass(frozen=True)
@@ -91,23 +79,17 @@ class ClientSettings:
 
     def writer_keywords(self) -> dict[str, Any]:
         """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
-        keywords = options_for_writer(self.options)
+        keywords = options_for(Writer, self.options)
         if self.nsqd or not self.lookupd:
             return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
         return {**keywords, "lookupd_http_addresses": self.lookupd}
 
     def reader_keywords(self) -> dict[str, Any]:
         """Consumed is from whatever the nsqlookupds list, or without any from the nsqds."""
-        keywords = options_for_reader(self.options)
+        keywords = options_for(Reader, self.options)
         if self.lookupd:
             return {**keywords, "lookupd_http_addresses": self.lookupd}
         return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like it, if one does."""
-    close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
-    return close[0] if close else None
 
 
 ObserverFactory = Callable[[str, str], Observer]

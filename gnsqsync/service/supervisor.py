@@ -12,9 +12,10 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from gnsqsync.errors import ConfigError, NSQError
@@ -30,6 +31,7 @@ __all__ = [
     "Place",
     "StopFlag",
     "StopSignals",
+    "handled",
     "run_readers",
     "supervise",
     "tell_terminal",
@@ -37,14 +39,14 @@ __all__ = [
 
 log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
 
-# What a supervised process is sent: it stops, is forced, and is killed.
+# The signals for a supervised process, in order: stop, stop at once, kill.
 ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
-# How often somebody who waits for a signal wakes up: Python runs the handler of one that comes
-# just before the main thread goes to sleep only at the next wake-up.
+# How often a wait for a signal wakes up. When a signal comes just before the main thread goes to
+# sleep, Python runs its handler only at the next wake-up.
 _WAKE_SECONDS = 1.0
-# What a process is granted beyond its handlers' time until it is killed.
+# Seconds after the time of its handlers, until a process is killed.
 _GRACE_SECONDS = 10.0
-# A process that lived longer than this did not end because of its start.
+# After so many seconds its start is no longer the reason when a process ends.
 _SETTLED_SECONDS = 60.0
 
 
@@ -132,6 +134,26 @@ def tell_terminal(count: int) -> None:
         os.write(2, f"\nstopping; {again}\n".encode())
 
 
+@contextmanager
+def handled(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Have ``handler`` called for these signals, while it is entered.
+
+    ValueError outside of the main thread, where Python allows no signal handlers.
+    """
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in numbers:
+            before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            # None: it was not set from Python, and cannot be.
+            if earlier is not None:
+                signal.signal(number, earlier)
+
+
 class StopSignals:
     """While it is entered: the first signal is ``stop(timeout)``, the second one ``stop(0)``.
 
@@ -148,26 +170,15 @@ class StopSignals:
         self._stop = stop
         self._timeout = timeout
         self._place = place or Place()
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers = ExitStack()
 
     def __enter__(self) -> StopSignals:
-        for number in self._place.handled:
-            try:
-                self._before[number] = signal.signal(number, self._handle)
-            except ValueError:
-                break  # not the main thread
+        with suppress(ValueError):  # not the main thread
+            self._handlers.enter_context(handled(self._place.handled, self._handle))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            # None: it was not set from Python, and cannot be.
-            if handler is not None:
-                signal.signal(number, handler)
+    def __exit__(self, *raised: object) -> None:
+        self._handlers.close()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -292,12 +303,16 @@ class _Supervisor:
         self._kill_at: float | None = None
 
     def run(self) -> int:
-        before: dict[int, Any] = {}
-        try:
-            for number in (*self._place.handled, signal.SIGCHLD):
-                before[number] = signal.signal(number, self._note)
-        except ValueError:
-            raise ConfigError("several processes need the main thread") from None
+        with ExitStack() as handlers:
+            try:
+                handlers.enter_context(handled((*self._place.handled, signal.SIGCHLD), self._note))
+            except ValueError:
+                raise ConfigError("several processes need the main thread") from None
+            self._watch_to_the_end()
+        return 0 if self._asked and not self._failed else 1
+
+    def _watch_to_the_end(self) -> None:
+        """As ``_watch()``; whatever is raised, no child is left."""
         try:
             self._watch()
         except BaseException as error:
@@ -311,10 +326,6 @@ class _Supervisor:
                 if child.pid is not None:
                     os.kill(child.pid, signal.SIGKILL)
                     os.waitpid(child.pid, 0)
-            for held, handler in before.items():
-                if handler is not None:
-                    signal.signal(held, handler)
-        return 0 if self._asked and not self._failed else 1
 
     def _watch(self) -> None:
         """Until all were asked to end and have."""
@@ -358,7 +369,7 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place.below(parent, child.number))
             _flush()
-        except BaseException:  # noqa: BLE001 - nobody above the fork may go on in the child
+        except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
             traceback.print_exc()
         finally:
             os._exit(code)

@@ -1,1 +1,2 @@
-"""Bytes of the protocol, without I/O, clock or threads: commands, frames, handshake, codecs."""
+"""Bytes of the protocol, without I/O, clock or threads: commands, frames, handshake, codecs,
+JSON."""

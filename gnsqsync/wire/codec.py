@@ -14,8 +14,8 @@ from gnsqsync.wire.pieces import Pieces
 
 __all__ = ["DeflateLayer", "Layer", "SnappyLayer"]
 
-# DEFLATE makes up to a thousand bytes of one. What a peer has us hold at once is bounded by this,
-# and not by what it can squeeze into a receive.
+# Of one byte DEFLATE makes up to a thousand. So this bounds what a peer can make us hold at once:
+# the size of a receive does not.
 _MAX_DECODED = 1024 * 1024
 
 
@@ -92,7 +92,7 @@ class SnappyLayer:
     """Snappy's framing format by python-snappy, which is imported when the first one is made.
 
     python-snappy's decompressor gets whole chunks only, cut here: by itself it accepts a stream
-    without identifier, and joins a chunk of up to 16 MiB anew with every piece that arrives.
+    without identifier, and copies a chunk of up to 16 MiB again with every piece that arrives.
     """
 
     eof = False  # the format has no end mark

@@ -1,7 +1,7 @@
 """Each command of a client as bytes (docs/protocol/commands#command-lines,
 docs/protocol/commands#command-summary and docs/protocol/handshake#identify-body).
 
-Knows nothing of answers or connections. Sizes against nsqd's limits are the caller's to check.
+Knows nothing of answers or connections. The caller checks bodies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ __all__ = [
     "NOP",
     "auth",
     "dpub",
-    "fin",
     "identify",
     "identify_body",
     "mpub",
@@ -95,9 +94,7 @@ def identify(body: Mapping[str, Any]) -> bytes:
 
 
 def auth(secret: bytes) -> bytes:
-    """AUTH with the secret. ConfigError when it is empty."""
-    if not secret:
-        raise ConfigError("the AUTH secret is empty")
+    """AUTH with the secret."""
     return _with_body(b"AUTH\n", secret)
 
 
@@ -107,34 +104,21 @@ def sub(topic: str, channel: str) -> bytes:
 
 
 def rdy(count: int) -> bytes:
-    """RDY: how many messages may be unanswered on this connection. ConfigError below 0."""
-    if not count >= 0:
-        raise ConfigError(f"RDY is {count!r}; it must be 0 or more")
+    """RDY: how many messages may be unanswered on this connection."""
     return b"RDY %d\n" % count
-
-
-def fin(id: bytes) -> bytes:
-    """FIN for the message with this id of 16 bytes."""
-    if len(id) != 16:
-        raise _bad_id(id)
-    return b"FIN %b\n" % id
 
 
 def req(id: bytes, delay_ms: int) -> bytes:
     """REQ: deliver the message again after ``delay_ms``.
 
     nsqd lowers a delay above its --max-req-timeout without a word. ConfigError for a delay out of
-    0..MAX_DELAY_MS or an id that has not 16 bytes.
+    0..MAX_DELAY_MS.
     """
-    if len(id) != 16:
-        raise _bad_id(id)
     return b"REQ %b %d\n" % (id, _delay(delay_ms))
 
 
 def touch(id: bytes) -> bytes:
     """TOUCH: another msg_timeout for the message with this id of 16 bytes."""
-    if len(id) != 16:
-        raise _bad_id(id)
     return b"TOUCH %b\n" % id
 
 
@@ -150,30 +134,24 @@ def pub_head(topic: str) -> bytes:
 
 
 def pub(topic: str, body: bytes) -> bytes:
-    """PUB of one message. ConfigError for a topic name that nsqd would refuse, or an empty body."""
+    """PUB of one message. ConfigError for a topic name that nsqd would refuse."""
     # A head that is there needs no call.
     head = _pub_heads.get(topic) or pub_head(topic)
-    if not body:
-        raise _empty_body()
     return b"".join((head, _pack_size(len(body)), body))
 
 
 def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
-    """MPUB: all of the bodies or none (docs/protocol/publishing#publish).
+    """MPUB: all of the bodies or none, one or more (docs/protocol/publishing#publish).
 
-    ConfigError for a bad topic name, no bodies, or an empty one.
+    ConfigError for a bad topic name.
     """
     whole = list(bodies)
-    if not whole:
-        raise ConfigError("MPUB needs at least one message")
     sizes = list(map(len, whole))
-    if not min(sizes):
-        raise _empty_body()
     count = len(whole)
     head = b"M" + pub_head(topic)
     start = b"".join((head, _pack_size(4 + 4 * count + sum(sizes)), _pack_size(count)))
     if sizes.count(sizes[0]) == count:
-        # All of one size, whose field then stands in front of each: one join in C.
+        # All of one size, whose field then precedes each body: one join in C.
         return _pack_size(sizes[0]).join((start, *whole))
     parts = [start] * (2 * count + 1)
     parts[1::2] = map(_pack_size, sizes)
@@ -185,10 +163,8 @@ def dpub(topic: str, delay_ms: int, body: bytes) -> bytes:
     """DPUB: PUB that is delivered after ``delay_ms``.
 
     A delay above nsqd's --max-req-timeout is refused there and ends the connection, unlike with
-    REQ. ConfigError for a bad name, an empty body, or a delay out of 0..MAX_DELAY_MS.
+    REQ. ConfigError for a bad name, or a delay out of 0..MAX_DELAY_MS.
     """
-    if not body:
-        raise _empty_body()
     head = f"DPUB {check_topic(topic)} {_delay(delay_ms)}\n".encode("ascii")
     return _with_body(head, body)
 
@@ -201,11 +177,3 @@ def _delay(delay_ms: int) -> int:
     if not 0 <= delay_ms <= MAX_DELAY_MS:
         raise ConfigError(f"delay is {delay_ms!r} ms; allowed is 0 to {MAX_DELAY_MS}")
     return int(delay_ms)
-
-
-def _bad_id(id: bytes) -> ConfigError:
-    return ConfigError(f"message id is {id!r}; it must have 16 bytes")
-
-
-def _empty_body() -> ConfigError:
-    return ConfigError("a message body is empty; nsqd accepts 1 byte or more")

@@ -15,6 +15,7 @@ from gnsqsync.errors import NegotiationFailed, ProtocolError, server_error
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.wire import commands
 from gnsqsync.wire.frames import FRAME_ERROR, Reply
+from gnsqsync.wire.json_fields import Entry, scalar
 
 __all__ = ["Negotiated", "Receive", "Send", "Step", "Upgrade", "handshake"]
 
@@ -47,6 +48,13 @@ class Upgrade:
     kind: Literal["tls", "snappy", "deflate"]
     level: int = 0
 
+
+# How an nsqd is started that offers what a field of its answer stands for.
+_STARTED = {
+    "tls_v1": "with --tls-cert and --tls-key",
+    "snappy": "without --snappy=false",
+    "deflate": "without --deflate=false",
+}
 
 Step: TypeAlias = Send | Receive | Upgrade
 
@@ -159,51 +167,48 @@ def _read_identify_answer(data: bytes, options: ConnectionOptions, nsqd: str) ->
             f"{nsqd} answers OK to IDENTIFY, without the features it has: it is an"
             " nsqd from before feature negotiation, or not an nsqd; a newer one is needed"
         )
-    answer = _Answer(_read_json(data, "IDENTIFY", nsqd), nsqd)
-    return Negotiated(
-        version=answer.text("version"),
-        # An old nsqd does not send every field; then the default of nsqd stands in.
-        max_rdy_count=answer.integer("max_rdy_count", 2500),
-        msg_timeout=answer.seconds("msg_timeout", options.msg_timeout or 60.0),
-        max_msg_timeout=answer.seconds("max_msg_timeout", 900.0),
-        tls=answer.flag("tls_v1"),
-        snappy=answer.flag("snappy"),
-        deflate=answer.flag("deflate"),
-        deflate_level=answer.integer("deflate_level", 6),
-        sample_rate=answer.integer("sample_rate", 0),
-        auth_required=answer.flag("auth_required"),
-        output_buffer_size=answer.integer("output_buffer_size", 16384),
-        output_buffer_timeout=answer.seconds("output_buffer_timeout", 0.25),
-    )
+    answer = _read_json(data, "IDENTIFY", nsqd)
+    try:
+        return Negotiated(
+            version=scalar(answer, "version", ""),
+            # An old nsqd does not send every field; then the default of nsqd stands in.
+            max_rdy_count=_count(answer, "max_rdy_count", 2500),
+            msg_timeout=_seconds(answer, "msg_timeout", options.msg_timeout or 60.0),
+            max_msg_timeout=_seconds(answer, "max_msg_timeout", 900.0),
+            tls=scalar(answer, "tls_v1", False),
+            snappy=scalar(answer, "snappy", False),
+            deflate=scalar(answer, "deflate", False),
+            deflate_level=_count(answer, "deflate_level", 6),
+            sample_rate=_count(answer, "sample_rate", 0),
+            auth_required=scalar(answer, "auth_required", False),
+            output_buffer_size=_count(answer, "output_buffer_size", 16384),
+            output_buffer_timeout=_seconds(answer, "output_buffer_timeout", 0.25),
+        )
+    except ProtocolError as error:
+        raise ProtocolError(f"{nsqd} answered IDENTIFY: {error}") from None
+
+
+def _count(answer: Entry, key: str, default: int) -> int:
+    value = scalar(answer, key, default)
+    if not 0 <= value < 2**63:
+        raise ProtocolError(f"{key!r} is {value!r:.60} where an integer, 0 or more, was expected")
+    return value
+
+
+def _seconds(answer: Entry, key: str, default: float) -> float:
+    return _count(answer, key, round(default * 1000)) / 1000
 
 
 def _check_required(negotiated: Negotiated, options: ConnectionOptions, nsqd: str) -> None:
-    for key, name, wanted, given, remedy in (
-        (
-            "tls_v1",
-            "TLS",
-            options.uses_tls,
-            negotiated.tls,
-            "start it with --tls-cert and --tls-key, or leave tls off",
-        ),
-        (
-            "snappy",
-            "Snappy",
-            options.snappy,
-            negotiated.snappy,
-            "start it without --snappy=false, or leave snappy off",
-        ),
-        (
-            "deflate",
-            "DEFLATE",
-            options.deflate,
-            negotiated.deflate,
-            "start it without --deflate=false, or leave deflate off",
-        ),
+    for key, name, wanted, given in (
+        ("tls_v1", "TLS", options.uses_tls, negotiated.tls),
+        ("snappy", "Snappy", options.snappy, negotiated.snappy),
+        ("deflate", "DEFLATE", options.deflate, negotiated.deflate),
     ):
         if wanted and not given:
             raise NegotiationFailed(
-                f"{nsqd} does not offer {name} ({key} false in its answer); {remedy}"
+                f"{nsqd} does not offer {name} ({key} false in its answer); start it"
+                f" {_STARTED[key]}, or leave {name.lower()} off"
             )
         if given and not wanted:
             raise ProtocolError(f"{nsqd} switched {name} on ({key} true) without being asked")
@@ -227,40 +232,3 @@ def _read_json(data: bytes, command: str, nsqd: str) -> dict[str, Any]:
 
 def _shown(data: bytes) -> str:
     return repr(data) if len(data) <= 100 else f"{data[:100]!r}... ({len(data)} bytes)"
-
-
-class _Answer:
-    """Reads values of the IDENTIFY answer and says which one has a wrong type."""
-
-    def __init__(self, values: dict[str, Any], nsqd: str) -> None:
-        self._values = values
-        self._nsqd = nsqd
-
-    def text(self, key: str) -> str:
-        value = self._values.get(key, "")
-        if not isinstance(value, str):
-            raise self._wrong(key, value, "a string")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self._values.get(key, False)
-        if not isinstance(value, bool):
-            raise self._wrong(key, value, "true or false")
-        return value
-
-    def integer(self, key: str, default: int) -> int:
-        value = self._values.get(key, default)
-        if type(value) is not int or not 0 <= value < 2**63:
-            raise self._wrong(key, value, "an integer, 0 or more")
-        return value
-
-    def seconds(self, key: str, default: float) -> float:
-        if key not in self._values:
-            return default
-        return self.integer(key, 0) / 1000
-
-    def _wrong(self, key: str, value: object, right: str) -> ProtocolError:
-        shown = type(value).__name__ if isinstance(value, (list, dict)) else repr(value)[:100]
-        return ProtocolError(
-            f"{self._nsqd} answered IDENTIFY with {key} = {shown}; it must be {right}"
-        )

@@ -86,8 +86,7 @@ class TlsLayer:
                 ) from error
             except ssl.SSLError as error:
                 text = f"the TLS handshake with {self._peer} failed: {_reason(error, data)}"
-                # nsqd waits five seconds for the handshake. That they are over does not say who was
-                # slow.
+                # nsqd waits five seconds for the handshake. Either side may have been slow.
                 if text.endswith("i/o timeout"):
                     raise ConnectionLost(text) from error
                 raise NegotiationFailed(text) from error
@@ -96,7 +95,7 @@ class TlsLayer:
             return self._outgoing.read()
 
     def encode(self, data: bytes) -> bytes:
-        """``data`` as TLS records, behind whatever else TLS has to say.
+        """``data`` as TLS records, after whatever else TLS has to send.
 
         ProtocolError when the stream is broken or was closed by us.
         """
@@ -145,8 +144,8 @@ class TlsLayer:
                 try:
                     self._tls.unwrap()
                 except ssl.SSLError:
-                    # Nobody waits for the peer's close_notify. On a broken stream nothing more can
-                    # be sent.
+                    # The peer's close_notify is not waited for. On a broken stream nothing more
+                    # can be sent.
                     pass
             return self._outgoing.read()
 

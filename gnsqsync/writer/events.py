@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.observer import Observer, as_one, each, tell
+from gnsqsync.observer import Observer, each, tell
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 
 __all__ = ["Events", "fields"]
@@ -29,9 +29,9 @@ class Events:
     """One Writer's: it has no reference to the Writer, which may be forgotten."""
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
-        self._given = self._observer = as_one(observer, log)
+        self._given = self._observers = tuple(each(observer))
         # Whether anybody listens to what becomes of publishes.
-        self.observed: bool = type(self._observer) is not Observer
+        self.observed: bool = bool(self._observers)
 
     def copy(self) -> Events:
         """For a copy of the Writer, which nobody watches."""
@@ -39,12 +39,12 @@ class Events:
 
     def watch(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""
-        self._observer = as_one([*each(self._observer), observer], log)
+        self._observers = (*self._observers, observer)
         self.observed = True
 
     def _notify(self, hook: str, *args: object) -> None:
-        """Call a hook of the observer; what it raises is logged and changes nothing."""
-        tell(self._observer, hook, *args, log=log)
+        """Call a hook of the observers; what one raises is logged and changes nothing."""
+        tell(self._observers, hook, *args, log=log)
 
     # -- publishes -------------------------------------------------------------------------------
 

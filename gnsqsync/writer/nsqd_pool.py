@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.connection.joining import join_or_cut
-from gnsqsync.discovery.lookups import Finder, Lookups
+from gnsqsync.discovery.lookups import Lookups
+from gnsqsync.discovery.polling import ALL_NSQDS
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.bench import Policy, WriterNodes
@@ -89,7 +90,9 @@ class NsqdPool:
         self._failover = policy == "failover"
         self._now = runtime.now
         self._lock = runtime.lock()
-        self._finder = Finder(lookups, runtime, self._on_found, events.lookup_changed)
+        self._discovery = lookups.discovery(
+            ALL_NSQDS, self._on_found, events.lookup_changed, runtime
+        )
         self._closed = False
         self._outage = outage
         self._events = events
@@ -125,7 +128,7 @@ class NsqdPool:
                 return choice.connection
             left = deadline - self._now()
             if choice.outage is not None:
-                self._finder.hurry()
+                self._discovery.hurry()
                 if looked:
                     causes.extend(choice.failures)
                     self._raise_not_sent(_outage_text(choice), causes)
@@ -140,7 +143,7 @@ class NsqdPool:
                 causes.append(error)
             else:
                 # Each was tried; from now on it is dialled in the background.
-                self._finder.wait(choice.news, min(deadline, choice.until))
+                self._discovery.wait(choice.news, min(deadline, choice.until))
             if self._now() >= deadline:
                 for connection in list(self._live.values()):
                     return connection
@@ -203,9 +206,9 @@ class NsqdPool:
 
     def _raise_not_sent(self, text: str, causes: list[BaseException]) -> None:
         unique = list(dict.fromkeys(str(cause) for cause in causes))
-        lookups = self._finder.failures
+        lookups = self._discovery.failures
         shown = unique[-max(1, len(self._nodes.listed)) :] + [str(error) for error in lookups]
-        if self._finder.asks and not self._nodes.listed and not lookups:
+        if self._discovery.has_any and not self._nodes.listed and not lookups:
             shown.append("no nsqlookupd lists one")
         if shown:
             text += ": " + "; ".join(shown)
@@ -313,7 +316,11 @@ class NsqdPool:
 
     def start(self) -> None:
         """Begin to ask the nsqlookupds, if there are any."""
-        self._finder.start()
+        try:
+            self._discovery.start()
+        except RuntimeError as error:
+            # Python 3.12 starts no thread any more when the interpreter ends.
+            raise NotSent(f"no thread asks for nsqds: {error}", [error]) from error
 
     def _on_found(self, source: Hashable, addresses: set[Address]) -> None:
         """What one nsqlookupd lists now. By its poll thread."""
@@ -341,7 +348,7 @@ class NsqdPool:
                 raise ClosedError("the Writer is closed")
             news = None if self._nodes.listed else self._dials.news
         if news is not None:
-            self._finder.wait(news, deadline)
+            self._discovery.wait(news, deadline)
         self._dials.end_overdue()
         with self._lock:
             missing = [a for a in self._nodes.listed if a not in self._live]
@@ -399,7 +406,7 @@ class NsqdPool:
             self._closed = True
             self.ready = ()
         self._dials.stop()
-        self._finder.stop()
+        self._discovery.stop()
 
     def close(self, timeout: float) -> None:
         """After ``stop_taking()``: publishes under way have ``timeout`` seconds, then all ends."""
@@ -409,7 +416,7 @@ class NsqdPool:
             connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)
             connection.close()
         join_or_cut(self._dials.tasks(), self.connections, self.runtime)
-        self._finder.join()
+        self._discovery.join()
 
     def let_go(self) -> None:
         """The Writer was forgotten without a close. By the garbage collector: takes no lock.
@@ -420,7 +427,7 @@ class NsqdPool:
             return
         self._closed = True
         self.ready = ()
-        self._finder.let_go()
+        self._discovery.let_go()
         for connection in [*self._live.values(), *self._replaced]:
             connection.cut()
         self._dials.let_go()

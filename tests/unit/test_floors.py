@@ -17,7 +17,7 @@ KNOWS = {
     "policy": set[str](),
     "runtime": {"policy"},
     "connection": {"wire", "policy", "runtime"},
-    "http": {"runtime"},
+    "http": {"runtime", "wire"},
     "discovery": {"http", "runtime"},
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},

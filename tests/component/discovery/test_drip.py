@@ -132,12 +132,12 @@ def test_a_writer_closes_at_once(client: Client, world: World, hostile: Hostile)
     )
     with pytest.raises(Exception, match="no nsqd"):
         writer.publish("t", "x")
-    finder: Any = writer._publisher().pool._finder
+    discovery: Any = writer._publisher().pool._discovery
     world.eventually(lambda: hostile.asked)
     began = time.monotonic()
     writer.close()
     assert time.monotonic() - began < SOON
-    nothing_is_left(world, finder._discovery, hostile)
+    nothing_is_left(world, discovery, hostile)
 
 
 def test_a_session_of_the_user_is_cut_too(client: Client, world: World, hostile: Hostile) -> None:

@@ -20,10 +20,13 @@ from typing import Any
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP, Producer
+from gnsqsync.http.user_session import with_new_session
+from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.threads import ThreadRuntime
 from tests.support.serving import FakeServer, Serving, fake_server
 
@@ -374,6 +377,47 @@ def test_ipv6_producer() -> None:
     producer = Producer.parse({**PRODUCER, "broadcast_address": "fd00::1"})
     assert str(producer.tcp_address) == "[fd00::1]:4150"
     assert producer.http_address == "[fd00::1]:4151"
+
+
+class _From(HTTPAdapter):
+    """Dials from another address than the kernel would choose."""
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, source_address=("127.0.0.3", 0), **options)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "host", "dials"), [(HTTPAdapter, "127.0.0.1", 1), (_From, "127.0.0.3", 0)]
+)
+def test_a_session_of_the_user_is_dialled_so_that_it_can_be_cut(
+    fake: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    adapter: type[HTTPAdapter],
+    host: str,
+    dials: int,
+) -> None:
+    """Unless an adapter wants sockets of its own."""
+    dialled: list[str] = []
+    peers: list[str] = []
+    connect, accept = Call.connect, fake.get_request
+
+    def count(call: Call, *args: Any) -> Any:
+        dialled.append(args[0])
+        return connect(call, *args)
+
+    def note() -> Any:
+        sock, peer = accept()
+        peers.append(peer[0])
+        return sock, peer
+
+    monkeypatch.setattr(Call, "connect", count)
+    monkeypatch.setattr(fake, "get_request", note)
+    session = requests.Session()
+    session.mount("http://", adapter())
+    fake.answer(b"OK", kind="text/plain")
+    with with_new_session(f"http://{fake.address}", lambda: session) as lookupd:
+        assert lookupd.ping() == "OK"
+    assert (peers, len(dialled)) == ([host], dials)
 
 
 def test_the_envelope_of_old_servers(fake: FakeServer) -> None:

@@ -10,7 +10,6 @@ import pytest
 from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.message import ANSWERED, Fate
-from gnsqsync.observer import Observer
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions, ReaderSetup
@@ -92,7 +91,7 @@ class Bench:
             lookupds=(),
             flow=flow,
             options=ConnectionOptions(),
-            observer=Observer(),
+            observers=(),
             runtime=None,
         )
         runtime = choose(self.world.runtime)

@@ -229,14 +229,14 @@ def test_a_connection_at_the_deadline(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         nsqd.refuse_connections()
         writer = client.writer(nsqd, publish_timeout=0.3, outage="wait")
-        pool = writer._publisher().pool
+        pool: Any = writer._publisher().pool
 
         def come_late(news: Any, until: float) -> None:
             nsqd.accept_connections()
             world.eventually(lambda: writer.is_connected)
             world.sleep(max(0.0, until - pool._now()))
 
-        pool._finder.wait = come_late
+        pool._discovery.wait = come_late
         with pytest.raises(NotSent, match=r"no time was left for .*, within 0\.3 s"):
             writer.publish("t", "x")
         nsqd.refuse_connections()

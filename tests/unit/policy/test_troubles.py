@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from gnsqsync.policy.troubles import AT_ONCE, LONGEST_INTERVAL, MOST_PLACES, Troubles
 
 
+class Timed(Troubles):
+    def __init__(self) -> None:
+        self.time = 0.0
+        super().__init__(nullcontext(), lambda: self.time)
+
+    def at(self, time: float) -> Timed:
+        self.time = time
+        return self
+
+
 def test_an_outage_is_told_at_its_begin_at_growing_intervals_and_at_its_end() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     told = []
     for second in range(8000):
-        tell = troubles.began("a", "away", second)
+        tell = troubles.at(second).began("a", "away")
         if tell is not None:
             told.append((second, tell.seconds, tell.times, tell.again))
     assert told == [
@@ -23,101 +35,101 @@ def test_an_outage_is_told_at_its_begin_at_growing_intervals_and_at_its_end() ->
         (7380, 7380, 3600, 3600),
     ]
     assert LONGEST_INTERVAL == 3600
-    over = troubles.ended("a", 8000)
+    over = troubles.at(8000).ended("a")
     assert over is not None
     assert (over.seconds, over.times) == (8000, 619)
-    assert troubles.ended("a", 8001) is None
+    assert troubles.at(8001).ended("a") is None
 
 
 def test_a_new_outage_is_told_at_once() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     for begin in (0.0, 10.0, 300.0):
-        tell = troubles.began("a", "away", begin)
+        tell = troubles.at(begin).began("a", "away")
         assert tell is not None and tell.seconds == 0
-        assert troubles.began("a", "away", begin + 1) is None
-        over = troubles.ended("a", begin + 5)
+        assert troubles.at(begin + 1).began("a", "away") is None
+        over = troubles.at(begin + 5).ended("a")
         assert over is not None and over.seconds == 5
 
 
 def test_one_that_comes_and_goes_is_told_a_few_times_and_then_at_intervals() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     begins, ends = [], []
     for second in range(0, 600, 2):
-        if troubles.began("a", "away", second):
+        if troubles.at(second).began("a", "away"):
             begins.append(second)
-        if troubles.ended("a", second + 1):
+        if troubles.at(second + 1).ended("a"):
             ends.append(second + 1)
     assert begins[:AT_ONCE] == [0, 2, 4, 6, 8]
     assert begins[AT_ONCE:] == [68, 188, 428]
     # Whose begin was told, whose end is.
     assert ends == [begin + 1 for begin in begins]
     # Calm for long enough: at once again.
-    assert troubles.began("a", "away", 5000) is not None
+    assert troubles.at(5000).began("a", "away") is not None
 
 
 def test_what_does_not_last_is_told_a_few_times_and_then_with_a_count() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     told = []
     for number in range(100_000):
-        tell = troubles.happened("a", "E_FIN_FAILED", number / 1000)
+        tell = troubles.at(number / 1000).happened("a", "E_FIN_FAILED")
         if tell is not None:
             told.append((tell.times, tell.again))
     assert told == [(1, 0), (1, 0), (1, 0), (1, 0), (1, 60), (60_000, 120)]
     # What came behind the last line is counted in the next one, however late.
-    tell = troubles.happened("a", "E_FIN_FAILED", 10_000)
+    tell = troubles.at(10_000).happened("a", "E_FIN_FAILED")
     assert tell is not None and tell.times == 100_000 - 60_005 + 1
 
 
 def test_kinds_and_places_are_told_for_themselves() -> None:
-    troubles = Troubles()
-    assert troubles.began("a", "away", 0)
-    assert troubles.began("a", "refused", 1)
-    assert troubles.began("b", "away", 2)
-    assert not troubles.began("a", "away", 3)
-    over = troubles.ended("a", 10)
+    troubles = Timed()
+    assert troubles.at(0).began("a", "away")
+    assert troubles.at(1).began("a", "refused")
+    assert troubles.at(2).began("b", "away")
+    assert not troubles.at(3).began("a", "away")
+    over = troubles.at(10).ended("a")
     # Both ended, since the first of them.
     assert over is not None and over.seconds == 10
-    assert troubles.ended("a", 11) is None
-    assert troubles.ended("b", 12)
+    assert troubles.at(11).ended("a") is None
+    assert troubles.at(12).ended("b")
 
 
 def test_who_uses_a_place_is_named() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     one, two, three = object(), object(), object()
-    troubles.uses("a", one, "orders/shop", 0)
-    troubles.uses("a", two, "orders/mail", 0)
-    troubles.uses("b", three, "clicks/count", 0)
-    tell = troubles.began("a", "away", 0)
+    troubles.at(0).uses("a", one, "orders/shop")
+    troubles.at(0).uses("a", two, "orders/mail")
+    troubles.at(0).uses("b", three, "clicks/count")
+    tell = troubles.at(0).began("a", "away")
     assert tell is not None and tell.users == ("orders/shop", "orders/mail")
     assert troubles.is_told(two)
     assert not troubles.is_told(three)
     troubles.leaves(one)
-    over = troubles.ended("a", 1)
+    over = troubles.at(1).ended("a")
     assert over is not None and over.users == ("orders/mail",)
     troubles.leaves(two, "a")
     troubles.leaves(two, "c")
     # Nobody uses it: what was wrong there is nobody's news.
     assert len(troubles) == 1
-    assert troubles.ended("a", 2) is None
+    assert troubles.at(2).ended("a") is None
 
 
 def test_any_number_of_places_takes_bounded_memory_and_few_lines() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     told = sum(
-        troubles.began(("nsqd", number), "away", number / 1e6) is not None
+        troubles.at(number / 1e6).began(("nsqd", number), "away") is not None
         for number in range(100_000)
     )
     assert MOST_PLACES <= told <= MOST_PLACES + AT_ONCE
     assert len(troubles) == MOST_PLACES + 1
     for number in range(100_000):
-        troubles.ended(("nsqd", number), 1.0)
+        troubles.at(1.0).ended(("nsqd", number))
     # Those that are over for long make room.
-    assert troubles.began("new", "away", 10_000)
+    assert troubles.at(10_000).began("new", "away")
     assert len(troubles) <= 3
 
 
 def test_any_number_of_kinds_takes_bounded_memory() -> None:
-    troubles = Troubles()
+    troubles = Timed()
     for number in range(10_000):
-        troubles.happened("a", number, 0.0)
+        troubles.at(0.0).happened("a", number)
     assert len(troubles._places["a"].troubles) <= 50

@@ -43,7 +43,6 @@ def test_lines() -> None:
     assert commands.sub("tt", "c#ephemeral") == b"SUB tt c#ephemeral\n"
     assert commands.rdy(0) == b"RDY 0\n"
     assert commands.rdy(2500) == b"RDY 2500\n"
-    assert commands.fin(ID) == b"FIN 18a203f27f269000\n"
     assert commands.touch(ID) == b"TOUCH 18a203f27f269000\n"
     assert commands.req(ID, 0) == b"REQ 18a203f27f269000 0\n"
     assert commands.req(ID, 90_000) == b"REQ 18a203f27f269000 90000\n"
@@ -64,25 +63,12 @@ def test_mpub_holds_its_bodies(bodies: list[bytes]) -> None:
     assert found == bodies
 
 
-@pytest.mark.parametrize("id", [b"", b"18a203f27f26900", b"18a203f27f2690000"])
-def test_ids_have_16_bytes(id: bytes) -> None:
-    for make in (commands.fin, commands.touch, lambda id: commands.req(id, 0)):
-        with pytest.raises(ConfigError, match="16 bytes"):
-            make(id)
-
-
 @pytest.mark.parametrize("delay", [-1, commands.MAX_DELAY_MS + 1, float("nan"), float("inf")])
 def test_delays_out_of_range(delay: int) -> None:
     with pytest.raises(ConfigError, match="ms; allowed is 0 to"):
         commands.req(ID, delay)
     with pytest.raises(ConfigError, match="ms; allowed is 0 to"):
         commands.dpub("t", delay, b"x")
-
-
-@pytest.mark.parametrize("count", [-1, float("nan")])
-def test_rdy_below_zero(count: int) -> None:
-    with pytest.raises(ConfigError, match="0 or more"):
-        commands.rdy(count)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "ä", "x" * 65, "a#b"])
@@ -95,18 +81,6 @@ def test_bad_names(name: str) -> None:
         lambda: commands.sub("t", name),
     ):
         with pytest.raises(ConfigError, match="name"):
-            call()
-
-
-def test_empty_bodies() -> None:
-    for call in (
-        lambda: commands.pub("t", b""),
-        lambda: commands.dpub("t", 0, b""),
-        lambda: commands.mpub("t", [b"a", b""]),
-        lambda: commands.mpub("t", []),
-        lambda: commands.auth(b""),
-    ):
-        with pytest.raises(ConfigError):
             call()
 
 

@@ -319,19 +319,19 @@ INTEGERS = [
     "output_buffer_timeout",
 ]
 WRONG: list[tuple[str, Any]] = [
-    *((key, wrong) for key in INTEGERS for wrong in (1.5, "1", None, True, -1, 10**400, [[]])),
+    *((key, wrong) for key in INTEGERS for wrong in (1.5, "1", True, -1, 10**400, [[]])),
     *(
         (key, wrong)
         for key in ("tls_v1", "snappy", "deflate", "auth_required")
-        for wrong in (0, 1, "true", None, {})
+        for wrong in (0, 1, "true", {})
     ),
-    *(("version", wrong) for wrong in (1, None, ["1.3.0"])),
+    *(("version", wrong) for wrong in (1, ["1.3.0"])),
 ]
 
 
 @pytest.mark.parametrize(("key", "wrong"), WRONG, ids=lambda value: repr(value)[:20])
 def test_wrong_types_in_the_answer(key: str, wrong: Any) -> None:
-    with pytest.raises(ProtocolError, match=rf"answered IDENTIFY with {key} = .*; it must be"):
+    with pytest.raises(ProtocolError, match=rf"answered IDENTIFY: '{key}' is .* expected"):
         run(ConnectionOptions(), [answer(**{key: wrong})])
 
 

@@ -1,4 +1,4 @@
-"""Typed values out of parsed JSON: the right type, a default for what is missing, or ProtocolError.
+"""Typed values out of JSON that a server sent: the right type, a default, or ProtocolError.
 
 Knows nothing of NSQ. Missing and null are alike: counters read as 0, lists as empty, so that
 older and newer servers are understood.
@@ -7,14 +7,19 @@ older and newer servers are understood.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, Final, TypeVar, cast
 
 from gnsqsync.errors import ConfigError, ProtocolError
 
 T = TypeVar("T")
+S = TypeVar("S", str, int, bool)
 Entry = Mapping[str, Any]
-# As much of what is wrong with an entry as goes into logs: it quotes the entry, however long.
+# Characters of an error text that go into logs: it quotes the entry, which may be long.
 _MAX_WORDS = 200
+_EXPECTED: Final[dict[type, str]] = {str: "a string", int: "an integer", bool: "true or false"}
+# By the annotation of a field, which is text where annotations are not evaluated.
+_DEFAULTS: Final[dict[Any, Any]] = {"str": "", "int": 0, "bool": False}
 
 
 def mapping(value: object, what: str) -> Entry:
@@ -27,13 +32,29 @@ def _kind(value: object) -> str:
     return "null" if value is None else type(value).__name__
 
 
-def integer(entry: Entry, key: str, default: int = 0) -> int:
-    value = entry.get(key)
+def scalar(entry: Entry, key: str, default: S) -> S:
+    """A value of the type of ``default``, which also stands in for one that is missing."""
+    value: S | None = entry.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ProtocolError(f"{key!r} is {value!r:.60} where an integer was expected")
+    if type(value) is not type(default):
+        raise ProtocolError(
+            f"{key!r} is {value!r:.60} where {_EXPECTED[type(default)]} was expected"
+        )
     return value
+
+
+def integer(entry: Entry, key: str) -> int:
+    return scalar(entry, key, 0)
+
+
+def read(cls: type[T], entry: Entry, **given: Any) -> T:
+    """An object of a dataclass. Its fields of str, int and bool are read from the keys of their
+    names; ``given`` are the others, and those that are read in another way."""
+    for field in fields(cast("Any", cls)):
+        if field.name not in given:
+            given[field.name] = scalar(entry, field.name, _DEFAULTS[field.type])
+    return cls(**given)
 
 
 def number(entry: Entry, key: str) -> float:
@@ -44,24 +65,6 @@ def number(entry: Entry, key: str) -> float:
         return float(value)
     except OverflowError:
         raise ProtocolError(f"{key!r} is too large for a number") from None
-
-
-def string(entry: Entry, key: str) -> str:
-    value = entry.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ProtocolError(f"{key!r} is {value!r:.60} where a string was expected")
-    return value
-
-
-def boolean(entry: Entry, key: str) -> bool:
-    value = entry.get(key)
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise ProtocolError(f"{key!r} is {value!r:.60} where true or false was expected")
-    return value
 
 
 def items(entry: Entry, key: str) -> list[Any]:
@@ -87,7 +90,7 @@ def port(entry: Entry, key: str) -> int:
 def each_valid(
     entry: Entry, key: str, parse: Callable[[Any], T], skipped: Callable[[str], None]
 ) -> tuple[T, ...]:
-    """The entries of a list that ``parse`` accepts; ``skipped`` is told of each other one.
+    """The entries of a list that ``parse`` accepts; ``skipped`` is called for each other one.
 
     One nsqd that registered nonsense must not hide the others from a consumer.
     """
