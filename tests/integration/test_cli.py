@@ -21,9 +21,11 @@ from typing import Any
 import pytest
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
+from gnsqsync.cli import main
 from gnsqsync.cli.common import Flag
 from gnsqsync.cli.demo import failing_numbers
 from gnsqsync.cli.demo_lines import read_lines, verify
+from gnsqsync.service.log_output import readable_log
 from tests.support.servers import Server, Site, unique
 
 ROOT = Path(__file__).parents[2]
@@ -122,11 +124,11 @@ def test_version_and_help() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "pub", "tail", "consume", "stat"])
-def test_each_help_has_an_example(name: str) -> None:
-    result = run(name, "--help")
-    assert result.returncode == 0
-    assert "Example: " in result.stdout.decode()
-    assert f"gnsqsync {name} " in result.stdout.decode()
+def test_each_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    help_ = capfd.readouterr().out
+    assert "Example: " in help_
+    assert f"gnsqsync {name} " in help_
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,25 @@ def test_each_help_has_an_example(name: str) -> None:
         ("demo", "/no/such/file"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+def test_wrong_usage(
+    arguments: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In this process, as none of them comes to doing anything."""
+    # What commands change in their process.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with readable_log():
+        assert main(arguments) == 2
+    shown = capfd.readouterr()
+    assert shown.err.strip()
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+
+
+def test_wrong_usage_as_a_process() -> None:
     # Whatever there is to publish.
-    result = run(*arguments, stdin=b"")
+    result = run("pub", "no spaces", stdin=b"")
     assert result.returncode == 2
     sentence(result)
 

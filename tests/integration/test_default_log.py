@@ -6,6 +6,7 @@ A handler that raises, an nsqd that is away, a relay that is stuck: each is seen
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,16 +84,24 @@ def run(tmp_path: Path) -> Iterator[Run]:
         program.kill()
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def new_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``django-admin startproject`` with our apps, and nothing about logging."""
+    folder = tmp_path_factory.mktemp("new_project")
     make = [sys.executable, "-m", "django", "startproject", "site_of_shop", "."]
-    subprocess.run(make, cwd=tmp_path, check=True)
-    settings = tmp_path / "site_of_shop" / "settings.py"
+    subprocess.run(make, cwd=folder, check=True)
+    settings = folder / "site_of_shop" / "settings.py"
     settings.write_text(settings.read_text() + SETTINGS)
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "__init__.py").touch()
-    (tmp_path / "shop" / "nsq_handlers.py").write_text(DJANGO_HANDLERS)
+    (folder / "shop").mkdir()
+    (folder / "shop" / "__init__.py").touch()
+    (folder / "shop" / "nsq_handlers.py").write_text(DJANGO_HANDLERS)
+    return folder
+
+
+@pytest.fixture
+def project(new_project: Path, tmp_path: Path) -> Path:
+    """A copy of it, which the test may change."""
+    shutil.copytree(new_project, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -90,6 +90,7 @@ ENDS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("how", list(ENDS))
 def test_a_running_reader(python: str, begin: str, nsqd: Server, topic: str, how: str) -> None:
     """What it holds goes back at once, also what a handler has begun: that ends with the rest."""
@@ -103,6 +104,7 @@ def test_a_running_reader(python: str, begin: str, nsqd: Server, topic: str, how
     assert channel["clients"] in ([], None)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("how", ["the last line", "an exception", "sys.exit"])
 def test_publishes_under_way(python: str, begin: str, nsqd: Server, topic: str, how: str) -> None:
     last, status, error = ENDS[how]

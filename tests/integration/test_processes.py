@@ -45,6 +45,7 @@ CHILD_AND_PARENT = """
 """
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("state", ["unused", "connected"])
 def test_a_writer_starts_afresh_in_the_child(begin: str, state: str) -> None:
     run_script(
@@ -185,6 +186,7 @@ def test_forks_in_the_middle_of_publishes(begin: str) -> None:
     )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing(begin: str, method: str) -> None:
     """A Writer goes to the child as configuration, or by the fork; its connections never do."""
@@ -308,6 +310,7 @@ def test_a_reader_in_backoff(begin: str) -> None:
     )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("state", ["unused", "stopped"])
 def test_a_reader_that_does_not_run(begin: str, state: str) -> None:
     """One that never ran may be started in the child, one that has run may not."""

@@ -351,6 +351,7 @@ def world_name(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("times", ["once", "twice"])
 def test_a_blocking_start_is_stopped_by_signals(

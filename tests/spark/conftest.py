@@ -6,7 +6,6 @@ Tests import pyspark inside, not at the top, so that they are skipped where it i
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark import classes
 from tests.spark import session as sessions
 from tests.spark.cluster import Cluster, OwnCluster, fresh_topic
 from tests.support import leftovers, realnsq
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE = Path(__file__).parent
-
-# Many JVMs that live for seconds, on few processors: C2 and several GC threads compile and wait
-# longer than they help, which is 40 % of the processor time. Benchmarks take Java as it is.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ.setdefault("SPARK_SUBMIT_OPTS", _SHORT_LIVED)
-os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 
 # PySpark 4.0 leaves the socket of each collect() to the garbage collector.
 _UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -57,6 +51,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     try:
         if "pyspark" in wanted or "whole_spark" in wanted:
             sessions.require()
+            classes.share()
         if "real_nsqd" in wanted:
             realnsq.find_or_build()
     except (sessions.Unavailable, realnsq.Unavailable) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.cluster import Cluster, number_of
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,10 +58,12 @@ class Reading:
         deadline = time.monotonic() + 60.0
         while True:
             self.run(write, frame)
-            while (left := self.cluster.left(self.topic)) and not self.cluster.waiting(self.topic):
-                assert time.monotonic() < deadline, f"{left} messages are still in flight"
-                time.sleep(0.05)
-            if not left:
+            eventually(
+                lambda: self.cluster.waiting(self.topic) or not self.cluster.left(self.topic),
+                deadline - time.monotonic(),
+                describe="no message is in flight",
+            )
+            if not self.cluster.left(self.topic):
                 return
 
     def start(

@@ -96,7 +96,7 @@ def start(folder: Path, master: str = MASTER, **more: str) -> SparkSession:
     return session
 
 
-def stop(session: SparkSession) -> None:
+def stop(session: SparkSession, timeout: float = STOP_TIMEOUT) -> None:
     """Stop it and end its JVM, so that this process is as it was before."""
     from pyspark import SparkContext
 
@@ -105,7 +105,7 @@ def stop(session: SparkSession) -> None:
     gateway.shutdown()
     # The JVM ends when nobody can write to it any more.
     gateway.proc.stdin.close()
-    gateway.proc.wait(STOP_TIMEOUT)
+    gateway.proc.wait(timeout)
     SparkContext._gateway = SparkContext._jvm = None
 
 

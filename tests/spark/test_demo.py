@@ -6,7 +6,6 @@ import importlib.util
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -47,12 +46,9 @@ class Run:
 
         eventually(is_there, TIMEOUT, describe=lambda: f"no {text!r} in:\n{self.text}")
 
-    def is_gone(self) -> bool:
-        """Whether nobody of the family lives some seconds after its end."""
-        deadline = time.monotonic() + 20
-        while self.family.pids() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return not self.family.pids()
+    def wait_until_gone(self) -> None:
+        """Nobody of the family lives some seconds after its end."""
+        eventually(lambda: not self.family.pids(), 20, describe=lambda: f"{self.family.pids()}")
 
     def close(self) -> None:
         for pid in self.family.pids():
@@ -92,7 +88,7 @@ def test_the_demo(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
     numbers = [int(body.split(b"\t")[0]) for body in archive.to_table()["value"].to_pylist()]
     assert sorted(numbers) == list(range(1, MESSAGES + 1))
     assert "Traceback" not in run.text
-    assert run.is_gone()
+    run.wait_until_gone()
 
 
 @pytest.mark.slow
@@ -106,7 +102,7 @@ def test_ctrl_c_leaves_nothing(pyspark: ModuleType, tmp_path: Path, runs: list[R
     assert run.family.process.wait(TIMEOUT) == 128 + signal.SIGINT, run.text
     assert run.text.endswith("stopped before the end\n")
     assert "Traceback" not in run.text
-    assert run.is_gone()
+    run.wait_until_gone()
     assert not list(run.temporary.glob("gnsqsync-demo-*"))
 
 

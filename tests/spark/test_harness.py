@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark import classes
 from tests.spark.cluster import Cluster, number_of, numbered
 from tests.support.leftovers import alive, keepers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def test_its_jvm_maps_the_classes_that_all_share(spark: SparkSession) -> None:
+    """Java says nothing where the file does not fit, and is slow again."""
+    from pyspark import SparkContext
+
+    found = classes.find_or_make()
+    if found is None or str(found) not in os.environ["SPARK_SUBMIT_OPTS"]:
+        pytest.skip("there is no file, or SPARK_SUBMIT_OPTS says what Java is given")
+    gateway: Any = SparkContext._gateway
+    assert str(found) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
 
 
 def test_a_cluster_counts_what_was_published(cluster: Cluster, topic: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -185,9 +184,7 @@ def test_an_nsqd_that_stops_on_the_way_loses_no_row(spark: SparkSession, topic: 
         first = cluster.nsqds[0]
 
         def stop_on_the_way() -> None:
-            deadline = time.monotonic() + 60
-            while counts(cluster, topic)[0] < 1000 and time.monotonic() < deadline:
-                time.sleep(0.01)
+            eventually(lambda: counts(cluster, topic)[0] >= 1000, pause=0.01)
             first.stop()
 
         thread = threading.Thread(target=stop_on_the_way)

@@ -70,7 +70,7 @@ class Program:
         assert found is not None
         return found
 
-    def eventually(self, look: Callable[[], T], timeout: float = 60.0) -> T:
+    def eventually(self, look: Callable[[], T], timeout: float = 60.0, *, pause: float = 0.02) -> T:
         """The first true result of ``look``, while the program runs."""
 
         def look_while_it_runs() -> T:
@@ -79,7 +79,7 @@ class Program:
                 assert self.process.poll() is None, f"{self.words} ended:\n{self.output}"
             return result
 
-        return eventually(look_while_it_runs, timeout, describe=self._goes_on)
+        return eventually(look_while_it_runs, timeout, describe=self._goes_on, pause=pause)
 
     def _goes_on(self) -> str:
         return f"{self.words}, which goes on:\n{self.output}"

@@ -17,7 +17,7 @@ def prelude(world: str, server: Server, topic: str) -> str:
         "from gnsqsync import Reader, Requeue, Writer",
         "from gnsqsync.errors import ClosedError, ConfigError, NotSent, OutcomeUnknown",
         "from tests.support.forking import Child, Nsqd, in_child",
-        "from tests.support.worlds import World",
+        "from tests.support.world import World",
         f"world = World({world!r})",
         "runtime = world.runtime",
         f"nsqd = Nsqd('http://%s:%d' % {server.http_address!r})",

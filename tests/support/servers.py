@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trustme
@@ -356,6 +356,40 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_kind" in metafunc.fixturenames and "server_kind" not in given:
         chosen = metafunc.config.getoption("--servers")
         metafunc.parametrize("server_kind", KINDS if chosen == "all" else [chosen])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests marked ``pairs``, each two values of parameters meet, but not each with all others.
+
+    The kinds of server take turns along the other parameters. Where a kind is chosen, or a test by
+    its parameters, all that was asked for is run.
+    """
+    if config.getoption("--servers") != "all" or any("[" in word for word in config.args):
+        return
+    if left_out := _whose_turn_it_is_not(items):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _whose_turn_it_is_not(items: list[pytest.Item]) -> list[pytest.Item]:
+    # Of each parameter of a function, in the order in which they come.
+    values: dict[tuple[str, str], list[object]] = {}
+    found = []
+    for item in items:
+        callspec: Any = getattr(item, "callspec", None)
+        if callspec is None or item.get_closest_marker("pairs") is None:
+            continue
+        others = dict(callspec.params)
+        kind = others.pop("server_kind")
+        turn = 0
+        for name, value in others.items():
+            known = values.setdefault((item.nodeid.partition("[")[0], name), [])
+            if value not in known:
+                known.append(value)
+            turn += known.index(value)
+        if kind != KINDS[turn % len(KINDS)]:
+            found.append(item)
+    return found
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ _SESSION_OF = {
 def pytest_configure() -> None:
     # They are for this run, and not for those of pytest that tests start.
     os.environ.pop("PYTEST_ADDOPTS", None)
+    # Each worker, and each of the many hundred processes that tests start, would compile all that
+    # it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

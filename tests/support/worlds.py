@@ -7,8 +7,6 @@ A test that asks for ``world`` runs in threads and on greenlets in this process;
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,79 +14,12 @@ import pytest
 
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import NSQError
-from tests.support.waiting import Describe, eventually
+from tests.support.world import World
 
-T = TypeVar("T")
 Thing = TypeVar("Thing", Reader, Writer)
 Maker = TypeVar("Maker", bound="Clients")
 
 PATCHED = "GNSQSYNC_TEST_PATCHED"
-
-
-class World:
-    """How a test waits and starts tasks in one of the worlds."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        # What a user of that world would pass: nothing, where the process says it.
-        self.runtime = None if name == "patched" else name
-        self._tasks: list[Any] = []
-
-    def sleep(self, seconds: float) -> None:
-        if self.name == "gevent":
-            import gevent
-
-            gevent.sleep(seconds)
-        else:
-            time.sleep(seconds)
-
-    def eventually(
-        self, look: Callable[[], T], timeout: float = 15.0, *, describe: Describe = None
-    ) -> T:
-        """``waiting.eventually()`` in this world."""
-        return eventually(look, timeout, describe=describe, pause=0.01, sleep=self.sleep)
-
-    def spawn(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run it aside; what it raises is raised by ``join``."""
-        task = _Task(self, function, args)
-        self._tasks.append(task)
-        return task
-
-    def close(self) -> None:
-        for task in self._tasks:
-            task.join(10.0)
-
-
-class _Task:
-    def __init__(self, world: World, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._world = world
-        self._error: BaseException | None = None
-        self.result: Any = None
-        self.done = False
-
-        def run() -> None:
-            try:
-                self.result = function(*args)
-            except BaseException as error:
-                self._error = error
-            finally:
-                self.done = True
-
-        if world.name == "gevent":
-            import gevent
-
-            self._handle: Any = gevent.spawn(run)
-        else:
-            self._handle = threading.Thread(target=run, daemon=True)
-            self._handle.start()
-
-    def join(self, timeout: float = 15.0) -> Any:
-        self._handle.join(timeout)
-        assert self.done, "still running"
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        return self.result
 
 
 class Clients:

@@ -15,6 +15,7 @@ import requests
 from gnsqsync import LookupdHTTP, Reader, Writer
 from gnsqsync.errors import ClosedError, ConnectionLost
 from tests.component.conftest import Client
+from tests.support.waiting import eventually
 from tests.support.worlds import World
 
 PAUSE = 0.05
@@ -202,8 +203,7 @@ def test_what_is_cut_says_so(hostile: Hostile) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    while not hostile.asked:
-        time.sleep(0.01)
+    eventually(lambda: hostile.asked, SOON)
     lookupd.cut()
     thread.join(SOON)
     assert not thread.is_alive()

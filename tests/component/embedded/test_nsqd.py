@@ -224,3 +224,4 @@ def test_a_bad_first_byte_is_no_harm(here: Site) -> None:
     client = Client(nsqd.tcp_address, b"GET / HTTP/1.1\r\n\r\n")
     client.fatal("E_BAD_PROTOCOL")
     client.close()
+    here.client(nsqd).publish(unique(), b"served as ever")

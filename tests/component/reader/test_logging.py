@@ -44,7 +44,7 @@ def test_a_failing_handler_shows_where_nobody_configured_logging() -> None:
         sys.stderr = io.StringIO()
         from gnsqsync import Reader
         from tests.support.scripted import ScriptedNsqd
-        from tests.support.worlds import World
+        from tests.support.world import World
 
         def store(message):
             raise ValueError("the disk is full")

@@ -14,6 +14,7 @@ from gnsqsync.errors import MessageAnswered
 from tests.component.conftest import Client, address, names
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic
+from tests.support.waiting import eventually
 from tests.support.worlds import World
 
 ANSWERS = ("FIN", "REQ", "TOUCH")
@@ -620,9 +621,7 @@ def test_what_waited_when_the_connection_was_lost_reaches_no_handler(
     ]
 
     def world_has(what: list[Any]) -> None:
-        deadline = time.monotonic() + 10
-        while not what and time.monotonic() < deadline:
-            time.sleep(0.005)
+        eventually(lambda: what, 10)
 
     with ScriptedNsqd(script, deliver((b"first", 2), (b"second", 2))) as nsqd:
         reader = client.consume(handler, nsqd, max_in_flight=2)

@@ -1,0 +1,26 @@
+"""What a run of the tests keeps from its processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tests.support import workers
+
+
+def test_processes_share_what_one_of_them_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    workers.pytest_configure()
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    assert not sys.dont_write_bytecode
+
+
+def test_options_of_the_run_are_not_those_of_the_runs_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 4")
+    workers.pytest_configure()
+    assert "PYTEST_ADDOPTS" not in os.environ
