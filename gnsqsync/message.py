@@ -16,7 +16,7 @@ __all__ = ["Fate", "Message", "Requeue", "Responder"]
 
 # Bits of Message._status. ANSWERED, TIMED_OUT and DETACHED are each set by one thread at a time:
 # the one that took the message out of the in-flight table, the reading thread, the handler's.
-# BEGUN: a handler has it, or the user of the pull form; set by who hands it over.
+# BEGUN: a handler has it, or the user of the pull form; set by the worker, or by Batches.
 DETACHED = 1
 TIMED_OUT = 2
 ANSWERED = 4

@@ -27,13 +27,13 @@ MESSAGE_COST: Final = 500
 class InFlight(dict["bytes | Message", Message]):
     """Message by id. One that nsqd delivered again while somebody had it is there under itself.
 
-    nsqd knows a message in flight by its id and its consumer: who answers any copy of it here,
-    answers all. So the latest delivery stands under the id. A copy that waits for its turn is
+    nsqd knows a message in flight by its id and its consumer: an answer to any copy here answers
+    all. So the latest delivery stands under the id. A copy that waits for its turn is
     brought up to date by a redelivery, and stays the only one. One that a handler or the user
     has goes on and still counts; its answer takes the latest copy along, which then does not run.
 
-    Lock-free on purpose: single operations on a dict are atomic. Only who reads from the
-    connection adds. Whoever succeeds with ``pop`` answers, so two threads cannot both send FIN.
+    Lock-free on purpose: single operations on a dict are atomic. Only the reading thread adds. The
+    thread whose ``pop`` succeeds answers, so two threads cannot both send FIN.
     """
 
     __slots__ = ("_beyond", "_due")
@@ -45,7 +45,7 @@ class InFlight(dict["bytes | Message", Message]):
         # Bytes that came since there were more than allowed.
         self._beyond = 0
 
-    # -- by who reads --------------------------------------------------------------------------
+    # -- by the reading thread -----------------------------------------------------------------
 
     def redelivered(self, message: Message, waiting_from: float) -> tuple[bool, bool]:
         """Take in one whose id is there. Whether it is to be handled, and whether it is a double.
@@ -60,7 +60,7 @@ class InFlight(dict["bytes | Message", Message]):
             return True, False
         double = first._touched_at > waiting_from
         if first._status & BEGUN:
-            # In this order, whoever answers it meanwhile: it neither stays nor is lost.
+            # In this order, an answer by another thread meanwhile neither loses nor keeps it.
             self[first] = first
             if self.pop(message._id, None) is None:
                 self.pop(first, None)
@@ -103,7 +103,7 @@ class InFlight(dict["bytes | Message", Message]):
         return self.get(message._id) is message or (message in self and message._id in self)
 
     def take(self, message: Message) -> bool:
-        """Take it out, and with it the copy under its id; who succeeds answers it."""
+        """Take it out, and with it the copy under its id. Where that succeeds, answer it."""
         if message._status & (TIMED_OUT | ANSWERED):
             self.forget(message)
             return False

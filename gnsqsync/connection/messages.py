@@ -75,7 +75,7 @@ class Messages:
                 connection.on_reply(reply)
             if messages:
                 self._deliver(messages)
-            # Before the next receive: what the handshake left behind may be the last that comes.
+            # Before the next receive: bytes left from the handshake may be the last that come.
             if decoder.broken is not None:
                 raise ProtocolError(f"{connection.nsqd_address}: {decoder.broken}")
             if send_queue.has_unsent:

@@ -96,6 +96,7 @@ class Publishes:
         Without one the time is over, or the answer will come by another thread: the caller goes on
         with ``wait_aside``.
         """
+        has_left = False
         try:
             if self._take_turn(slot, deadline):
                 send = self._send_together if self._company else self._send
@@ -103,8 +104,11 @@ class Publishes:
             elif self._follow(slot, started, deadline):
                 started = self._now()
                 self._read_for(slot, started, deadline, self._flush)
+            else:
+                has_left = True
         finally:
-            self._release_turn(slot, unread=self._pending, wanted=self._ended)
+            if not has_left:
+                self._release_turn(slot, unread=self._pending, wanted=self._ended)
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Send it; its outcome comes from the reading thread.
@@ -187,8 +191,8 @@ class Publishes:
         except (OSError, NSQError) as error:
             self._turn.fail(slot, error)
         except BaseException as error:
+            # From outside: half of what was received may be taken in, and no thread can go on.
             if not sound:
-                # From outside: half of what was received may be taken in, and no thread can go on.
                 self._turn.fail(slot, ConnectionLost(f"reading was ended by {error!r}"))
             raise
 

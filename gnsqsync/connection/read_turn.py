@@ -101,6 +101,9 @@ class ReadTurn:
 
     def take(self, caller: Caller, deadline: float) -> bool:
         """Whether the turn was free. Then it is the caller's, until ``release``."""
+        # Without the mutex: one that finds it used waits by ``join``, which looks again.
+        if self.state is not _FREE:
+            return False
         with self._mutex:
             if self.state is not _FREE:
                 return False

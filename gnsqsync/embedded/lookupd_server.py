@@ -45,7 +45,7 @@ class LookupdServer:
         tcp_listener = listen(self._options.tcp_address, unix=False)
         try:
             http_listener = listen(self._options.http_address, unix=False)
-        except BaseException:
+        except BaseException:  # nobody else knows the listener
             tcp_listener.close()
             raise
         self._identity = identity(

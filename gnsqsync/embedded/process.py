@@ -179,7 +179,7 @@ class _Server:
     def __enter__(self) -> Self:
         try:
             return self.start()
-        except BaseException:
+        except BaseException:  # nobody has the process to close it
             self.close()
             raise
 

@@ -93,7 +93,7 @@ class NsqdServer:
         """Load the saved messages, listen, and log where; returns when clients can connect."""
         try:
             self._start()
-        except BaseException:
+        except BaseException:  # nobody has the server to close it
             self._close_everything()
             raise
 

@@ -65,7 +65,7 @@ class Chunks:
             for start in range(0, len(messages), size):
                 put((connection, messages[start : start + size]))
         if not connection.hands_over:
-            # Its end came first: whoever gave back may not have met these.
+            # Its end came before the put, and may have given back without these.
             self.give_back()
 
     # -- by a worker -----------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Chunks:
             if not self.queue.empty() or self.is_over:
                 break
             if now - started > _CHUNK_LATE:
-                # In one step: the worker that goes through it finds nothing more.
+                # In one step: the worker finds nothing more in it.
                 rest = list(left)
                 if rest:
                     del messages[-len(rest) :]
@@ -125,12 +125,12 @@ class Chunks:
     # -- ends ------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """REQ 0 for what waits of connections that hand nothing over any more; from any thread.
+        """REQ 0 for the waiting messages of connections whose ``hands_over`` is False.
 
-        Where a connection is lost, that only lets go of its messages: they come again.
+        From any thread. Those of a lost connection are only dropped: nsqd delivers them again.
         """
         given: set[Connection] = set()
-        # All at once: what is put back is not to be met again.
+        # All at once, so that chunks that are put back are not met again.
         for chunk in list(self._taken_out()):
             if chunk is None:
                 self.queue.put(None)
@@ -146,7 +146,7 @@ class Chunks:
             connection.send_queue.flush(PASSING_WAIT)
 
     def end(self, takers: int) -> None:
-        """Tell so many who take chunks, and at least one, that the Reader stops."""
+        """Tell so many takers, and at least one, that the Reader stops."""
         self.is_over = True
         for _ in range(max(1, takers)):
             self.queue.put(None)

@@ -23,7 +23,7 @@ _MOST_TOLD = 10_000
 
 
 class DeadLetters:
-    """Settles messages whose last attempt failed. Called by who found that out, outside all locks.
+    """Settles messages whose last attempt failed; by the thread that saw it, outside all locks.
 
     A dead letter is published at the nsqd that the message came from, and the message is
     finished only after its OK; whatever fails means REQ, so nothing is lost on the way. Where

@@ -78,7 +78,7 @@ class Group(ABC):
         self._members = members
         try:
             self._own = self._begin(runtime, members)
-        except BaseException:
+        except BaseException:  # some of them run
             self.stop(0.0)
             raise
         finally:
@@ -88,7 +88,7 @@ class Group(ABC):
             return None
         try:
             return self.join()
-        except BaseException:
+        except BaseException:  # Ctrl-C, or a signal handler that raises
             self.stop()
             self.join()
             raise
@@ -187,7 +187,7 @@ class Members:
         forgets: Callable[[], bool],
     ) -> None:
         self.readers: tuple[Reader, ...] = ()
-        # Set when the start of the group is over; who joins has all of them then.
+        # Set when the start of the group is over; join() then waits for all of them.
         self.begun: Event = runtime.event()
         self._runtime = runtime
         self._max_in_flight = max_in_flight

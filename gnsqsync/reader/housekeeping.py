@@ -1,7 +1,7 @@
-"""What is looked after every 100 ms while messages are in flight.
+"""Work that is due every 100 ms while messages are in flight.
 
-Unsent answers, RDY, touches, what was taken and forgotten, and chunks that wait behind a slow
-message.
+Unsent answers, RDY, touches, messages that were taken and forgotten, and chunks that wait for a
+slow message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gnsqsync.runtime.timer import Timer
 
 __all__ = ["HOUSEKEEPING_SECONDS", "Housekeeping"]
 
-# No FIN waits longer than this behind a handler that suddenly runs long.
+# No FIN waits longer than this for a handler that suddenly runs long.
 HOUSEKEEPING_SECONDS = 0.1
 
 
@@ -35,8 +35,8 @@ class Housekeeping:
         chunks: Chunks,
         on_overdue: Callable[[Connection, int], None] | None = None,
     ) -> None:
-        """``on_overdue``: told of messages that were taken and not answered in time; None where
-        handlers have them, which count until they return."""
+        """``on_overdue``: called when taken messages were not answered in time; None where handlers
+        have them, whose messages count until they return."""
         self._connections = connections
         self._chunks = chunks
         self._on_overdue = on_overdue
@@ -68,7 +68,7 @@ class Housekeeping:
             return
         with self._lock:
             self._awake = False
-        # Messages may have come between the look and the flag, and be finished again.
+        # Messages may have come between the look and the flag, and be finished already.
         if any(self._needs_a_look(connection) for connection in self._connections()):
             self.wake()
 
@@ -80,7 +80,7 @@ class Housekeeping:
             level.settle(now)
             streaming = level.streaming
         send_queue = connection.send_queue
-        # What does not leave now helps nobody, and there would be more of it each time.
+        # A TOUCH that cannot be sent now helps nobody, and each round would add one.
         if self._auto_touch and not send_queue.is_stuck:
             self._touch(connection, now)
         if self._on_overdue is not None:
@@ -93,7 +93,7 @@ class Housekeeping:
 
     def _needs_a_look(self, connection: Connection) -> bool:
         level = connection.level
-        # RDY stays high behind a stream until a sweep settles it.
+        # After a stream RDY stays high until housekeeping settles it.
         streaming = self._adaptive and level is not None and level.streaming
         return streaming or bool(connection.in_flight)
 

@@ -41,7 +41,7 @@ OnGivingUp: TypeAlias = Callable[["Message", "BaseException | None"], object] | 
 
 
 class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
-    """The keywords of Reader that are not about which servers: for who hands them through.
+    """The keywords of Reader except those that name servers: for functions that pass them on.
 
     Defaults as of ReaderOptions; ``observer``, ``runtime`` and ``options`` are None.
     """

@@ -239,7 +239,7 @@ class Reader:
 
         Raises:
             ClosedError: It was started before.
-            NSQError: Every nsqd refuses us for good; it is the error of one of them.
+            NSQError: Every nsqd refuses us, and no retry will help; the error of one of them.
         """
         if self._run is not None:
             raise ClosedError("a Reader is started once; make a new one to consume again")
@@ -263,7 +263,7 @@ class Reader:
             if not block:
                 run.supervise_aside()
                 return None
-        except BaseException as error:
+        except BaseException as error:  # a part of it runs
             run.end_failed_start(error)
             raise
         run.supervise_here()

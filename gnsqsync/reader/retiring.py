@@ -1,6 +1,6 @@
 """Connections that take no more messages, and are closed when theirs are answered.
 
-Knows when one is drained, and when one is of no more use. Decides nothing about the others.
+Knows when a connection is drained, and when it is of no more use.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["Retiring", "why_useless"]
 
 # How long nsqd has to close its side.
 _EOF_SECONDS = 1.0
-# An answer to SUB that comes so much later than that to IDENTIFY did not come late by chance ...
+# An answer to SUB that comes so much later (seconds) than the one to IDENTIFY is no chance ...
 _HELD_UP_SECONDS = 0.1
-# ... and so long a time without a message makes it worth another SUB.
+# ... and after so long (seconds) without a message another SUB is worth it.
 _QUIET_SECONDS = 2.0
-# So many refused answers are no single handlers that were slow.
+# So many refused answers are not just a few slow handlers.
 _MANY_REFUSED = 5
 
 
@@ -36,13 +36,14 @@ def why_useless(connection: Connection, now: float) -> str:
 def _is_choked(connection: Connection, now: float) -> bool:
     """Whether half of its RDY or more may be used up for good, and nothing is in flight.
 
-    nsqd counts what a connection has in flight, and a FIN, REQ or TOUCH that it refuses takes
-    nothing off. Where the message had timed out, the time-out did. But a message that is there
-    twice under one id, as after a crash of nsqd, is answered once; the copy counts until the
-    connection ends, and with as many of them as RDY nothing is delivered any more.
+    nsqd counts the messages in flight on a connection. A FIN, REQ or TOUCH that it refuses does
+    not lower that count. If the message had timed out, the timeout lowered it. But after a crash
+    nsqd may have a message twice under one id. It can be answered once, and the copy counts until
+    the connection ends. With as many copies as RDY, nothing is delivered any more.
 
-    One message that timed out is refused as well, so a few are no sign while messages come. And an
-    #ephemeral channel has no copies, as a crash of nsqd ends it, and would end with its connection.
+    The answer to a message that timed out is refused as well, so a few are no sign while messages
+    come. An #ephemeral channel has no copies: a crash of nsqd ends it. It would also end with its
+    connection.
     """
     level = connection.level
     if level is None or connection.end_was_asked or connection.in_flight or connection.is_ephemeral:
@@ -58,8 +59,8 @@ def _is_stranded(connection: Connection, now: float) -> bool:
 
     A SUB that comes while nsqd deletes the topic, which takes seconds where its queue is long,
     waits for the end of that and then gets a channel of the old topic. It is answered with OK,
-    and heartbeats come, but no message: who publishes makes the topic anew. All that shows
-    is that the OK came late.
+    and heartbeats come, but no message: the next publish makes the topic anew. The only sign is
+    that the OK came late.
     """
     if connection.end_was_asked or connection.received or connection.sub_delay <= _HELD_UP_SECONDS:
         return False
@@ -67,7 +68,7 @@ def _is_stranded(connection: Connection, now: float) -> bool:
 
 
 class Retiring:
-    """Those of a Reader that goes on without them.
+    """Connections that are closing, of a Reader that goes on.
 
     Lock-free on purpose: only single operations on a set, which are atomic.
     """
@@ -90,7 +91,7 @@ class Retiring:
             self._timer.after(0.0, self._close_drained)
 
     def _close_drained(self) -> None:
-        # Before the look: what is drained behind it is worth another one.
+        # Before the look: a connection that is drained after it needs another one.
         self._due = False
         drained = [
             connection

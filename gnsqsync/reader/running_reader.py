@@ -1,6 +1,6 @@
-"""A started Reader: its parts, what they tell each other, and the one who stops them.
+"""A started Reader: makes its parts, starts them, and stops them in the right order.
 
-Knows the order of a start and of a stop; checks no option and handles no byte.
+No message passes through it. Checks no option.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["RunningReader"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
-# What close() and the end of the interpreter grant threads that only have to notice.
+# How long close() and the end of the interpreter wait for threads that only have to notice.
 _JOIN_SECONDS = 5.0
 # How long an nsqd that holds none of our messages may take to answer CLS.
 _CLOSE_WAIT_SECONDS = 2.0
-# For threads that have nothing left to do but to see it.
+# For idle workers, which only have to notice the stop.
 _NOTICE_SECONDS = 0.5
 # How often a thread that waits for a stop wakes up; see _next_word.
 _WAKE_SECONDS = 1.0
-# What a handler at work is granted at the end of the interpreter.
+# How long a handler at work may go on at the end of the interpreter.
 _EXIT_SECONDS = 0.5
-# What a handler at work is granted after Ctrl-C.
+# How long a handler at work may go on after Ctrl-C.
 _INTERRUPT_SECONDS = 30.0
 
 
@@ -47,7 +47,7 @@ _STOP, _SETTLED = "stop", "settled"
 
 
 class RunningReader:
-    """One started Reader: its threads, and the one who stops them.
+    """One started Reader: its parts and threads, and their stop.
 
     ``_control`` is a queue because ``stop()`` may be called by a signal handler, which must not
     take a lock that its own thread may hold.
@@ -152,7 +152,7 @@ class RunningReader:
         try:
             self._supervise()
         except BaseException as error:
-            # Whoever joins must not wait for ever.
+            # join() must not wait for ever.
             self._error = self._error or error
             self._ended.set()
             raise
@@ -161,18 +161,18 @@ class RunningReader:
         """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces."""
         try:
             self._supervise()
-        except BaseException:
+        except BaseException:  # Ctrl-C, or a signal handler that raises
             self.stop(_INTERRUPT_SECONDS)
             try:
                 self._supervise()
-            except BaseException:
+            except BaseException:  # the second one
                 self.stop(0.0)
                 self._supervise()
                 raise
             raise
 
     def end_failed_start(self, error: BaseException) -> None:
-        """End what has started, as there may be no thread for all; who joins gets the error."""
+        """End what has started, as there may be no thread for all; join() raises the error."""
         self._error = self._error or error
         self.stop(0.0)
         self._supervise()
@@ -181,7 +181,7 @@ class RunningReader:
         self._control.put((_STOP, timeout))
 
     def _fail(self, error: BaseException) -> None:
-        """Every nsqd refuses us for good: end, and let start() or join() raise it."""
+        """Every nsqd refuses us, and retries would not help: end; start() or join() raises it."""
         self._error = error
         self.stop(0.0)
 

@@ -1,6 +1,6 @@
-"""The connections of one Reader: who is dialled, who leaves, and when what is decided is sent.
+"""The connections of one Reader: dialled, lost, removed; and RDY and backoff over all of them.
 
-Holds the nodes, the RdyControl of RDY, and the lock around both; knows no handler and no byte.
+Owns the nodes, the RdyControl, and the lock around both. Knows no handler and no byte.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Subscription:
     """Every connection of a reader to its topic and channel.
 
     ``_lock`` is the RDY allocator's lock. It guards the RdyControl, the nodes, the tables of dials
-    and tasks, and ``_tick_at``. Under it things are only decided: that gives the connections to
-    flush, in order, and the flush comes after.
+    and tasks, and ``_tick_at``. Code under it only decides; the connections to flush, in order, are
+    flushed after it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Subscription:
             runtime,
             timer,
             chunks,
-            # Of handlers, messages count until they return.
+            # A handler's message counts until the handler returns.
             self._on_overdue if setup.handler is None else None,
         )
         self._nodes = ReaderNodes(self._direct, rng=rng)
@@ -170,7 +170,7 @@ class Subscription:
             self._dial_failed(connection, error)
             return
         except BaseException as error:
-            # As out of an auth_secret() that asks a server, which may be well again soon.
+            # Raised by an auth_secret() that asks a server, say, which may soon work again.
             self._dial_failed(connection, ConnectionLost(f"the dial was ended by {error!r}"))
             raise
         with self._lock:
@@ -185,7 +185,7 @@ class Subscription:
                 limit = self._rdy.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
-            # Nothing was asked for on it, and a stop waits for this thread: no wait for nsqd's EOF.
+            # No RDY was sent, and a stop waits for this thread: do not wait for nsqd's EOF.
             connection.cut()
             connection.read()
             return
@@ -209,7 +209,7 @@ class Subscription:
                 return
             direct = address in self._direct
             again = self._nodes.failed(address, self._runtime.now())
-            # A ConfigError is of a file or function that has changed: what was given was checked.
+            # A ConfigError comes from a file or function that has changed since the check.
             if direct and not error.retriable and not isinstance(error, ConfigError):
                 self._refused[address] = error
                 if not self.discovers and self._refused.keys() >= self._direct:
@@ -224,13 +224,13 @@ class Subscription:
         try:
             self._events.dial_failed(connection, error, pause, discovered=not direct)
         finally:
-            # A hook may be ended by what is no Exception, as gevent.Timeout.
+            # A hook may raise a BaseException, such as gevent.Timeout.
             if hopeless is not None:
                 self._on_hopeless(hopeless)
             self._tick()
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
-        # What waits of it comes again by itself.
+        # nsqd delivers its waiting messages again.
         self._chunks.give_back()
         with self._lock:
             now = self._runtime.now()
@@ -259,7 +259,7 @@ class Subscription:
         self._arm()
 
     def _tick(self) -> None:
-        """All that is due by time: the end of a backoff pause, redials, an RDY round."""
+        """Do what is due now: the end of a backoff pause, redials, an RDY round."""
         with self._lock:
             self._tick_at = math.inf
             now = self._runtime.now()
@@ -291,7 +291,7 @@ class Subscription:
         try:
             task = self._runtime.spawn(f"nsq-read {address}", self._serve, connection)
         except BaseException as error:
-            # Tried again as any dial: nothing else would bring this nsqd back.
+            # Treated as a failed dial: nothing else would bring this nsqd back.
             failure = ConnectionLost(f"no thread for {address}: {error}")
             failure.__cause__ = error
             self._dial_failed(connection, failure)
@@ -302,7 +302,7 @@ class Subscription:
             self._tasks.append(task)
 
     def _arm(self) -> None:
-        """See to it that ``_tick`` runs when time alone changes something."""
+        """Set the timer for the next ``_tick``."""
         with self._lock:
             if self._stopping:
                 return
@@ -317,7 +317,7 @@ class Subscription:
         self._timer.after(when - now, lambda: self._tick_if_current(when))
 
     def _tick_if_current(self, when: float) -> None:
-        # One that an earlier tick overtook is not the current one any more and does nothing.
+        # If an earlier tick was set meanwhile, this one is void.
         if when == self._tick_at:
             self._tick()
 
@@ -330,7 +330,7 @@ class Subscription:
         self.settled()
 
     def settled(self) -> None:
-        """What a stop or a removal waits for may have come. From any thread; cheap."""
+        """Perhaps a stop or a removal can go on. From any thread; cheap."""
         if self._stopping:
             self._on_settled()
         else:
@@ -339,7 +339,7 @@ class Subscription:
     def note(self, finished: int, failed: int) -> None:
         """Verdicts of handlers, for the backoff: so many FIN, so many REQ with backoff.
 
-        Called before the answers are flushed, so that RDY 0 stands in front of the REQs.
+        Called before the answers are flushed, so that RDY 0 is sent before the REQs.
         """
         with self._lock:
             verdict = self._rdy.note(finished, failed, self._runtime.now())

@@ -162,7 +162,7 @@ class _Following:
         try:
             self._discovery.start()
             self._task = self._runtime.spawn("nsq-topics", self._run)
-        except BaseException:
+        except BaseException:  # no thread would end the discovery
             self._end()
             raise
         return self._task

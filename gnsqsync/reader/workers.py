@@ -70,7 +70,7 @@ class Workers:
         self._working.append(number)
         try:
             task = self._runtime.spawn(f"nsq-work {number}", self._work, number)
-        except BaseException:
+        except BaseException:  # a stop would wait for it
             self._working.remove(number)
             raise
         self._tasks[task] = None

@@ -221,7 +221,7 @@ def run_readers(
                         orphaned = True
                         log.error("process %s is gone; stopping", place.parent)
                         group.stop(stop_timeout)
-        except BaseException:
+        except BaseException:  # nobody would stop the readers
             group.stop(0.0)
             raise
         results = group.join()
@@ -315,7 +315,7 @@ class _Supervisor:
         """As ``_watch()``; whatever is raised, no child is left."""
         try:
             self._watch()
-        except BaseException as error:
+        except BaseException as error:  # no child may be left
             if self._kill_at is None:
                 log.error("stopping, as the supervisor failed: %r", error)
                 self._end_all(signal.SIGTERM)

@@ -137,7 +137,7 @@ class FrameDecoder:
         return count
 
     def take_rest(self) -> bytes:
-        """What is buffered behind the last whole frame, for the next layer at an upgrade.
+        """The buffered bytes after the last whole frame, for the next layer at an upgrade.
 
         The decoder is then empty and no longer broken.
         """

@@ -90,3 +90,16 @@ def test_the_sources_are_python_of_the_oldest_version_that_is_promised() -> None
         names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         assert not names & NEW_WORDS, path
         assert not {*path.relative_to(PACKAGE).parts, path.stem} & NEW_WORDS
+
+
+def test_each_except_that_takes_exceptions_from_outside_says_why() -> None:
+    """As docs/design/threads-and-locks has it: on its line, or on the first line of its block."""
+    silent = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if line.lstrip().startswith("except BaseException"):
+                said = line.partition("#")[2].removeprefix(" noqa: BLE001").strip(" -")
+                if not said and not lines[number + 1].lstrip().startswith("#"):
+                    silent.append(f"{path}:{number + 1}")
+    assert not silent, "\n".join(silent)
