@@ -1,7 +1,7 @@
-"""From when on the owner of a lock, of a turn or of a dial counts as gone.
+"""When the owner of a lock, a turn or a dial counts as gone.
 
-An exception from outside (gevent.Timeout, a kill, a signal handler that raises) may strike between
-any two instructions, so also between taking something and the ``try`` that gives it back.
+An exception from outside (gevent.Timeout, a kill, a signal handler that raises) may hit between any
+two instructions, so also between taking something and the ``try`` whose ``finally`` gives it back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ GRACE_SECONDS: float = 5.0
 
 
 def lost_at(due: float) -> float:
-    """From when on (monotonic seconds) nobody gives back any more what was ``due`` at that time.
+    """The time (monotonic seconds) from which an owner is gone that was ``due`` to give back.
 
-    Whoever finds such a thing ends the connection: how far its owner came is not known.
+    The thread that finds it ends the connection: how far the owner came is not known.
     """
     return due + GRACE_SECONDS
