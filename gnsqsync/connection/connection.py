@@ -216,7 +216,6 @@ class Connection:
                 nsqd_address=self.nsqd_address,
                 on_reply=self.on_reply,
                 silence=2 * heartbeat,
-                round_trip=opening.round_trip,
             )
         else:
             consumer = self._consumer

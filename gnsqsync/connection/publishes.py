@@ -23,8 +23,8 @@ _RECV_SIZE = 4096
 # The kernel ends a receive some milliseconds late. So the last of a caller's time is waited for
 # with a latch, which is exact, while the reading thread reads.
 _EXACT_SECONDS = 0.05
-# An nsqd that answers within this time is near: on this machine, or in the next rack. One send for
-# several publishes then costs less than a send for each, so a publish waits for others; at most
+# An nsqd that has answered within this time is near: on this machine, or in the next rack. One send
+# for several publishes then costs less than a send for each, so a publish waits for others; at most
 # _TOGETHER_SECONDS.
 _NEAR_SECONDS = 0.0005
 _TOGETHER_SECONDS = 0.005
@@ -52,12 +52,8 @@ class Publishes:
         nsqd_address: str,
         on_reply: Callable[[Reply], None],
         silence: float,
-        round_trip: float,
     ) -> None:
-        """``on_reply`` takes what is no OK. ``silence``: seconds without a frame that are death.
-
-        ``round_trip``: seconds that nsqd took to answer at the handshake.
-        """
+        """``on_reply`` takes what is no OK. ``silence``: seconds without a frame that are death."""
         replies = PublishReplies(
             stream, send_queue, decoder, runtime, nsqd_address=nsqd_address, on_reply=on_reply
         )
@@ -79,7 +75,7 @@ class Publishes:
         # What was received and not taken in yet. An exception from outside may strike as
         # the receive returns, and must not lose it: the next thread that reads begins here.
         self._chunks: deque[bytes] = deque()
-        self._is_near = round_trip <= _NEAR_SECONDS
+        self._is_near = False
         # How many more publishes let others queue theirs before they are sent; and whether one
         # does so now.
         self._company = 0
@@ -106,6 +102,8 @@ class Publishes:
                 self._read_for(slot, started, deadline, self._flush)
             else:
                 has_left = True
+            if not self._is_near and slot.done:
+                self._is_near = 0 < self.replies.last_frame_at - started <= _NEAR_SECONDS
         finally:
             if not has_left:
                 self._release_turn(slot, unread=self._pending, wanted=self._ended)

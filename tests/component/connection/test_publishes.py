@@ -104,6 +104,32 @@ def test_the_deadline_of_the_one_that_reads_passes_while_others_wait(
         assert writer.stats().published == 7
 
 
+def test_an_nsqd_is_near_when_it_has_once_answered_at_once(client: Client, world: World) -> None:
+    """Then publishes wait for each other, to share a send."""
+    slow = [True] * 5
+
+    def answer(connection: scripted.Connection, command: Command) -> None:
+        if slow and slow.pop():
+            time.sleep(0.002)
+        connection.answer(command)
+
+    with ScriptedNsqd([automatic(hooks={"PUB": answer})]) as nsqd:
+        writer = client.writer(nsqd)
+        publishes = lent(world, writer)
+        while slow:
+            assert not publishes._is_near
+            writer.publish("t", "far")
+
+        def has_become_near() -> bool:
+            writer.publish("t", "near")
+            return publishes._is_near
+
+        world.eventually(has_become_near)
+        slow.append(True)
+        writer.publish("t", "held up once")
+        assert publishes._is_near
+
+
 def test_a_reader_that_is_killed(client: Client, world: World) -> None:
     """By an exception thrown into its task: the others have their answers, nsqd its connection."""
     held = Held()
