@@ -6,10 +6,11 @@ Knows how large a chunk is, who waits for one, and how chunks go back to nsqd; k
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import Message
+from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
@@ -20,6 +21,8 @@ _CHUNK_SECONDS = 0.001
 _CHUNK_MAX = 64
 # A chunk that takes longer than this was cut for faster handlers than it has met.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS
+# How often to look for messages that were lost on the way to a worker.
+_LOOK_SECONDS = 1.0
 
 Chunk = tuple[Connection, list[Message]]
 """Messages of one connection."""
@@ -47,6 +50,8 @@ class Chunks:
         self._rests: deque[Chunk] = deque()
         # By worker: its chunk, the messages it has not begun, and since when.
         self._at_work: dict[int, tuple[Connection, list[Message], Iterator[Message], float]] = {}
+        # When to look for lost messages again.
+        self._looks_at = 0.0
         # Seconds a message, as any worker measured last: each value is as good as the other.
         self._pace = _CHUNK_SECONDS
 
@@ -108,6 +113,23 @@ class Chunks:
                     if messages:  # else its thread has not been scheduled since it took them
                         self._pace = max(self._pace, (now - started) / len(messages))
                     self.put(connection, rest)
+
+    def requeue_lost(self, connections: Iterable[Connection]) -> None:
+        """REQ 0 for messages that wait nowhere and that no worker has; by the timer.
+
+        An exception from outside hit a worker between the queue and the handler. nsqd would deliver
+        such a message again, but its slot would stay taken.
+        """
+        now = self._now()
+        if now < self._looks_at or not self.queue.empty() or self._rests:
+            return
+        self._looks_at = now + _LOOK_SECONDS
+        at_work = {m for _, messages, _, _ in list(self._at_work.values()) for m in messages}
+        for connection in connections:
+            for message in list(connection.in_flight.values()):
+                is_waiting = not message._status and message not in at_work
+                if is_waiting and now >= lost_at(message._received_at):
+                    connection.requeue_quietly(message, 0)
 
     # -- by the pull form ------------------------------------------------------------------------
 

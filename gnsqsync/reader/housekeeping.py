@@ -11,6 +11,7 @@ from collections.abc import Callable
 from gnsqsync.connection.connection import Connection
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions
+from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import Runtime
 from gnsqsync.runtime.timer import Timer
 
@@ -33,12 +34,14 @@ class Housekeeping:
         runtime: Runtime,
         timer: Timer,
         chunks: Chunks,
+        workers: Workers,
         on_overdue: Callable[[Connection, int], None] | None = None,
     ) -> None:
         """``on_overdue``: called when taken messages were not answered in time; None where handlers
         have them, whose messages count until they return."""
         self._connections = connections
         self._chunks = chunks
+        self._workers = workers
         self._on_overdue = on_overdue
         self._adaptive = flow.latency == "adaptive"
         self._auto_touch = flow.auto_touch
@@ -63,8 +66,11 @@ class Housekeeping:
         for connection in self._connections():
             busy = self._look_after(connection, now) or busy
         if busy:
-            self._chunks.relieve()
+            # First: where a thread cannot be started, the rest still goes on.
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
+            self._chunks.relieve()
+            self._chunks.requeue_lost(self._connections())
+            self._workers.replace_killed()
             return
         with self._lock:
             self._awake = False

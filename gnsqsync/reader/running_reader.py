@@ -17,6 +17,7 @@ from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
+from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.workers import Workers
@@ -93,6 +94,7 @@ class RunningReader:
             on_hopeless=self._fail,
             on_settled=lambda: self._control.put((_SETTLED, 0.0)),
             ask=lambda: self._discovery.hurry(0.0),
+            wake=lambda: self._housekeeping.wake(),
         )
         self.workers: Workers = Workers(
             runtime,
@@ -101,6 +103,16 @@ class RunningReader:
             self._dead_letters,
             self._events,
             setup,
+        )
+        self._housekeeping = Housekeeping(
+            self.subscription.connections,
+            flow,
+            runtime,
+            self._timer,
+            chunks,
+            self.workers,
+            # A handler's message counts until the handler returns.
+            self.subscription.on_overdue if setup.handler is None else None,
         )
         self._discovery = Discovery(
             nsqds_of(setup.topic),
@@ -281,9 +293,10 @@ class RunningReader:
             if left <= 0:
                 break
             try:
-                kind, timeout = self._next_word(left)
+                # Not for long: a worker that was killed in its end does not tell.
+                kind, timeout = self._next_word(min(left, _WAKE_SECONDS))
             except TimeoutError:
-                break
+                continue
             if kind == _STOP:
                 deadline = min(deadline, self.runtime.now() + timeout)
         return deadline

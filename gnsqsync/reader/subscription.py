@@ -22,7 +22,6 @@ from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.counters import Counters, stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
-from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.rdy_control import RdyControl
 from gnsqsync.reader.retiring import Retiring
@@ -56,11 +55,13 @@ class Subscription:
         on_hopeless: Callable[[NSQError], None],
         on_settled: Callable[[], None],
         ask: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         """``on_hopeless``: every nsqd refuses us, and no retry will change that.
 
         ``on_settled``: at a stop, whenever a message left the in-flight table or a worker ended.
-        ``ask``: has the nsqlookupds asked at once; ``on_discovered`` gets what they say.
+        ``ask``: has the nsqlookupds asked at once; ``on_discovered`` gets what they say. ``wake``:
+        messages are in flight, so that there is work for housekeeping.
         """
         self._setup = setup
         self._flow = setup.flow
@@ -72,6 +73,7 @@ class Subscription:
         self._on_hopeless = on_hopeless
         self._on_settled = on_settled
         self._ask = ask
+        self._wake = wake
         # Whether nsqlookupds are asked, so that more nsqds may come.
         self.discovers: bool = bool(setup.lookupds)
         self._direct = set(setup.nsqds)
@@ -84,15 +86,6 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        self._housekeeping = Housekeeping(
-            self.connections,
-            self._flow,
-            runtime,
-            timer,
-            chunks,
-            # A handler's message counts until the handler returns.
-            self._on_overdue if setup.handler is None else None,
-        )
         self._nodes = ReaderNodes(self._direct, rng=rng)
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
 
@@ -368,7 +361,7 @@ class Subscription:
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         self._chunks.put(connection, messages)
-        self._housekeeping.wake()
+        self._wake()
         if not connection.hands_over:
             # They crossed with our CLS, and have gone back.
             self.settled()
@@ -397,7 +390,7 @@ class Subscription:
             self.note(0, 1)
         self.answered()
 
-    def _on_overdue(self, connection: Connection, count: int) -> None:
+    def on_overdue(self, connection: Connection, count: int) -> None:
         self._events.overdue(connection, count)
         self.answered()
 

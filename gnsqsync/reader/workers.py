@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
@@ -54,31 +55,38 @@ class Workers:
         self._name = setup.name
         self._handler_name = "" if setup.handler is None else handler_name(setup.handler)
         self._log_fields = setup.log_fields
-        # In the order of their start, as keys: setting and popping one is atomic.
-        self._tasks: dict[Task, None] = {}
-        # One entry a worker that has not ended; appended before, removed at its end.
-        self._working: list[int] = []
+        self._numbers = count()
+        # By the number of the worker: setting and popping one is atomic.
+        self._tasks: dict[int, Task] = {}
+        # The numbers of those that have nothing left to do but to return.
+        self._ended: set[int] = set()
 
     def start(self) -> None:
         if self._handler is not None:
-            for number in range(self._concurrency):
-                self._spawn(number)
+            for _ in range(self._concurrency):
+                self._spawn()
 
-    def _spawn(self, number: int) -> None:
-        for ended in [task for task in list(self._tasks) if not task.alive]:
-            self._tasks.pop(ended, None)
-        self._working.append(number)
-        try:
-            task = self._runtime.spawn(f"nsq-work {number}", self._work, number)
-        except BaseException:  # a stop would wait for it
-            self._working.remove(number)
-            raise
-        self._tasks[task] = None
+    def _spawn(self) -> None:
+        for number, task in list(self._tasks.items()):
+            if not task.alive:
+                self._tasks.pop(number, None)
+                self._ended.discard(number)
+        number = next(self._numbers)
+        self._tasks[number] = self._runtime.spawn(f"nsq-work {number}", self._work, number)
+
+    def replace_killed(self) -> None:
+        """Start a worker for each that was killed while it started its own replacement.
+
+        By the timer.
+        """
+        while self.working < self._concurrency and self._handler and not self._chunks.is_over:
+            self._spawn()
 
     @property
     def working(self) -> int:
         """How many workers have not ended."""
-        return len(self._working)
+        tasks = list(self._tasks.items())
+        return sum(task.alive and number not in self._ended for number, task in tasks)
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -122,13 +130,13 @@ class Workers:
                         number,
                         extra=self._log_fields,
                     )
-                    self._spawn(number)
+                    self._spawn()
             finally:
                 try:
                     self._tell_handler()
                 finally:
                     # A stop waits for that.
-                    self._working.remove(number)
+                    self._ended.add(number)
                     self._subscription.settled()
 
     def _next_or_send(self, unsent: Connection) -> Chunk | None:
@@ -275,7 +283,7 @@ class Workers:
 
     def join(self, deadline: float) -> int:
         """Wait for the workers until ``deadline``; how many still run."""
-        tasks = [task for task in list(self._tasks) if not task.is_current]
+        tasks = [task for task in list(self._tasks.values()) if not task.is_current]
         for task in tasks:
             task.join(max(0.0, deadline - self._runtime.now()))
         return sum(task.alive for task in tasks)

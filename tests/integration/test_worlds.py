@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.integration.conftest import address, url
 from tests.support.forking import Nsqd
 from tests.support.interpreter import ROOT, run_script
 from tests.support.servers import Server, Site
+from tests.support.waiting import eventually
 
 USE = """
     import os, sys, time
@@ -334,6 +336,19 @@ class Blocking:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def waits(self) -> bool:
+        """Whether the main thread sleeps, and takes no processor time for 20 ms."""
+        stat = f"/proc/{self.process.pid}/task/{self.process.pid}/stat"
+
+        def look() -> list[str]:
+            with open(stat) as file:
+                fields = file.read().rpartition(") ")[2].split()
+            return [fields[0], *fields[11:13]]
+
+        before = look()
+        time.sleep(0.02)
+        return before[0] == "S" and look() == before
+
     def go_on(self) -> None:
         with open(self._go, "x"):
             pass
@@ -368,6 +383,8 @@ def test_a_blocking_start_is_stopped_by_signals(
         if times == "once":
             blocking.go_on()
         else:
+            # In the middle of a send it would end the connection.
+            eventually(blocking.waits, describe="the main thread waits for the handler")
             blocking.signal(number)
         status, line = blocking.end()
     finally:

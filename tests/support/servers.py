@@ -361,10 +361,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests marked ``pairs``, each two values of parameters meet, but not each with all others.
 
-    The kinds of server take turns along the other parameters. Where a kind is chosen, or a test by
-    its parameters, all that was asked for is run.
+    The kinds of server take turns along the other parameters. Where a kind is chosen, a test by its
+    parameters, or those that failed last, all that was asked for is run.
     """
-    if config.getoption("--servers") != "all" or any("[" in word for word in config.args):
+    is_chosen = any("[" in word for word in config.args) or config.getoption("lf", False)
+    if config.getoption("--servers") != "all" or is_chosen:
         return
     if left_out := _whose_turn_it_is_not(items):
         config.hook.pytest_deselected(items=left_out)

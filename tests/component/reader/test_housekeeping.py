@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gnsqsync.message import BEGUN
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.housekeeping import Housekeeping
@@ -50,7 +51,8 @@ class FakeConnection:
 def housekeeping(connection: Any, flow: ReaderOptions, timer: Any) -> Housekeeping:
     runtime = choose("threads")
     chunks = Chunks(runtime.queue(), runtime, cuts=True)
-    return Housekeeping(lambda: [connection], flow, runtime, timer, chunks)
+    workers: Any = SimpleNamespace(replace_killed=lambda: None)
+    return Housekeeping(lambda: [connection], flow, runtime, timer, chunks, workers)
 
 
 @pytest.mark.parametrize("what", ["a message", "a stream that is over"])
@@ -97,7 +99,7 @@ def test_what_does_not_leave_is_not_touched_again_and_again() -> None:
     timer: Any = FakeTimer()
     flow = ReaderOptions(auto_touch=True)
     touched: list[object] = []
-    message: Any = SimpleNamespace(_received_at=0.0, _touched_at=0.0)
+    message: Any = SimpleNamespace(_received_at=0.0, _touched_at=0.0, _status=BEGUN)
     connection.in_flight = {b"0": message}
     connection.max_msg_timeout = float("inf")
     connection.touch = touched.append

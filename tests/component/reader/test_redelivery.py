@@ -176,7 +176,7 @@ def test_what_waits_of_a_lost_connection_is_let_go(
         waiting = weakref.ref(connection.in_flight[TWO])
         del connection
         nsqd.drop_connections()
-        world.eventually(lambda: len(nsqd.received("SUB")) == 2)
+        world.eventually(lambda: len(nsqd.received("SUB")) == 2 and reader.stats().connections)
         gc.collect()
         assert waiting() is None
         nsqd.connections[-1].message(b"new", id=TWO, attempts=2)
@@ -321,5 +321,5 @@ def test_what_nsqd_refused_to_touch_while_it_waited_is_not_handled(
         assert reader.stats().in_flight == 2
         handler.let_go()
         world.eventually(lambda: reader.stats().in_flight == 0)
-        assert finished(nsqd) == [ONE]
+        world.eventually(lambda: finished(nsqd) == [ONE])
         assert [message.body for message in handler.got] == [b"slow"]

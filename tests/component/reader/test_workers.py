@@ -11,6 +11,7 @@ from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.message import ANSWERED, Fate
 from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy import ownership
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions, ReaderSetup
 from gnsqsync.reader.workers import Workers
@@ -453,8 +454,8 @@ def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_en
     begun, go_on = bench.workers._runtime.latch(), bench.workers._runtime.latch()
     spawn = bench.workers._spawn
 
-    def spawn_and_wait(number: int) -> None:
-        spawn(number)
+    def spawn_and_wait() -> None:
+        spawn()
         assert begun.wait(10)
 
     monkeypatch.setattr(bench.workers, "_spawn", spawn_and_wait)
@@ -611,3 +612,66 @@ def test_a_message_that_was_orphaned_while_handled_is_not_finished(
     world.eventually(lambda: bench.chunks)
     assert bench.connection.fins == []
     assert bench.chunks == [(0, 0)]
+
+
+def test_what_a_worker_took_and_lost_goes_back(
+    bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception from outside hit the worker between the queue and the handler."""
+    monkeypatch.setattr(ownership, "GRACE_SECONDS", 0.2)
+    bench.make(lambda message: None)
+    lost, waits = bench.put(b"lost"), bench.put(b"waits")
+    now = bench.workers._runtime.now()
+    for message in [*lost, *waits]:
+        message._received_at = now
+    bench.queued.queue.get_nowait()
+    connections: list[Any] = [bench.connection]
+    world.sleep(0.25)
+    bench.queued.requeue_lost(connections)
+    assert not bench.connection.requeued, "something waits, so a worker may be about to take both"
+    bench.workers.start()
+    world.eventually(lambda: bench.chunks)
+    bench.queued.requeue_lost(connections)
+    assert bench.connection.requeued == [(b"lost", 0)]
+    assert len(bench.connection.fins) == 1
+
+
+def test_a_message_at_work_is_not_lost_however_long_it_takes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "GRACE_SECONDS", 0.0)
+    looked: list[object] = []
+    queued: list[Chunks] = []
+
+    def handler(message: Message) -> None:
+        queued[0].requeue_lost([bench.connection])  # type: ignore[list-item]
+        looked.append(list(bench.connection.requeued))
+
+    bench.make(handler)
+    queued.append(bench.queued)
+    bench.queued._pace = 1e-6
+    bench.put(b"a", b"b")
+    bench.workers.start()
+    bench.idle()
+    assert looked == [[], []]
+    assert len(bench.connection.fins) == 2
+
+
+def test_a_worker_that_was_killed_in_its_end_is_replaced(
+    bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler(message: Message) -> None:
+        raise Killed
+
+    def killed() -> None:
+        raise Killed
+
+    bench.make(handler, concurrency=2)
+    bench.workers.start()
+    spawn = bench.workers._spawn
+    monkeypatch.setattr(bench.workers, "_spawn", killed)
+    bench.put(b"x")
+    world.eventually(lambda: bench.workers.working == 1)
+    monkeypatch.setattr(bench.workers, "_spawn", spawn)
+    bench.workers.replace_killed()
+    assert bench.workers.working == 2
