@@ -182,6 +182,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except FileNotFoundError as error:
             progress.say(f"no real nsqd: {error}")
             return 2
+        try:
+            if chosen.docs or chosen.profile:
+                # Before a quarter of an hour of other measurements.
+                profiles.py_spy()
+        except Unavailable as error:
+            progress.say(str(error))
+            return 2
         described = machine.describe()
         described["nsqd"] = server_version(program)
         plan = Plan(chosen.rounds, chosen.seconds, chosen.messages, chosen.cell_timeout)

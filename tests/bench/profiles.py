@@ -35,11 +35,17 @@ Points = list[dict[str, Any]]
 _FRAME = re.compile(r"(.+) \((.+?)(?::\d+)?\)$")
 
 
-def run(bench: Bench, progress: Progress) -> Points:
-    """For each row and client the functions with the largest part of the samples."""
+def py_spy() -> str:
+    """The program; Unavailable where it is not installed."""
     tool = shutil.which("py-spy", path=f"{sysconfig.get_path('scripts')}:{Path('/usr/bin')}")
     if tool is None:
         raise Unavailable("no py-spy; pip install '.[bench]'")
+    return tool
+
+
+def run(bench: Bench, progress: Progress) -> Points:
+    """For each row and client the functions with the largest part of the samples."""
+    tool = py_spy()
     progress.total(len(CHOSEN))
     points: Points = []
     for row_name, client_name in CHOSEN:
