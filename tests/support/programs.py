@@ -84,6 +84,12 @@ class Program:
     def _goes_on(self) -> str:
         return f"{self.words}, which goes on:\n{self.output}"
 
+    def handles(self, number: signal.Signals) -> bool:
+        """Whether it has begun to handle this signal. On Linux."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
