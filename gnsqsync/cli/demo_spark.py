@@ -1,6 +1,6 @@
 """``gnsqsync demo --spark``: three embedded nsqds, the archive job, a SIGKILL, and a count.
 
-Knows what is archived, when a worker dies and how the files are counted. demo_lines publishes, as
+Starts the archive job, kills a worker, and counts the lines in the files. demo_lines publishes, as
 in the plain demo; demo_spark_view draws.
 """
 

@@ -107,11 +107,7 @@ class ReadTurn:
         with self._mutex:
             if self.state is not _FREE:
                 return False
-            # As ``_give``: a publish that is alone saves the call.
-            self._used = True
-            self._deadline = deadline
-            self._owner = caller
-            self.state = _CALLER
+            self._give(caller, deadline)
             return True
 
     def join(self, caller: Caller, deadline: float) -> bool:

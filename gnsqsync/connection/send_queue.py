@@ -21,8 +21,8 @@ from gnsqsync.errors import (
     Refused,
     ServerError,
 )
+from gnsqsync.policy import ownership
 from gnsqsync.policy.latency import RdyLevel
-from gnsqsync.policy.ownership import lost_at
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
 
@@ -220,7 +220,7 @@ class SendQueue:
             self._held_at_send = -1
         elif self._held_at_send != self.sends:
             self._held_at_send, self._held_since = self.sends, self._now()
-        elif self._now() >= lost_at(self._held_since) and not self.has_ended:
+        elif self._now() >= ownership.lost_at(self._held_since) and not self.has_ended:
             self._is_deserted = True
             self.broken = ConnectionLost("a sender was killed before its send")
             self._stream.shutdown()
@@ -433,7 +433,7 @@ class SendQueue:
         The stream was shut down before, so a sender that blocks leaves and gives the lock back;
         one that was killed does not. What callbacks of futures raise is raised as by ``end_each``.
         """
-        locked = not self._is_deserted and self._lock.acquire(True, lost_at(0.0))
+        locked = not self._is_deserted and self._lock.acquire(True, ownership.GRACE_SECONDS)
         try:
             self.is_closed = True
             self._stream.close()

@@ -1,6 +1,6 @@
 """Messages that were received and whose handler has not begun, in chunks, on their way to workers.
 
-Knows how large a chunk is, who waits for one, and how chunks go back to nsqd; knows no handler.
+Knows the size of a chunk, the order of the queue, and how chunks go back to nsqd. Knows no handler.
 """
 
 from __future__ import annotations

@@ -63,13 +63,14 @@ class Housekeeping:
     def _run(self) -> None:
         now = self._now()
         busy = False
-        for connection in self._connections():
+        connections = self._connections()
+        for connection in connections:
             busy = self._look_after(connection, now) or busy
         if busy:
             # First: where a thread cannot be started, the rest still goes on.
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
             self._chunks.relieve()
-            self._chunks.requeue_lost(self._connections())
+            self._chunks.requeue_lost(connections)
             self._workers.replace_killed()
             return
         with self._lock:

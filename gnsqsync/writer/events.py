@@ -30,8 +30,11 @@ class Events:
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
         self._given = self._observers = tuple(each(observer))
-        # Whether anybody listens to what becomes of publishes.
-        self.observed: bool = bool(self._observers)
+
+    @property
+    def observed(self) -> bool:
+        """Whether anybody listens to what becomes of publishes."""
+        return bool(self._observers)
 
     def copy(self) -> Events:
         """For a copy of the Writer, which nobody watches."""
@@ -40,7 +43,6 @@ class Events:
     def watch(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""
         self._observers = (*self._observers, observer)
-        self.observed = True
 
     def _notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observers; what one raises is logged and changes nothing."""
