@@ -45,7 +45,9 @@ class PublishReplies:
         self._nsqd_address = nsqd_address
         self._stream = stream
         self._clear = stream.is_clear
-        self._send_queue = send_queue
+        self._pending = send_queue.pending
+        self._drained = send_queue.drained
+        self._tell_drained = send_queue.tell_drained
         self._decoder = decoder
         self._now = runtime.now
         self._on_reply = on_reply
@@ -87,8 +89,7 @@ class PublishReplies:
 
     def _answer(self, count: int) -> int:
         """So many OKs: for the oldest that have none."""
-        send_queue = self._send_queue
-        pending = send_queue.pending
+        pending = self._pending
         waited_for = 0
         for _ in range(count):
             if not pending:
@@ -104,8 +105,8 @@ class PublishReplies:
             slot.done = True
             if slot.latch is not None:
                 slot.latch.release()
-        if not pending and send_queue.drained:
-            send_queue.tell_drained()
+        if self._drained and not pending:
+            self._tell_drained()
         return waited_for
 
     def end_futures(self) -> None:

@@ -106,7 +106,7 @@ class Publishes:
                 self._is_near = 0 < self.replies.last_frame_at - started <= _NEAR_SECONDS
         finally:
             if not has_left:
-                self._release_turn(slot, unread=self._pending, wanted=self._ended)
+                self._release_turn(slot, self._pending, self._ended)
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Send it; its outcome comes from the reading thread.
@@ -130,10 +130,10 @@ class Publishes:
         if self._turn.is_lent:
             self._turn.recall()
 
-    def _flush(self, slot: PublishSlot) -> bool:
+    def _flush(self, slot: PublishSlot, now: float) -> bool:
         return self._send_queue.flush()
 
-    def _send_together(self, slot: PublishSlot) -> bool:
+    def _send_together(self, slot: PublishSlot, now: float) -> bool:
         """Send it with the publishes of all greenlets that are ready to publish now."""
         self._gathering = True
         try:
@@ -142,14 +142,14 @@ class Publishes:
             self._gathering = False
         if not self._send_queue.slots:
             self._company -= 1
-        return self._send(slot)
+        return self._send(slot, self._now())
 
     def _read_for(
         self,
         slot: PublishSlot,
         started: float,
         deadline: float,
-        send: Callable[[PublishSlot], bool],
+        send: Callable[[PublishSlot, float], bool],
     ) -> None:
         """Send, and read until ``slot`` has its outcome or the deadline passes. With the turn.
 
@@ -160,7 +160,7 @@ class Publishes:
         sound = True
         try:
             left = deadline - started - _EXACT_SECONDS
-            if not send(slot):
+            if not send(slot, started):
                 if send_queue.is_stuck:
                     return
                 # Another thread is writing, and may leave before it has written ours.
@@ -201,8 +201,8 @@ class Publishes:
         slot.latch = self._runtime.latch() if left < _EXACT_SECONDS else self._rough_latch()
         self._company = self._keep_company
         send_queue.slots.append(slot)
-        if turn.join(slot, deadline):
-            return True
+        if turn.owner is slot:
+            return True  # it became free before the latch was there
         if not (turn.is_lent and (self._is_near or self._gathering)):
             send_queue.flush()
         if send_queue.is_closed:

@@ -27,8 +27,6 @@ class TurnState(Enum):
     FREE = "free"
     # A caller reads, or has been woken to read.
     CALLER = "caller"
-    # A caller reads; the reading thread is next.
-    RECALLED = "recalled"
     # A caller met the end. The reading thread ends the connection.
     FAILED = "failed"
 
@@ -37,7 +35,6 @@ class TurnState(Enum):
 _READING_THREAD = TurnState.READING_THREAD
 _FREE = TurnState.FREE
 _CALLER = TurnState.CALLER
-_RECALLED = TurnState.RECALLED
 _FAILED = TurnState.FAILED
 
 
@@ -50,7 +47,7 @@ class Caller(Protocol):
 
     @property
     def latch(self) -> Latch | None:
-        """Released when it is given the turn; it must be there while the caller waits."""
+        """Released when it is given the turn. A caller sets it, and looks at ``owner`` then."""
 
 
 class ReadTurn:
@@ -63,12 +60,14 @@ class ReadTurn:
     Where each state leads, and by which method:
 
     * READING_THREAD: FREE, or CALLER where one waits, by ``lend``.
-    * FREE: CALLER by ``take`` and ``join``; READING_THREAD by ``look`` and ``recall``.
-    * CALLER: the next CALLER, FREE or READING_THREAD by ``release``; RECALLED by ``look`` and
-      ``recall``; FAILED by ``fail``.
-    * RECALLED: READING_THREAD by ``release``; FAILED by ``fail``.
+    * FREE: CALLER by ``take``; READING_THREAD by ``look`` and ``recall``.
+    * CALLER: the next CALLER, FREE or READING_THREAD by ``release``, READING_THREAD whenever it
+      was recalled by ``look`` or ``recall``; FAILED by ``fail``.
 
-    ``_mutex`` guards all fields. Nothing waits under it.
+    ``_mutex`` guards all fields, and nothing waits under it. Two steps do without it. A caller that
+    has the turn, which is then the only one that changes ``state``, may set FREE; it then looks
+    whether somebody came before that. And one that takes itself out of ``_waiting`` is given
+    nothing any more.
     """
 
     def __init__(self, runtime: Runtime, nsqd_address: str) -> None:
@@ -76,11 +75,13 @@ class ReadTurn:
         self._nsqd_address = nsqd_address
         self._now = runtime.now
         self._mutex = runtime.mutex()
-        # The caller that reads, in the states CALLER and RECALLED, and its deadline.
-        self._owner: Caller | None = None
+        # The caller that reads, in the state CALLER, and its deadline.
+        self.owner: Caller | None = None
         self._deadline = 0.0
         # Those that wait for the turn, each with its deadline.
         self._waiting: dict[Caller, float] = {}
+        # Whether the reading thread is next, also when callers wait.
+        self._recalled = False
         # Whether a caller had the turn since the reading thread looked.
         self._used = False
         self._failure: BaseException | None = None
@@ -92,7 +93,7 @@ class ReadTurn:
     @property
     def is_lent(self) -> bool:
         """Whether callers read, and go on doing so."""
-        return self.state is _FREE or self.state is _CALLER
+        return (self.state is _FREE or self.state is _CALLER) and not self._recalled
 
     @property
     def has_waiting(self) -> bool:
@@ -100,72 +101,77 @@ class ReadTurn:
         return bool(self._waiting)
 
     def take(self, caller: Caller, deadline: float) -> bool:
-        """Whether the turn was free. Then it is the caller's, until ``release``."""
-        # Without the mutex: one that finds it used waits by ``join``, which looks again.
-        if self.state is not _FREE:
-            return False
+        """Whether the turn was free: it is the caller's, until ``release``.
+
+        Else the caller waits for it, until ``leave``: ``owner`` tells, and its latch.
+        """
         with self._mutex:
+            if self.state is _FREE:
+                # As ``_give``, without a call: each publish comes here. In this order: an
+                # exception from outside between the two leaves a turn that is released.
+                self._used = True
+                self._deadline = deadline
+                self.owner = caller
+                self.state = _CALLER
+                return True
+            self._waiting[caller] = deadline
             if self.state is not _FREE:
                 return False
+            # It became free in between.
+            del self._waiting[caller]
             self._give(caller, deadline)
             return True
 
-    def join(self, caller: Caller, deadline: float) -> bool:
-        """As ``take``; where the turn is not free, wait for it: the caller's latch tells."""
-        with self._mutex:
-            if self.state is _FREE:
-                self._give(caller, deadline)
-                return True
-            self._waiting[caller] = deadline
-            return False
-
     def leave(self, caller: Caller) -> bool:
         """Stop waiting. Whether the turn has been given to the caller."""
+        # One that is still there is given nothing.
+        if self._waiting.pop(caller, None) is not None:
+            return False
         with self._mutex:
-            self._waiting.pop(caller, None)
-            return self._owner is caller
+            return self.owner is caller
 
-    def release(self, caller: Caller, *, unread: object, wanted: object) -> None:
+    def release(self, caller: Caller, unread: object, wanted: object) -> None:
         """Stop waiting, and give the turn on if it is the caller's. However its wait ended.
 
         ``unread`` is true when answers are due that no caller reads for itself: with none waiting,
         the reading thread is next. ``wanted`` is true when that thread has something to do at once.
         """
-        waiting = self._waiting
+        if not (unread or wanted or self._waiting or self._recalled) and self.owner is caller:
+            self.owner = None
+            self.state = _FREE
+            if not (self._waiting or self._recalled):
+                return
+        following = None
         with self._mutex:
-            if waiting:
-                waiting.pop(caller, None)
-            if self._owner is not caller or self.state is _FAILED:
-                return
-            if self.state is _RECALLED or wanted:
-                self._call_back()
-                return
-            latch = self._give_to_next() if waiting else None
-            if latch is None:
-                if unread:
+            self._waiting.pop(caller, None)
+            if self.owner is caller or self.state is _FREE:
+                if wanted or self._recalled:
                     self._call_back()
-                else:
-                    self.state = _FREE
-                    # After the change. It would keep the bytes of its publish.
-                    self._owner = None
-                return
-        latch.release()
+                elif (following := self._give_to_next()) is None:
+                    if unread:
+                        self._call_back()
+                    else:
+                        self.owner = None
+                        self.state = _FREE
+        if following is not None:
+            _wake(following)
 
     def fail(self, caller: Caller, error: BaseException) -> None:
         """The caller met the end of the connection: nobody reads any more."""
         with self._mutex:
-            if self._owner is caller:
+            if self.owner is caller:
                 self._failure = error
                 self.state = _FAILED
+                self.owner = None
                 self._called.set()
 
     def recall(self) -> None:
         """Have the reading thread read, as soon as the caller that reads now has its answer."""
         with self._mutex:
+            if self.state is _CALLER:
+                self._recalled = True
             if self.state is _FREE:
                 self._call_back()
-            elif self.state is _CALLER:
-                self.state = _RECALLED
 
     # -- the reading thread ------------------------------------------------------------------
 
@@ -173,12 +179,12 @@ class ReadTurn:
         """Let callers read. Until ``look`` says so, the turn is not the reading thread's."""
         with self._mutex:
             self._called.clear()
-            latch = self._give_to_next()
-            if latch is None:
+            following = self._give_to_next()
+            if following is None:
                 self._used = True
                 self.state = _FREE
-        if latch is not None:
-            latch.release()
+        if following is not None:
+            _wake(following)
 
     def look(self) -> bool:
         """Wait 0.1 s, or until called. Whether the turn is the reading thread's again.
@@ -189,15 +195,16 @@ class ReadTurn:
         self._called.clear()
         with self._mutex:
             used, self._used = self._used, False
+            if self.state is _CALLER and not used:
+                self._recalled = True
             if self.state is _FREE and not used:
+                self._recalled = False
                 self.state = _READING_THREAD
-            elif self.state is _CALLER and not used:
-                self.state = _RECALLED
             state, failure = self.state, self._failure
             deserted = self._now() >= lost_at(self._deadline)
         if failure is not None:
             raise failure
-        if deserted and state in (_CALLER, _RECALLED):
+        if deserted and state is _CALLER:
             raise ConnectionLost(f"the publisher that read from {self._nsqd_address} was killed")
         return state is _READING_THREAD
 
@@ -206,21 +213,30 @@ class ReadTurn:
     def _give(self, caller: Caller, deadline: float) -> None:
         self._used = True
         self._deadline = deadline
-        # In this order: an exception from outside between the two leaves a turn that is released.
-        self._owner = caller
+        # In this order: the caller begins as soon as it sees itself there.
         self.state = _CALLER
+        self.owner = caller
 
-    def _give_to_next(self) -> Latch | None:
+    def _give_to_next(self) -> Caller | None:
         """To the newest that waits: its own answer comes after those of all others."""
         while self._waiting:
-            caller, deadline = self._waiting.popitem()
+            try:
+                caller, deadline = self._waiting.popitem()
+            except KeyError:
+                break  # the last one has just left
             if not caller.done:
                 self._give(caller, deadline)
-                assert caller.latch is not None
-                return caller.latch
+                return caller
         return None
 
     def _call_back(self) -> None:
+        self._recalled = False
         self.state = _READING_THREAD
         self._called.set()
-        self._owner = None
+        self.owner = None
+
+
+def _wake(caller: Caller) -> None:
+    """It has the turn now. Without a latch it has not looked yet."""
+    if caller.latch is not None:
+        caller.latch.release()

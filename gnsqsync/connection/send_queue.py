@@ -225,8 +225,11 @@ class SendQueue:
             self.broken = ConnectionLost("a sender was killed before its send")
             self._stream.shutdown()
 
-    def send(self, slot: PublishSlot) -> bool:
-        """Queue a publish and ``flush``; a shorter way where nothing else waits."""
+    def send(self, slot: PublishSlot, now: float) -> bool:
+        """Queue a publish and ``flush``; a shorter way where nothing else waits.
+
+        ``now`` (seconds): of the clock, by a look that the caller has just taken.
+        """
         lock = self._lock
         if self.slots or self.commands or self._unsent is not None or not lock.acquire(False):
             self.slots.append(slot)
@@ -239,6 +242,8 @@ class SendQueue:
             # Before the write, so that no answer can overtake its slot.
             self.pending.append(slot)
             self._batch = (slot,)
+            if now - self._asked_at > _ASK_SECONDS:
+                self._check_end(now)
             if not self._send(slot.data, 0.0):
                 return False
         except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
@@ -332,6 +337,9 @@ class SendQueue:
         if not batch:
             return True
         self._batch = batch
+        now = self._now()
+        if now - self._asked_at > _ASK_SECONDS:
+            self._check_end(now)
         one = len(batch) == 1
         return self._send(batch[0].data if one else b"".join([s.data for s in batch]), wait)
 
@@ -339,10 +347,6 @@ class SendQueue:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
         self.sends += 1
-        if self._batch:
-            now = self._now()
-            if now - self._asked_at > _ASK_SECONDS:
-                self._check_end(now)
         sent = self._send_some(data)
         if sent == len(data):
             self._batch = ()

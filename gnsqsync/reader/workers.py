@@ -157,7 +157,7 @@ class Workers:
         handler = self._handler
         assert handler is not None
         in_flight = connection.in_flight
-        take, note_fin = in_flight.pop, connection.send_queue.fins.append
+        take, fins = in_flight.pop, connection.send_queue.fins
         last_delivery = self._last_delivery
         limited = last_delivery != _NO_LIMIT
         finished = failed = kept = neutral = 0
@@ -201,11 +201,12 @@ class Workers:
                 raise
             else:
                 if message._status == BEGUN:
-                    taken = take(message._id, None)
+                    id = message._id
+                    taken = take(id, None)
                     if taken is not message and not in_flight.take_copies(message, taken):
                         continue  # orphaned by a loss; nsqd delivers it again
                     message._status = ANSWERED
-                    note_fin(message._id)
+                    fins.append(id)
                     finished += 1
                 elif message._status & TIMED_OUT:
                     in_flight.forget(message)

@@ -78,8 +78,7 @@ class FrameDecoder:
             data = whole
 
         unpack_message_head = _MESSAGE_HEAD.unpack_from
-        append = messages.append
-        message = Message
+        new = Message.__new__
         responder = self._responder
         max_size = self._max_frame_size
         end = len(data)
@@ -90,16 +89,16 @@ class FrameDecoder:
                 size, kind, timestamp, attempts, id = unpack_message_head(data, offset)
                 stop = offset + 4 + size
                 if kind == 2 and 30 <= size <= max_size and stop <= end:
-                    append(
-                        message(
-                            id,
-                            data[offset + 34 : stop],
-                            attempts,
-                            timestamp,
-                            responder,
-                            received_at,
-                        )
-                    )
+                    # As Message(...), whose call would be 12 % of what receiving costs.
+                    message = new(Message)
+                    message._id = id
+                    message.body = data[offset + 34 : stop]
+                    message.attempts = attempts
+                    message.timestamp = timestamp
+                    message._responder = responder
+                    message._received_at = message._touched_at = received_at
+                    message._status = 0
+                    messages.append(message)
                     offset = stop
                     continue
             # Everything that is not a whole message. The checks look at the bytes in their order,
@@ -131,7 +130,7 @@ class FrameDecoder:
 
         Where it is not 0, ``data`` must not be given to ``feed``.
         """
-        count = len(data) // _OK_SIZE
+        count = 1 if data == _OK_FRAME else len(data) // _OK_SIZE
         if data != _OK_FRAME * count or self._pieces.kept or self.broken is not None:
             return 0
         return count

@@ -29,12 +29,8 @@ class Events:
     """One Writer's: it has no reference to the Writer, which may be forgotten."""
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
-        self._given = self._observers = tuple(each(observer))
-
-    @property
-    def observed(self) -> bool:
-        """Whether anybody listens to what becomes of publishes."""
-        return bool(self._observers)
+        # Who listens to what becomes of publishes.
+        self._given = self.observers = tuple(each(observer))
 
     def copy(self) -> Events:
         """For a copy of the Writer, which nobody watches."""
@@ -42,11 +38,11 @@ class Events:
 
     def watch(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""
-        self._observers = (*self._observers, observer)
+        self.observers = (*self.observers, observer)
 
     def _notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observers; what one raises is logged and changes nothing."""
-        tell(self._observers, hook, *args, log=log)
+        tell(self.observers, hook, *args, log=log)
 
     # -- publishes -------------------------------------------------------------------------------
 
@@ -59,7 +55,7 @@ class Events:
 
     def await_outcome(self, future: Future[None], topic: str, began: float) -> None:
         """Tell what becomes of a ``publish_async()``."""
-        if not self.observed:
+        if not self.observers:
             return
 
         def ended(future: Future[None]) -> None:

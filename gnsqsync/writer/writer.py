@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -183,7 +184,7 @@ class Writer:
         except PublishError as error:
             self._events.publish_failed(topic, 1, began, error)
             raise
-        if self._events.observed:
+        if self._events.observers:
             self._events.published(topic, 1, began)
 
     def publish_many(
@@ -216,13 +217,13 @@ class Writer:
         seconds = self._timeout(timeout)
         began = time.monotonic()
         try:
-            publisher.publish_all(
-                ((commands.mpub(topic, chunk), len(chunk)) for chunk in chunks), seconds
-            )
+            encoded = map(partial(commands.mpub, topic), chunks)
+            publisher.publish_all(zip(encoded, map(len, chunks), strict=True), seconds)
         except PublishError as error:
             self._events.publish_failed(topic, len(checked), began, error)
             raise
-        self._events.published(topic, len(checked), began)
+        if self._events.observers:
+            self._events.published(topic, len(checked), began)
 
     def publish_async(
         self, topic: str, body: bytes | str, *, defer: float | None = None

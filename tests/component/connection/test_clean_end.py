@@ -117,7 +117,7 @@ def test_who_sends_beside_one_that_reads_writes_nothing_behind_the_end(
         assert publishes._turn.take(held_up, publishes._now() + 10.0)
         others = [world.spawn(writer.publish, "t", f"behind {n}") for n in range(3)]
         world.eventually(lambda: publishes._send_queue.broken is not None)
-        publishes._turn.release(held_up, unread=False, wanted=True)
+        publishes._turn.release(held_up, False, True)
         for other in others:
             other.join()
         assert len(bodies(nsqd.connections[0])) == 3

@@ -153,7 +153,7 @@ def test_behind_the_end_nothing_is_written_and_nothing_in_doubt(clear: bool, bre
         kernel.room, kernel.breaks = 0, True
     else:
         kernel.has_eof = True
-    assert not send_queue.send(late)
+    assert not send_queue.send(late, send_queue._now())
     # It waits where its publisher can take it back.
     assert list(send_queue.pending) == [early]
     assert list(send_queue.slots) == [late]
@@ -172,11 +172,11 @@ def test_the_kernel_is_asked_for_the_end_now_and_then_only() -> None:
     asked = []
     send_queue._peer_has_ended = lambda: bool(asked.append(kernel.time))
     for _ in range(10):
-        send_queue.send(slot(FIRST))
+        send_queue.send(slot(FIRST), send_queue._now())
         kernel.time += 0.0005
     assert len(asked) <= 5
     kernel.time += 0.0011
-    send_queue.send(slot(FIRST))
+    send_queue.send(slot(FIRST), send_queue._now())
     assert asked[-1] == kernel.time
 
 
@@ -231,7 +231,7 @@ def test_who_is_killed_while_it_gives_a_batch_to_the_kernel_leaves_it_in_doubt()
     own, other = slot(FIRST), slot(SECOND)
     send_queue.slots.append(other)
     with pytest.raises(Killed):
-        send_queue.send(own)
+        send_queue.send(own, send_queue._now())
     send_queue.close("killed")
     assert [outcome(own), outcome(other)] == ["OutcomeUnknown"] * 2
 
@@ -285,7 +285,7 @@ def test_a_rest_that_another_one_leaves_just_before_the_lock_goes_first() -> Non
             return lock.acquire(*how)
 
     send_queue._lock = Late()  # type: ignore[assignment]
-    assert not send_queue.send(slot(SECOND))
+    assert not send_queue.send(slot(SECOND), send_queue._now())
     assert kernel.taken == FIRST[:4]
     kernel.room = 1000
     send_queue.flush()

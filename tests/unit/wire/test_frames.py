@@ -102,6 +102,14 @@ def test_attempts_are_unsigned() -> None:
     assert message.attempts == 65535
 
 
+def test_a_message_is_as_its_constructor_makes_it() -> None:
+    """The decoder makes it without a call of it."""
+    [message], _ = decoder().feed(encode_message(5, 2, ID, b"body"), 7.0)
+    made = Message(ID, b"body", 2, 5, RESPONDER, 7.0)
+    for name in set(Message.__slots__) - {"__weakref__"}:
+        assert getattr(message, name) == getattr(made, name), name
+
+
 @given(streams, st.lists(st.integers(0, 400), max_size=12))
 def test_any_cut_gives_the_same_frames(sent: list[Fields | Reply], points: list[int]) -> None:
     stream = b"".join(map(encode, sent))
