@@ -192,6 +192,8 @@ class Runtime(ABC):
     name: str
     # Whether tasks run until they wait, so that gather() is cheap and does something.
     gathers: bool = False
+    # Whether all that it makes belongs to one OS thread.
+    has_home_thread: bool = False
     now: Callable[[], float] = staticmethod(time.monotonic)
 
     @abstractmethod
@@ -201,9 +203,9 @@ class Runtime(ABC):
         Raises ConfigError when gevent patched the process after the first use.
         """
 
-    @abstractmethod
     def check_thread(self) -> None:
         """ConfigError where the calling OS thread cannot use what the runtime has made."""
+        return
 
     @abstractmethod
     def current(self) -> int:

@@ -50,6 +50,7 @@ class GreenletRuntime(base.Runtime):
 
     name = "gevent"
     gathers = True
+    has_home_thread = True
 
     def __init__(self) -> None:
         self._get_ident: Callable[[], int] = world.native("_thread", "get_ident")

@@ -48,9 +48,6 @@ class ThreadRuntime(base.Runtime):
         thread.start()
         return _Task(thread)
 
-    def check_thread(self) -> None:
-        """Any thread can."""
-
     def current(self) -> int:
         return threading.get_ident()
 

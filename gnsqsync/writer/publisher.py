@@ -66,8 +66,10 @@ class Publisher:
         events: Events,
         retry_unknown: bool = False,
     ) -> None:
-        # Raises ConfigError on an OS thread that may not publish here.
-        self.check_thread: Callable[[], None] = runtime.check_thread
+        # Raises ConfigError on an OS thread that may not publish here. None: any may.
+        self.check_thread: Callable[[], None] | None = (
+            runtime.check_thread if runtime.has_home_thread else None
+        )
         self.pool: NsqdPool = NsqdPool(addresses, policy, options, runtime, lookups, outage, events)
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)

@@ -29,6 +29,7 @@ from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import REFUSED, Outage
 from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
+from gnsqsync.runtime.event_loop import running_loop_finder, warn_in_event_loop
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
 from gnsqsync.writer.events import Events
@@ -145,6 +146,8 @@ class Writer:
         )
         self._runtime_choice = runtime
         self._closed = False
+        # Tells the event loop that runs on this thread; None where there is nothing to warn of.
+        self._running_loop: Callable[[], object] | None = None
         # By process id: a child finds nothing here and makes its own.
         self._by_process: dict[int, Publisher] = {}
 
@@ -178,6 +181,8 @@ class Writer:
         data = self._encode(topic, body, defer)
         seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
         publisher = self._publisher()
+        if self._running_loop is not None:
+            self._warn_in_event_loop("publish")
         began = time.monotonic()
         try:
             publisher.publish(data, 1, seconds, began)
@@ -214,6 +219,8 @@ class Writer:
         checked = self._check_bodies(list(bodies))
         chunks = self._chunks(checked)
         publisher = self._publisher()
+        if self._running_loop is not None:
+            self._warn_in_event_loop("publish_many")
         seconds = self._timeout(timeout)
         began = time.monotonic()
         try:
@@ -391,8 +398,20 @@ class Writer:
             publisher = self._begin()
         if self._closed:
             self._check_open()
-        publisher.check_thread()
+        if publisher.check_thread is not None:
+            publisher.check_thread()
         return publisher
+
+    def _warn_in_event_loop(self, method: str) -> None:
+        """RuntimeWarning, once, where an asyncio event loop runs on this thread."""
+        if self._running_loop is not None and self._running_loop() is not None:
+            self._running_loop = None
+            warn_in_event_loop(
+                f"Writer.{method}() blocks the event loop until nsqd has answered; in async code:"
+                f" await asyncio.to_thread(writer.{method}, ...),"
+                " or await asyncio.wrap_future(writer.publish_async(...))",
+                stacklevel=3,
+            )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -414,6 +433,7 @@ class Writer:
         )
         publisher = self._by_process.setdefault(mine.pool.pid, mine)
         if publisher is mine:
+            self._running_loop = running_loop_finder()
             # uWSGI forks without running Python's hooks, so look for the parent's here as well.
             self._after_fork()
             runtime.on_fork(self._after_fork)
@@ -451,6 +471,7 @@ class Writer:
         state = dict(self.__dict__)
         # Configuration only: connections belong to this process.
         state["_by_process"] = {}
+        state["_running_loop"] = None
         state["_events"] = self._events.copy()
         return state
 

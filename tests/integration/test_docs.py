@@ -159,6 +159,12 @@ def test_gevent_consumer(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> 
     program.end(signal.SIGTERM)
 
 
+def test_asyncio_publish(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    program = run(str(example("asyncio_publish.py")))
+    program.wait_for("101 orders confirmed")
+    assert "Warning" not in program.end()
+
+
 def test_batches(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     publish_orders(nsqd, 5)
     program = run(str(example("batches.py")))
