@@ -18,7 +18,6 @@ from gnsqsync.runtime import fork
 __all__ = [
     "Event",
     "Latch",
-    "Listener",
     "Lock",
     "Mutex",
     "Queue",
@@ -169,18 +168,6 @@ class Cutter(Protocol):
         """
 
 
-class Listener(Protocol):
-    """A listening socket; ``address`` has the port that the kernel chose."""
-
-    @property
-    def address(self) -> Address: ...
-    def accept(self, timeout: float | None = None) -> Socket:
-        """The next connection. TimeoutError after ``timeout`` seconds, OSError once closed."""
-
-    def close(self) -> None:
-        """Stop listening: wakes ``accept()``, which raises OSError. May be repeated."""
-
-
 class Runtime(ABC):
     """Threads or greenlets: the only maker of tasks, locks, queues and sockets in the package.
 
@@ -265,10 +252,6 @@ class Runtime(ABC):
         TCP_NODELAY and SO_KEEPALIVE. Raises OSError (TimeoutError when out of time); the text
         names the address. ``local`` with port 0 lets the kernel choose the port.
         """
-
-    @abstractmethod
-    def listen(self, address: Address, backlog: int = 128) -> Listener:
-        """Listen on ``address``; port 0 lets the kernel choose. Raises OSError."""
 
     @abstractmethod
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Dialling and listening, the same for native and gevent sockets, and what these share.
+"""Dialling, the same for native and gevent sockets, and what these share.
 
 Knows addresses, socket options and the sharing of a deadline; knows no thread and no greenlet.
 """
@@ -22,10 +22,8 @@ __all__ = [
     "Connected",
     "Cutter",
     "Net",
-    "address_of",
     "connect",
     "connect_unix",
-    "listen",
     "name_of",
     "peer_of",
 ]
@@ -247,33 +245,11 @@ def _failure(address: Address, timeout: float, failures: list[tuple[str, OSError
     return OSError(known[0].errno, f"cannot connect to {address}: {text}")
 
 
-def listen(net: Net, address: Address, backlog: int) -> Any:
-    """A listening socket of ``net``; the error text names the address."""
-    family, where = _resolve(net, address, 5.0)[0]
-    sock = net.socket(family, socket.SOCK_STREAM)
-    try:
-        if family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(where)
-        sock.listen(backlog)
-    except OSError as error:
-        sock.close()
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
-    return sock
-
-
-def address_of(family: int, where: Any) -> Address:
-    """A socket address, as getsockname() gives it, as an Address."""
-    if family == socket.AF_UNIX:
-        return Address("", 0, os.fsdecode(where))
-    return Address(where[0], where[1])
-
-
 def name_of(family: int, where: Any) -> str:
     """A socket address as text: ``host:port``, ``[ipv6]:port`` or ``unix:///path``."""
     if family == socket.AF_UNIX:
         return f"unix://{os.fsdecode(where)}"
-    return str(address_of(family, where))
+    return str(Address(where[0], where[1]))
 
 
 def peer_of(sock: Any, address: Address | None = None) -> str:

@@ -6,7 +6,6 @@ loaded by those who use it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -152,10 +151,6 @@ class GreenletRuntime(base.Runtime):
         assert cutter is None or isinstance(cutter, dial.Cutter)
         sock = dial.connect(self._net, address, timeout, local, cutter)
         return _Socket(sock, dial.peer_of(sock, address))
-
-    def listen(self, address: Address, backlog: int = 128) -> base.Listener:
-        self.check_thread()
-        return _Listener(dial.listen(self._net, address, backlog))
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Direct where sockets are patched, as ``fn`` then switches by itself; otherwise in
@@ -338,28 +333,3 @@ class _Socket(dial.Connected):
             os.dup2(null, descriptor, inheritable=False)
             os.close(null)
         self._sock.close()
-
-
-class _Listener:
-    def __init__(self, sock: Any) -> None:
-        self._sock = sock
-        self.address = dial.address_of(sock.family, sock.getsockname())
-
-    def accept(self, timeout: float | None = None) -> base.Socket:
-        self._sock.settimeout(_limited(timeout))
-        try:
-            accepted, _ = self._sock.accept()
-        except TimeoutError:
-            raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds") from None
-        accepted.settimeout(None)
-        if accepted.family != socket.AF_UNIX:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _Socket(accepted, dial.peer_of(accepted))
-
-    def close(self) -> None:
-        if self._sock.closed:
-            return
-        self._sock.close()  # raises EBADF in a greenlet that accepts
-        if self.address.path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.address.path)

@@ -1,11 +1,10 @@
-"""Sockets and listeners of native threads, with time-outs in the kernel.
+"""Sockets of native threads, with time-outs in the kernel.
 
 Knows one descriptor each; nothing of threads but that several use it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
 import os
@@ -15,11 +14,10 @@ import struct
 from collections import deque
 from typing import Any
 
-from gnsqsync.addresses import Address
-from gnsqsync.runtime import base, dial, world
+from gnsqsync.runtime import dial, world
 from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
 
-__all__ = ["NativeListener", "NativeSocket"]
+__all__ = ["NativeSocket"]
 
 _TIMEVAL = struct.Struct("@ll")
 
@@ -73,51 +71,6 @@ class NativeSocket(dial.Connected):
 
     def abandon(self) -> None:
         self.close()
-
-
-class NativeListener:
-    def __init__(self, sock: Any, accepting: base.Lock) -> None:
-        self._sock = sock
-        # Held while accept() waits: close() may not free a descriptor number in use.
-        self._accepting = accepting
-        self._closed = False
-        # Not blocking, because a connection can vanish between poll() and accept().
-        sock.setblocking(False)
-        self.address: Address = dial.address_of(sock.family, sock.getsockname())
-
-    def accept(self, timeout: float | None = None) -> base.Socket:
-        deadline = None if timeout is None else base.Runtime.now() + timeout
-        while True:
-            left = None if deadline is None else deadline - base.Runtime.now()
-            with self._accepting:
-                # Once closed the descriptor is -1, which _wait() refuses.
-                if not _wait(self._sock, select.POLLIN, left):
-                    raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds")
-                try:
-                    accepted, _ = self._sock.accept()
-                except (BlockingIOError, ConnectionAbortedError):
-                    continue
-            native = type(self._sock)
-            if type(accepted) is not native:  # gevent's, where only sockets are patched
-                accepted = native(self._sock.family, socket.SOCK_STREAM, 0, accepted.detach())
-            accepted.setblocking(True)
-            if accepted.family != socket.AF_UNIX:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return NativeSocket(accepted, dial.peer_of(accepted))
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        except OSError:
-            pass
-        with self._accepting:
-            self._sock.close()
-        if self.address.path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.address.path)
 
 
 def _wait(sock: Any, condition: int, timeout: float | None) -> bool:

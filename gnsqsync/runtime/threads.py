@@ -16,7 +16,7 @@ from typing import Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import base, dial, world
-from gnsqsync.runtime.native_sockets import NativeListener, NativeSocket
+from gnsqsync.runtime.native_sockets import NativeSocket
 
 __all__ = ["ThreadRuntime"]
 
@@ -87,9 +87,6 @@ class ThreadRuntime(base.Runtime):
         assert cutter is None or isinstance(cutter, dial.Cutter)
         sock = dial.connect(self._net, address, timeout, local, cutter)
         return NativeSocket(sock, dial.peer_of(sock, address))
-
-    def listen(self, address: Address, backlog: int = 128) -> base.Listener:
-        return NativeListener(dial.listen(self._net, address, backlog), self._new_lock())
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)

@@ -12,9 +12,10 @@ from tests.support.interpreter import run_script
 # A round trip through everything a runtime offers; prints the runtime's name.
 USE = """
     from gnsqsync.addresses import Address
+    from tests.support.listening import listen
 
     def use(runtime):
-        listener = runtime.listen(Address("127.0.0.1", 0))
+        listener = listen(runtime, Address("127.0.0.1", 0))
         queue, lock = runtime.queue(), runtime.lock()
         latch, event = runtime.latch(), runtime.event()
 
@@ -81,6 +82,7 @@ def test_patched_before_the_import() -> None:
         import gevent.monkey
         gevent.monkey.patch_all()
         from gnsqsync.addresses import Address
+        from tests.support.listening import listen
         from gnsqsync.runtime import choose
         use(choose())
     """)
@@ -157,7 +159,7 @@ def test_threads_stay_native_where_only_sockets_are_patched() -> None:
         import socket, threading
         from gnsqsync.runtime import choose
         runtime = choose("threads")
-        listener = runtime.listen(Address("127.0.0.1", 0))
+        listener = listen(runtime, Address("127.0.0.1", 0))
         client = runtime.connect(listener.address, 10)
         server = listener.accept(10)
         for end in (listener, client, server):

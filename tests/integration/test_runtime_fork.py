@@ -11,6 +11,7 @@ from tests.support.interpreter import run_script
 PREPARE = """
     import os, sys, traceback
     from gnsqsync.addresses import Address
+    from tests.support.listening import listen
     from gnsqsync.runtime import choose
 
     class Child:
@@ -40,7 +41,7 @@ PREPARE = """
         Child(fn).check()
 
     def connect(runtime):
-        listener = runtime.listen(Address("127.0.0.1", 0))
+        listener = listen(runtime, Address("127.0.0.1", 0))
         client = runtime.connect(listener.address, 10)
         server = listener.accept(10)
         listener.close()
@@ -229,7 +230,7 @@ def test_the_child_starts_afresh(prepared: str) -> None:
             client.send(b"x")
             assert client.recv(100) == b"x"
             assert echo.join(10)
-            listener = own.listen(Address("localhost", 0))
+            listener = listen(own, Address("localhost", 0))
             listener.close()
             client.close()
             server.close()

@@ -19,7 +19,6 @@ from gnsqsync.runtime import (
     Cutter,
     Event,
     Latch,
-    Listener,
     Lock,
     Mutex,
     Queue,
@@ -59,7 +58,7 @@ class CountingRuntime(Runtime):
 
     A lock is known by what made it, ``module.Class`` (or ``module.function``). One whose maker is
     in ``leaves`` may be taken under another lock, because nothing is ever taken under it.
-    Sockets from ``listen()`` are those of ``inner``: they belong to servers of the test.
+    Sockets that a test accepts are those of ``inner``: they belong to its servers.
     """
 
     def __init__(self, inner: Runtime, leaves: Collection[str] = ()) -> None:
@@ -217,9 +216,6 @@ class CountingRuntime(Runtime):
         self.blocking(f"connect({address})")
         self.count(connects=1)
         return CountingSocket(self, self.inner.connect(address, timeout, local, cutter))
-
-    def listen(self, address: Address, backlog: int = 128) -> Listener:
-        return self.inner.listen(address, backlog)
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         self.blocking(f"call_blocking({getattr(fn, '__name__', fn)})")

@@ -22,7 +22,8 @@ import pytest
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
-from gnsqsync.runtime import Listener, Queue, Runtime, Socket, Task, TimedQueue, choose
+from gnsqsync.runtime import Queue, Runtime, Socket, Task, TimedQueue, choose
+from tests.support.listening import Listener, listen
 
 NEEDS = {"sockets"}
 
@@ -68,7 +69,7 @@ def settle(runtime: Runtime, seconds: float = 0.05) -> None:
 @pytest.fixture
 def pair(runtime: Runtime) -> Iterator[tuple[Socket, Socket]]:
     """Two ends of a TCP connection."""
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
     client = runtime.connect(listener.address, LONG)
     server = listener.accept(LONG)
     listener.close()
@@ -556,7 +557,7 @@ def listener(
         "ipv6": Address("::1", 0),
         "unix": Address("", 0, str(tmp_path / "nsqd.sock")),
     }
-    listener = runtime.listen(addresses[request.param])
+    listener = listen(runtime, addresses[request.param])
     yield listener
     listener.close()
 
@@ -810,7 +811,7 @@ def test_all_addresses_of_a_name_are_tried(
     kind: str, names: dict[str, list[tuple[str, int]]]
 ) -> None:
     runtime = choose(kind)
-    listener = runtime.listen(Address("127.0.0.3", 0))
+    listener = listen(runtime, Address("127.0.0.3", 0))
     port = listener.address.port
     names["nsqd.example"] = [("127.0.0.2", 0), ("127.0.0.3", 0)]
     client = runtime.connect(Address("nsqd.example", port), LONG)
@@ -829,7 +830,7 @@ def test_a_name_is_looked_up_at_each_dial(
 ) -> None:
     """An nsqd that came back elsewhere under its name is found there."""
     runtime = choose(kind)
-    listener = runtime.listen(Address("127.0.0.3", 0))
+    listener = listen(runtime, Address("127.0.0.3", 0))
     port = listener.address.port
     names["nsqd.example"] = [("127.0.0.2", 0)]
     with pytest.raises(ConnectionRefusedError):
@@ -896,7 +897,7 @@ def test_a_cut_before_the_dial_and_one_after_it(runtime: Runtime, deaf: Deaf) ->
     cutter.cut()
     with pytest.raises(OSError, match="was cut short"):
         runtime.connect(deaf.address, LONG, None, cutter)
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
     late = runtime.cutter()
     client = runtime.connect(listener.address, LONG, None, late)
     server = listener.accept(LONG)
@@ -928,7 +929,7 @@ def test_a_deaf_address_leaves_time_for_the_next(
     kind: str, names: dict[str, list[tuple[str, int]]], deaf: Deaf
 ) -> None:
     runtime = choose(kind)
-    listener = runtime.listen(Address("127.0.0.2", deaf.address.port))
+    listener = listen(runtime, Address("127.0.0.2", deaf.address.port))
     names["nsqd.example"] = [("127.0.0.1", 0), ("127.0.0.2", 0)]
     client = runtime.connect(Address("nsqd.example", deaf.address.port), 2.0)
     assert client.peer == str(listener.address)
@@ -948,7 +949,7 @@ def test_look_up_under_gevent_ends_with_the_timeout(monkeypatch: pytest.MonkeyPa
 
 
 def test_local_address_is_bound(runtime: Runtime) -> None:
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
     client = runtime.connect(listener.address, LONG, Address("127.0.0.2", 0))
     server = listener.accept(LONG)
     assert client.local == server.peer
@@ -958,7 +959,7 @@ def test_local_address_is_bound(runtime: Runtime) -> None:
 
 
 def test_local_address_that_cannot_be_bound(runtime: Runtime) -> None:
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
     try:
         with pytest.raises(OSError, match=f"cannot connect to {listener.address}") as caught:
             runtime.connect(listener.address, LONG, listener.address._replace(host="192.0.2.1"))
@@ -1004,16 +1005,6 @@ def test_close_wakes_accept(runtime: Runtime, listener: Listener) -> None:
         runtime.connect(listener.address, LONG)
 
 
-def test_used_port_names_the_address(runtime: Runtime) -> None:
-    listener = runtime.listen(HOME)
-    try:
-        with pytest.raises(OSError, match=f"cannot listen on {listener.address}") as caught:
-            runtime.listen(listener.address)
-        assert caught.value.errno == errno.EADDRINUSE
-    finally:
-        listener.close()
-
-
 # what is particular to greenlets
 
 
@@ -1036,7 +1027,7 @@ def blocked_calls(runtime: Runtime, end: Socket) -> dict[str, Callable[[], objec
 )
 def test_timeout_of_gevent_passes_through_every_wait(name: str) -> None:
     runtime = choose("gevent")
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
     client = runtime.connect(listener.address, LONG)
     call = blocked_calls(runtime, client)[name]
     with pytest.raises(gevent.Timeout):
@@ -1100,7 +1091,6 @@ def test_timeout_that_escapes_a_greenlet_is_logged(caplog: pytest.LogCaptureFixt
         lambda runtime: runtime.timed_queue(),
         lambda runtime: runtime.spawn("x", len, ""),
         lambda runtime: runtime.connect(HOME, 1),
-        lambda runtime: runtime.listen(HOME),
         lambda runtime: runtime.call_blocking(len, ""),
     ],
 )

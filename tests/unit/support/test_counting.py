@@ -10,6 +10,7 @@ import pytest
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import Lock, choose
 from tests.support.counting import CountingRuntime, Counts
+from tests.support.listening import listen
 
 NEEDS = {"sockets"}
 
@@ -43,7 +44,7 @@ def test_it_is_a_runtime(runtime: CountingRuntime) -> None:
 
 def test_a_quiet_program_has_its_counts_and_no_violation(runtime: CountingRuntime) -> None:
     lock, queue, latch = runtime.lock(), runtime.timed_queue(), runtime.latch()
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
 
     def serve() -> None:
         server = listener.accept(LONG)
@@ -139,7 +140,7 @@ def test_a_leaf_may_be_taken_under_another(runtime: CountingRuntime) -> None:
 
 
 def call(what: str, runtime: CountingRuntime) -> Callable[[], Any]:
-    listener_gone = runtime.listen(HOME)
+    listener_gone = listen(runtime, HOME)
     listener_gone.close()
     task = runtime.spawn("short", int)
     task.join(LONG)
@@ -184,7 +185,7 @@ def test_the_same_without_a_lock_is_none(runtime: CountingRuntime, what: str) ->
 
 
 def test_recv_under_a_lock_is_a_violation(runtime: CountingRuntime) -> None:
-    listener, lock = runtime.listen(HOME), runtime.lock()
+    listener, lock = listen(runtime, HOME), runtime.lock()
     client = runtime.connect(listener.address, LONG)
     client.shutdown()
     with lock:
@@ -220,7 +221,7 @@ def test_a_task_that_lives_on_is_seen(runtime: CountingRuntime) -> None:
 
 
 def test_failed_calls_count_too(runtime: CountingRuntime) -> None:
-    listener = runtime.listen(HOME)
+    listener = listen(runtime, HOME)
     client = runtime.connect(listener.address, LONG)
     client.set_read_timeout(0.01)
     with runtime.measure() as counts:
