@@ -6,7 +6,9 @@ Knows addresses, socket options and the sharing of a deadline; knows no thread a
 from __future__ import annotations
 
 import errno
+import math
 import os
+import select
 import socket
 import sys
 import time
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gnsqsync.addresses import Address
+from gnsqsync.runtime import world
 from gnsqsync.runtime.base import Lock
 
 __all__ = [
@@ -35,6 +38,10 @@ SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 # ended and we have not.
 _TELLS_STATE = sys.platform == "linux"
 _CLOSE_WAIT = b"\x08"
+# Whether shutdown() ends a connect() that waits in another thread. Where not, as on macOS, the
+# dialler looks this often (seconds) whether it was cut short.
+_SHUTDOWN_WAKES = sys.platform == "linux"
+_SLICE_SECONDS = 0.1
 
 # Seconds that a socket waits at most, in one wait: a kernel takes no infinity, and not all numbers.
 LONGEST = 86400.0
@@ -202,8 +209,11 @@ def _connect_one(
                 cutter.watch(sock)
             if local is not None:
                 _bind(net, sock, family, local, timeout)
-            sock.settimeout(max(deadline - time.monotonic(), 1e-6))
-            sock.connect(where)
+            if cutter is None or _SHUTDOWN_WAKES or type(sock) is not _native_socket():
+                sock.settimeout(max(deadline - time.monotonic(), 1e-6))
+                sock.connect(where)
+            else:
+                _connect_in_slices(sock, where, deadline, cutter)
         finally:
             if cutter is not None:
                 cutter.watch(None)
@@ -218,6 +228,27 @@ def _connect_one(
         sock.close()
         raise
     return sock
+
+
+def _native_socket() -> Any:
+    return world.native("socket", "socket")
+
+
+def _connect_in_slices(sock: Any, where: Any, deadline: float, cutter: Cutter) -> None:
+    sock.setblocking(False)
+    code = sock.connect_ex(where)
+    poll = world.native("select", "poll")()
+    poll.register(sock.fileno(), select.POLLOUT)
+    while code in (errno.EINPROGRESS, errno.EALREADY):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if cutter.is_cut:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+        if poll.poll(math.ceil(min(left, _SLICE_SECONDS) * 1000)):
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 def _bind(net: Net, sock: Any, family: int, local: Address, timeout: float) -> None:

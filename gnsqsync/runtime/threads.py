@@ -93,7 +93,7 @@ class ThreadRuntime(base.Runtime):
 
 
 def _wake_dial(sock: Any) -> None:
-    """Linux then ends the wait in connect(); elsewhere it may last until its time is over."""
+    """On Linux this ends the wait in connect(); elsewhere the one that dials looks by itself."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

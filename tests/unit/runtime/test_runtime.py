@@ -22,7 +22,7 @@ import pytest
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
-from gnsqsync.runtime import Queue, Runtime, Socket, Task, TimedQueue, choose
+from gnsqsync.runtime import Queue, Runtime, Socket, Task, TimedQueue, choose, dial, threads
 from tests.support.listening import Listener, listen
 
 NEEDS = {"sockets"}
@@ -890,6 +890,30 @@ def test_a_dial_is_cut_short(runtime: Runtime, deaf: Deaf) -> None:
         dial.result()
     assert caught.value.errno == errno.ECANCELED
     cutter.cut()
+
+
+@pytest.fixture
+def shutdown_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.setattr(dial, "_SHUTDOWN_WAKES", False)
+    monkeypatch.setattr(threads, "_wake_dial", lambda sock: None)
+
+
+@pytest.mark.usefixtures("shutdown_wakes_nobody")
+def test_a_dial_is_cut_short_where_shutdown_does_not_wake_it(deaf: Deaf) -> None:
+    runtime = choose("threads")
+    test_a_dial_is_cut_short(runtime, deaf)
+    with pytest.raises(TimeoutError, match=f"no connection to {deaf.address} within 0.2 seconds"):
+        runtime.connect(deaf.address, 0.2, None, runtime.cutter())
+    listener = listen(runtime, HOME)
+    client = runtime.connect(listener.address, LONG, None, runtime.cutter())
+    server = listener.accept(LONG)
+    client.send(b"x")
+    assert server.recv(1) == b"x"
+    for end in (client, server, listener):
+        end.close()
+    with pytest.raises(ConnectionRefusedError):
+        runtime.connect(listener.address, LONG, None, runtime.cutter())
 
 
 def test_a_cut_before_the_dial_and_one_after_it(runtime: Runtime, deaf: Deaf) -> None:
