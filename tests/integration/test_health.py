@@ -197,7 +197,7 @@ def test_ipv6(capsys: pytest.CaptureFixture[str]) -> None:
         )
 
 
-# -- what health says of others, and of its options --------------------------------------------------
+# -- what health says of others, and of its options ----------------------------------------------
 
 
 def test_what_answers_there_is_something_else(
