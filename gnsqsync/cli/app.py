@@ -24,6 +24,7 @@ COMMANDS = {
     "pub": ("gnsqsync.cli.pub", "Publish each line of a file or of standard input."),
     "tail": ("gnsqsync.cli.tail", "Print the messages of a topic."),
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
+    "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),

@@ -183,8 +183,14 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 @click.option(
     "--metrics-address",
     metavar="[HOST:]PORT",
-    help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on this"
-    " port and the next ones.",
+    help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a host; with"
+    " --processes on this port and the next ones.",
+)
+@click.option(
+    "--handler-limit",
+    type=float,
+    metavar="SECONDS",
+    help="/livez fails when a handler runs longer. [default: it may run for ever]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
 @connection_options
@@ -199,6 +205,7 @@ def consume(
     stop_timeout: float,
     observer: str | None,
     metrics_address: str | None,
+    handler_limit: float | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -209,7 +216,7 @@ def consume(
     second does not wait for handlers, the third ends the process at once.
     """
     connection = connection_keywords(options)
-    exposed = Exposed(metrics_address)
+    exposed = Exposed(metrics_address, handler_limit)
     reader = Reader(
         topic,
         channel,

@@ -252,6 +252,17 @@ class Discovery(Generic[Found]):
         polls = list(self._polls.values())
         return [error for poll in polls if (error := poll.error) is not None]
 
+    def not_asked(self, seconds: float) -> list[tuple[str, float]]:
+        """Those whose thread is away for ``seconds`` longer than between two questions, and for
+        how long. Takes no lock."""
+        now = self._runtime.now()
+        usual = self._interval * (1 + self._jitter / 2)
+        return [
+            (url, now - poll.came_round_at)
+            for url, poll in list(self._polls.items())
+            if now - poll.came_round_at > usual + seconds
+        ]
+
     def join(self, timeout: float = _JOIN_SECONDS) -> None:
         deadline = self._runtime.now() + timeout
         with self._lock:
@@ -266,6 +277,7 @@ class Discovery(Generic[Found]):
                 if poll.asked_at < math.inf:
                     poll.due.wait(self._pause(poll.failures))
                 poll.asked_at = math.inf
+                poll.came_round_at = self._runtime.now()
                 poll.due.clear()
                 if not poll.stopped.is_set():  # end() may have set both before the clear()
                     try:
@@ -367,8 +379,9 @@ class Discovery(Generic[Found]):
 class _Poll:
     """One nsqlookupd that is asked.
 
-    Only its thread changes ``failures``, ``error``, ``unknown`` and ``asked_at``. That is infinity
-    before the first question and while it asks. ``begun``, under the lock: it has a thread.
+    Only its thread changes ``failures``, ``error``, ``unknown``, ``came_round_at``, when it last
+    began to ask, and ``asked_at``, which is infinity before the first question and while it asks.
+    ``begun``, under the lock: it has a thread.
     """
 
     def __init__(self, client: LookupdHTTP, stopped: Event, due: Event) -> None:
@@ -377,6 +390,8 @@ class _Poll:
         self.due = due
         self.begun = False
         self.asked_at = math.inf
+        # Infinity until its thread has begun.
+        self.came_round_at = math.inf
         self.failures = 0
         self.error: Exception | None = None
         self.unknown = False

@@ -1,4 +1,4 @@
-"""``flask nsq``: consume, publish, stat. Knows click and the terminal; decides nothing else."""
+"""``flask nsq``: its commands. Knows click and the terminal; decides nothing else."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from gnsqsync.service.commands import (
     shown,
     topics_of,
 )
+from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.service.log_output import readable_log
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import CannotWrite, replace_closed, say
@@ -49,6 +50,7 @@ def commands_of(nsq: Extension) -> AppGroup:
     group.add_command(_command("consume", _CONSUME_PARAMETERS, partial(_consume, nsq)))
     group.add_command(_command("publish", _PUBLISH_PARAMETERS, partial(_publish, nsq)))
     group.add_command(_command("stat", _STAT_PARAMETERS, partial(_stat)))
+    group.add_command(_command("health", _HEALTH_PARAMETERS, partial(_health)))
     return group
 
 
@@ -110,8 +112,14 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
     click.Option(
         ["--metrics-address"],
         metavar="[HOST:]PORT",
-        help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with --processes on"
-        " this port and the next ones.",
+        help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a host;"
+        " with --processes on this port and the next ones.",
+    ),
+    click.Option(
+        ["--handler-limit"],
+        type=float,
+        metavar="SECONDS",
+        help="/livez fails when a handler runs longer. Default: it may run for ever.",
     ),
     click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
 ]
@@ -157,10 +165,11 @@ def _run(
     reload: bool,
     shutdown_timeout: float,
     metrics_address: str | None,
+    handler_limit: float | None,
 ) -> int:
     """Until a signal; the exit code."""
     limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
-    exposed = Exposed(metrics_address)
+    exposed = Exposed(metrics_address, handler_limit)
     named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
     return run_consumers(
         named,
@@ -267,6 +276,49 @@ def _stat(topic: str | None, as_json: bool) -> None:
         _say(line)
     if failures:
         raise click.ClickException("; ".join(failures))
+
+
+# -- health --------------------------------------------------------------------------------------
+
+_HEALTH_PARAMETERS: list[click.Parameter] = [
+    click.Option(
+        ["--address"],
+        default=DEFAULT_ADDRESS,
+        show_default=True,
+        metavar="[HOST:]PORT|URL",
+        help="The --metrics-address of the consumer.",
+    ),
+    click.Option(["--ready"], is_flag=True, help="Ask /readyz instead of /livez."),
+    click.Option(
+        ["--processes"],
+        type=click.IntRange(1),
+        default=1,
+        metavar="N",
+        help="As the consumer has: ask so many ports, from that one on.",
+    ),
+    click.Option(
+        ["--timeout"],
+        type=float,
+        default=DEFAULT_TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long an answer may take.",
+    ),
+]
+
+
+def _health(address: str, ready: bool, processes: int, timeout: float) -> None:
+    """Ask a consumer whether it is alive, or with --ready whether it is connected: one line.
+
+    It asks the --metrics-address of flask nsq consume. Exit code 0: it is. gnsqsync health does the
+    same without loading the application.
+    """
+    try:
+        found = ask_health(address, ready=ready, processes=processes, timeout=timeout)
+    except NSQError as error:
+        raise click.ClickException(str(error)) from error
+    _say(found.text)
+    click.get_current_context().exit(0 if found.good else 1)
 
 
 # -- what all have in common ---------------------------------------------------------------------

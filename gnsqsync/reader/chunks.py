@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from operator import length_hint
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import Message
@@ -94,6 +95,15 @@ class Chunks:
     def forget(self, worker: int) -> None:
         """The worker ended, perhaps in the middle of a chunk."""
         self._at_work.pop(worker, None)
+
+    def at_work(self) -> list[tuple[int, tuple[float, int], int]]:
+        """For each worker that has a chunk: its number; since when, and how many of its messages
+        it has not begun; and how many it has begun. From any thread; takes no lock."""
+        found = []
+        for worker, (_, messages, left, started) in list(self._at_work.items()):
+            waiting = length_hint(left)
+            found.append((worker, (started, waiting), len(messages) - waiting))
+        return found
 
     def relieve(self) -> None:
         """Queue the rest of each chunk that is late, for idle workers. By the timer.

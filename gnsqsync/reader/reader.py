@@ -571,6 +571,26 @@ class Reader:
             flow = replace(flow, max_in_flight=max_in_flight)
         self._setup = replace(self._setup, flow=flow, together=together)
 
+    def _stuck(self, handler_limit: float | None) -> list[str]:
+        """What of it hangs, a sentence each; a handler that runs longer than so many seconds, too.
+
+        Takes no lock, and may be called by any OS thread. Nothing before the start and from the
+        stop on, whose time is limited.
+        """
+        run = self._run
+        if run is None or self._stop_asked is not None:
+            return []
+        return run.health.stuck(handler_limit)
+
+    def _not_ready(self) -> str | None:
+        """Why it gets no messages; None where it is connected and was not asked to stop."""
+        name, run = f"{self.topic}/{self.channel}", self._run
+        if run is not None and run.has_ended:
+            return f"{name} has stopped"
+        if self._stop_asked is not None:
+            return f"{name} is stopping"
+        return f"{name} has not started" if run is None else run.health.not_connected()
+
     def _running(self) -> RunningReader:
         run = self._run
         if run is None:

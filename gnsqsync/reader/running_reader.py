@@ -17,6 +17,7 @@ from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
+from gnsqsync.reader.health import Health
 from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
@@ -127,6 +128,9 @@ class RunningReader:
                 url, flow.lookupd_authorization, setup.options, runtime, flow.lookupd_session
             ),
         )
+        self.health: Health = Health(
+            setup.name, runtime, self._timer, self.subscription, self._discovery, chunks
+        )
 
     def start(self) -> None:
         flow = self._setup.flow
@@ -196,6 +200,10 @@ class RunningReader:
         """Every nsqd refuses us, and retries would not help: end; start() or join() raises it."""
         self._error = error
         self.stop(0.0)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
 
     def join(self, timeout: float | None) -> StopResult | None:
         deadline = self.runtime.now() + (math.inf if timeout is None else timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from gnsqsync.policy.timers import TimerHeap
@@ -28,6 +29,8 @@ class Timer:
         self._changed = runtime.event()
         self._stopping = False
         self._task: Task | None = None
+        # When the thread has to come round again; in the past while it runs jobs.
+        self._round_due_at = math.inf
 
     def start(self) -> None:
         self._task = self._runtime.spawn(self._name, self._run)
@@ -40,6 +43,17 @@ class Timer:
             self._heap.add(when, job)
         if first is None or when < first:
             self._changed.set()
+
+    def behind(self) -> float:
+        """Seconds that a job is late, or runs; infinity where the thread has died.
+
+        Takes no lock, so that it answers where one is never given back.
+        """
+        if self._stopping or self._task is None:
+            return 0.0
+        if not self._task.alive:
+            return math.inf
+        return max(0.0, self._runtime.now() - self._round_due_at)
 
     def stop(self, timeout: float | None = None) -> bool:
         """End the thread; jobs that are not due are forgotten. False if a job still runs."""
@@ -57,6 +71,10 @@ class Timer:
             with self._lock:
                 due = self._heap.due(now)
                 next_at = self._heap.next_at()
+            if due:
+                self._round_due_at = now
+            else:
+                self._round_due_at = math.inf if next_at is None else next_at
             for job in due:
                 try:
                     job()

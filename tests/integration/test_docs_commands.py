@@ -119,7 +119,7 @@ def test_commands_of_django() -> None:
             told = options_in(words[words.index(name) :])
             assert told <= django_options(name), f"{page}: {name} {told}"
             seen.add(name)
-    assert seen >= {"nsq_consume", "nsq_publish", "nsq_stat", "nsq_relay"}
+    assert seen >= {"nsq_consume", "nsq_publish", "nsq_stat", "nsq_relay", "nsq_health"}
 
 
 def test_the_unit_of_systemd() -> None:

@@ -91,6 +91,8 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.spark.publishing": {"concurrent"},
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},
+    # A web server of its own: it must answer where the Readers' threads or greenlets hang.
+    "gnsqsync.service.web_page": {"socket", "socketserver", "threading"},
 }
 # Bytes and decisions take the time as an argument, so that tests need no clock.
 WITHOUT_CLOCK = ("gnsqsync.wire", "gnsqsync.policy")

@@ -158,6 +158,28 @@ def test_metrics_of_each_process_and_an_observer_of_the_settings(project: Projec
     assert output.count("it concerns nobody else") == output.count("ValueError")
 
 
+def test_nsq_health_asks_nsq_consume(project: Project) -> None:
+    command = project.manage("nsq_consume", "shop.process", "--metrics-address", "0")
+    page = command.wait_for(r"metrics at (http://\S+)/metrics")[1]
+    command.eventually(lambda: requests.get(f"{page}/readyz", timeout=60).status_code == 200)
+    alive = project.manage("nsq_health", "--address", page)
+    ready = project.manage("nsq_health", "--address", page, "--ready")
+    assert alive.end() == f"{page}/livez: alive\n"
+    assert ready.end() == f"{page}/readyz: ready\n"
+    command.signal(TERM)
+    command.end()
+    wrong = {
+        f"CommandError: {page}/livez: Connection refused": ["--address", page],
+        "CommandError: the metrics address is 'x'; it must be PORT": ["--address", "x"],
+        "CommandError: processes is 0; ": ["--processes", "0"],
+    }
+    commands = {text: project.manage("nsq_health", *words) for text, words in wrong.items()}
+    for text, command in commands.items():
+        assert text in command.end(1)
+    limit = project.manage("nsq_consume", "shop.process", "--handler-limit", "5")
+    assert "--handler-limit needs --metrics-address too" in limit.end(1)
+
+
 def test_metrics_that_cannot_be_served(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -157,6 +157,21 @@ def test_metrics_and_an_observer(shop: Shop) -> None:
     command.end()
 
 
+def test_health_asks_consume(shop: Shop) -> None:
+    command = shop("consume", "work", "--metrics-address", "0", "--handler-limit", "600")
+    page = command.wait_for(r"metrics at (http://\S+)/metrics")[1]
+    command.eventually(lambda: requests.get(f"{page}/readyz", timeout=60).status_code == 200)
+    alive = shop("health", "--address", page)
+    ready = shop("health", "--address", page, "--ready")
+    assert alive.end() == f"{page}/livez: alive\n"
+    assert ready.end() == f"{page}/readyz: ready\n"
+    command.signal(TERM)
+    command.end()
+    gone, wrong = shop("health", "--address", page), shop("health", "--address", "x")
+    assert gone.end(1) == f"{page}/livez: Connection refused\n"
+    assert "the metrics address is 'x'; it must be PORT" in wrong.end(1)
+
+
 def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
     commands = {
         "no handler is called 'wrok'; there are work, other": shop("consume", "wrok"),

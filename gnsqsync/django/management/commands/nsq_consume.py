@@ -85,8 +85,14 @@ class Command(NSQCommand):
         parser.add_argument(
             "--metrics-address",
             metavar="[HOST:]PORT",
-            help="Serve metrics for Prometheus there, on 127.0.0.1 without a host; with"
-            " --processes on this port and the next ones.",
+            help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a"
+            " host; with --processes on this port and the next ones.",
+        )
+        parser.add_argument(
+            "--handler-limit",
+            type=float,
+            metavar="SECONDS",
+            help="/livez fails when a handler runs longer. Default: it may run for ever.",
         )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
@@ -100,7 +106,7 @@ class Command(NSQCommand):
                 self._list(handlers)
                 return
             limits = {name: options[name] for name in ("concurrency", "max_in_flight")}
-            exposed = Exposed(options["metrics_address"])
+            exposed = Exposed(options["metrics_address"], options["handler_limit"])
             # Checked before anything is forked.
             named = [(h.name, h.reader(exposed=exposed, **limits)) for h in handlers]
         except (ConfigError, ImproperlyConfigured) as error:

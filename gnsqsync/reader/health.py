@@ -1,0 +1,98 @@
+"""Whether a started Reader hangs, and whether it is connected, for those who may restart it.
+
+Takes no lock: a thread that never gives one back is what it looks for.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gnsqsync.addresses import Address
+from gnsqsync.discovery.polling import Discovery
+from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.subscription import Subscription
+from gnsqsync.runtime import Runtime
+from gnsqsync.runtime.timer import Timer
+
+__all__ = ["Health"]
+
+# How long after its time a thread may come round: hooks of observers and a machine without free
+# processors delay it, but not for so long.
+_LATE_SECONDS = 60.0
+# For a question to an nsqlookupd: that ends in bounded time too, but the resolver of the system,
+# asked for its name, and a lookupd_session have time-outs of their own.
+_QUESTION_SECONDS = 300.0
+
+
+class Health:
+    """What can be seen of a Reader's threads from outside.
+
+    Each thread has a time by which it comes round. The timer: the time of its next job. A reading
+    thread: two heartbeats, after which it gives a silent connection up. A poll thread: the
+    interval. So an nsqd or nsqlookupd that is away makes none of them late. A dial has no such
+    time, because the look-up of a name takes as long as the resolver likes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime,
+        timer: Timer,
+        subscription: Subscription,
+        discovery: Discovery[Address],
+        chunks: Chunks,
+    ) -> None:
+        self._name = name
+        self._now = runtime.now
+        self._timer = timer
+        self._subscription = subscription
+        self._discovery = discovery
+        self._chunks = chunks
+        # By worker: what it was at when we looked last, and since when.
+        self._handlers: dict[int, tuple[tuple[float, int], float]] = {}
+
+    def stuck(self, handler_limit: float | None) -> list[str]:
+        """A sentence for each thread that hangs, and each handler above the limit (seconds)."""
+        found = []
+        behind = self._timer.behind()
+        if behind == math.inf:
+            found.append(f"{self._name}: the timer thread has died")
+        elif behind > _LATE_SECONDS:
+            found.append(f"{self._name}: the timer thread is stuck since {behind:.0f} s")
+        for address, seconds in self._subscription.not_read(_LATE_SECONDS):
+            found.append(
+                f"{self._name}: the thread that reads from {address} is stuck since {seconds:.0f} s"
+            )
+        for url, seconds in self._discovery.not_asked(_QUESTION_SECONDS):
+            found.append(f"{self._name}: the thread that asks {url} is stuck since {seconds:.0f} s")
+        if handler_limit is not None:
+            found += self._slow_handlers(handler_limit)
+        return found
+
+    def _slow_handlers(self, limit: float) -> list[str]:
+        """A worker may have several messages in turn, so the time of the first counts only for that
+        one; for the others, since when we have seen it there."""
+        now = self._now()
+        before, self._handlers = self._handlers, {}
+        found = []
+        for worker, at, begun in self._chunks.at_work():
+            since = at[0] if begun <= 1 else now
+            was, seen = before.get(worker, (None, now))
+            if was == at:
+                since = min(since, seen)
+            self._handlers[worker] = at, since
+            if now - since > limit:
+                found.append(
+                    f"{self._name}: a handler runs since {now - since:.0f} s; the limit is"
+                    f" {limit:g} s"
+                )
+        return found
+
+    def not_connected(self) -> str | None:
+        """Why it has no connection, as far as it knows; None where it has one."""
+        if self._subscription.is_connected:
+            return None
+        failures = self._discovery.failures
+        if failures:
+            return f"{self._name} has no connection to an nsqd; {failures[0]}"
+        return f"{self._name} has no connection to an nsqd"

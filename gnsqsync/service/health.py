@@ -1,0 +1,104 @@
+"""Asks the page of a command that consumes whether it lives: for probes that run a command.
+
+Knows HTTP and the paths of that page. Loads neither requests nor prometheus_client, as a probe
+starts every few seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import check_duration, check_int
+from gnsqsync.service.metrics_address import LIVE, READY, parse_metrics_address, port_of_process
+
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_TIMEOUT", "Health", "ask_health"]
+
+DEFAULT_ADDRESS = "127.0.0.1:9150"
+DEFAULT_TIMEOUT = 5.0
+# A reason is a line; so many bytes of an answer are read.
+_MOST = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``text``: one line that says what was asked, and why it is bad."""
+
+    good: bool
+    text: str
+
+
+def ask_health(
+    address: str = DEFAULT_ADDRESS,
+    *,
+    ready: bool = False,
+    processes: int = 1,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Health:
+    """What /livez says, or /readyz with ``ready``; of several processes the first bad one.
+
+    ``address``: PORT, HOST:PORT, or a URL, whose path counts if it has one. ``processes``: as many
+    ports are asked, from this one on. ``timeout``: seconds for each step of each. ConfigError when
+    a value is not valid.
+    """
+    check_duration("timeout", timeout, 0.001)
+    check_int("processes", processes, 1)
+    host, port, path = _target(address, READY if ready else LIVE)
+    if port == 0:
+        raise ConfigError("the address has port 0; give the port that the consumer printed")
+    last = Health(True, "")
+    for number in range(processes):
+        last = _ask(host, port_of_process(host, port, number), path, timeout)
+        if not last.good:
+            break
+    return last
+
+
+def _target(address: str, path: str) -> tuple[str, int, str]:
+    scheme, found, _ = address.partition("://")
+    if not found:
+        if "/" in address:
+            raise ConfigError(
+                f"the address is {address!r}; a path needs a URL, such as http://{address}"
+            )
+        return (*parse_metrics_address(address), path)
+    try:
+        url = urlsplit(address)
+        port, host = url.port, url.hostname
+    except ValueError as error:
+        raise ConfigError(f"the address is {address!r}, which is no URL: {error}") from None
+    if scheme.lower() != "http" or not host:
+        raise ConfigError(
+            f"the address is {address!r}; it must be PORT, HOST:PORT or http://HOST:PORT"
+        )
+    if url.path not in ("", "/", LIVE, READY):
+        raise ConfigError(f"the path is {url.path!r}; it must be {LIVE} or {READY}")
+    return host, 80 if port is None else port, url.path.rstrip("/") or path
+
+
+def _ask(host: str, port: int, path: str, timeout: float) -> Health:
+    shown = f"[{host}]" if ":" in host else host
+    where = f"http://{shown}:{port}{path}"
+    # Not urllib: a probe must not go through a proxy of the environment.
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        lines = answer.read(_MOST).decode("utf-8", "replace").splitlines()
+    except TimeoutError:
+        return Health(False, f"{where}: no answer within {timeout:g} s")
+    except OSError as error:
+        return Health(False, f"{where}: {error.strerror or error}")
+    except http.client.HTTPException as error:
+        return Health(False, f"{where}: what answers there speaks no HTTP ({error!r})")
+    finally:
+        connection.close()
+    if answer.status not in (200, 503):
+        return Health(
+            False,
+            f"{where}: answered {answer.status} {answer.reason}; is that the --metrics-address of a"
+            " consumer?",
+        )
+    return Health(answer.status == 200, f"{where}: {'; '.join(lines)}")

@@ -1,0 +1,110 @@
+"""A small web server on a thread of its own: GET and HEAD of a few paths, and nothing else.
+
+Knows WSGI and sockets; must not know what its pages show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from socketserver import ThreadingMixIn
+from typing import Any, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import WSGIApplication
+
+__all__ = ["Page", "served", "text_page"]
+
+Page: TypeAlias = WSGIApplication
+
+# Seconds for a client that says nothing.
+_REQUEST_SECONDS = 10.0
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's, which looks the name of the host up; that may take long.
+        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has left is no news; what a page raises wsgiref has answered with 500."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _REQUEST_SECONDS
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A probe each few seconds is no news."""
+
+
+def text_page(look: Callable[[], tuple[bool, Iterable[str]]]) -> Page:
+    """A page of lines: 200 where ``look()`` says True, else 503. Nobody may keep it."""
+
+    def page(environ: Any, start_response: Any) -> Iterable[bytes]:
+        good, lines = look()
+        body = "".join(f"{line}\n" for line in lines).encode()
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+        ]
+        start_response("200 OK" if good else "503 Service Unavailable", headers)
+        return [body]
+
+    return page
+
+
+def _site(pages: Mapping[str, Page]) -> Page:
+    """The pages by their paths; 404 for any other path, 405 for any other method."""
+
+    def plain(start_response: Any, status: str, text: str, *more: tuple[str, str]) -> list[bytes]:
+        body = f"{text}\n".encode()
+        length = ("Content-Length", str(len(body)))
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), length, *more])
+        return [body]
+
+    def site(environ: Any, start_response: Any) -> Iterable[bytes]:
+        method = environ["REQUEST_METHOD"]
+        page = pages.get(environ["PATH_INFO"])
+        if page is None:
+            there = ", ".join(pages)
+            body: Iterable[bytes] = plain(start_response, "404 Not Found", f"there is only {there}")
+        elif method not in ("GET", "HEAD"):
+            allowed = ("Allow", "GET, HEAD")
+            body = plain(start_response, "405 Method Not Allowed", "use GET or HEAD", allowed)
+        else:
+            body = page({**environ, "REQUEST_METHOD": "GET"}, start_response)
+        return [] if method == "HEAD" else body
+
+    return site
+
+
+@contextlib.contextmanager
+def served(host: str, port: int, pages: Mapping[str, Page]) -> Iterator[int]:
+    """Serve ``pages`` by path while it is entered; its port, which for 0 is one of the kernel's.
+
+    OSError when the address cannot be had.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    kind = type("_Server", (_Server,), {"address_family": family})
+    server: _Server = kind(address[:2], _Handler)
+    server.set_app(_site(pages))
+    thread = threading.Thread(target=server.serve_forever, name="nsq-metrics", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,233 @@
+"""What a Reader says of its threads: a stuck one is seen without a lock; a broker away is none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gnsqsync import Observer, Reader
+from gnsqsync.discovery.polling import Discovery
+from gnsqsync.reader import health
+from gnsqsync.reader.chunks import Chunks
+from gnsqsync.runtime import choose
+from gnsqsync.runtime.timer import Timer
+from tests.component.conftest import Client
+from tests.support.scripted import ScriptedNsqd, automatic, message, silence
+from tests.support.worlds import World
+
+LATE = 0.3
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_LATE_SECONDS", LATE)
+    monkeypatch.setattr(health, "_QUESTION_SECONDS", LATE)
+
+
+class Gate:
+    """Holds up whoever comes, in its world, until the end of the test."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open = threading.Event()
+        self.came = 0
+
+    def __call__(self, *args: Any) -> None:
+        self.came += 1
+        self._world.eventually(self._open.is_set, 30.0)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate(world: World) -> Iterator[Gate]:
+    gate = Gate(world)
+    yield gate
+    gate.open()
+
+
+def only_line(client: Client, reader: Reader, limit: float | None = None) -> str:
+    """The one that it says sooner or later."""
+    (line,) = client.world.eventually(lambda: reader._stuck(limit))
+    return line
+
+
+def connected(client: Client, reader: Reader) -> None:
+    client.world.eventually(lambda: reader._not_ready() is None)
+
+
+def timer_of(reader: Reader) -> Timer:
+    assert reader._run is not None
+    return reader._run._timer
+
+
+def test_a_reader_that_lives_from_its_start_to_its_end(client: Client) -> None:
+    with ScriptedNsqd() as nsqd:
+        reader = client.reader(lambda message: None, nsqd)
+        assert reader._not_ready() == "t/ch has not started"
+        reader.start(block=False)
+        connected(client, reader)
+        client.world.sleep(2 * LATE)
+        assert reader._stuck(LATE) == [], "it waits for the next message"
+        reader.stop()
+        assert reader._not_ready() in ("t/ch is stopping", "t/ch has stopped")
+        reader.join()
+        assert reader._not_ready() == "t/ch has stopped"
+        assert reader._stuck(LATE) == [], "its threads have ended"
+
+
+def test_a_timer_thread_that_was_killed(client: Client) -> None:
+    class Killed(BaseException):
+        """As gevent.Timeout, and whatever else an exception from outside is."""
+
+    def kill() -> None:
+        raise Killed
+
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(lambda message: None, nsqd)
+        timer_of(reader).after(0.0, kill)
+        assert only_line(client, reader) == "t/ch: the timer thread has died"
+
+
+def test_a_timer_thread_whose_job_does_not_end(client: Client, gate: Gate) -> None:
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(lambda message: None, nsqd)
+        timer_of(reader).after(0.0, gate)
+        assert only_line(client, reader) == "t/ch: the timer thread is stuck since 0 s"
+        gate.open()
+        client.world.eventually(lambda: reader._stuck(None) == [])
+
+
+def test_a_lock_that_is_never_given_back(client: Client) -> None:
+    """Of the subscription; stats() would wait for it, too."""
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(lambda message: None, nsqd, rdy_redistribute_interval=0.1)
+        connected(client, reader)
+        assert reader._run is not None
+        with reader._run.subscription._lock:
+            assert "the timer thread is stuck" in only_line(client, reader)
+
+
+def test_a_lock_of_the_timer_that_is_never_given_back(client: Client) -> None:
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(lambda message: None, nsqd, rdy_redistribute_interval=0.1)
+        connected(client, reader)
+        with timer_of(reader)._lock:
+            assert "the timer thread is stuck" in only_line(client, reader)
+
+
+def test_a_reading_thread_that_a_hook_holds_up(client: Client, gate: Gate) -> None:
+    class Holding(Observer):
+        def connected(self, nsqd_address: str) -> None:
+            gate()
+
+    with ScriptedNsqd() as nsqd:
+        reader = client.consume(
+            lambda message: None, nsqd, observer=Holding(), heartbeat_interval=1.0
+        )
+        line = only_line(client, reader)
+        assert line.startswith("t/ch: the thread that reads from 127.0.0.1:")
+        assert line.endswith(" is stuck since 2 s")
+
+
+def test_an_nsqd_that_falls_silent_or_is_away_is_no_stuck_thread(client: Client) -> None:
+    with ScriptedNsqd([automatic(until="SUB"), silence()]) as nsqd:
+        reader = client.consume(lambda message: None, nsqd, heartbeat_interval=1.0)
+        connected(client, reader)
+        # Two heartbeats of silence end it.
+        nsqd.refuse_connections()
+        found: list[str] = []
+
+        def is_away() -> bool:
+            found.extend(reader._stuck(LATE))
+            return reader._not_ready() is not None
+
+        client.world.eventually(is_away)
+        client.world.sleep(2 * LATE)
+        assert reader._not_ready() == "t/ch has no connection to an nsqd"
+        assert found + reader._stuck(LATE) == []
+
+
+def test_a_poll_thread_that_a_hook_holds_up(client: Client, gate: Gate) -> None:
+    class Holding(Observer):
+        def lookup_failed(self, url: str, error: Exception) -> None:
+            gate()
+
+    where = "127.0.0.1:1"
+    reader = client.reader(
+        lambda message: None,
+        nsqd_tcp_addresses=[],
+        lookupd_http_addresses=where,
+        lookupd_poll_interval=0.05,
+        observer=Holding(),
+    )
+    reader.start(block=False)
+    line = only_line(client, reader)
+    assert line == f"t/ch: the thread that asks http://{where} is stuck since 0 s"
+
+
+def test_an_nsqlookupd_that_is_away(client: Client) -> None:
+    where = "127.0.0.1:1"
+    reader = client.reader(
+        lambda message: None,
+        nsqd_tcp_addresses=[],
+        lookupd_http_addresses=where,
+        lookupd_poll_interval=0.05,
+    )
+    reader.start(block=False)
+    client.world.eventually(lambda: where in str(reader._not_ready()))
+    client.world.sleep(2 * LATE)
+    assert reader._stuck(None) == []
+    assert str(reader._not_ready()).startswith("t/ch has no connection to an nsqd; ")
+
+
+def test_a_handler_may_run_for_ever_unless_there_is_a_limit(client: Client, gate: Gate) -> None:
+    with ScriptedNsqd([automatic(until="RDY"), message(b"x"), automatic()]) as nsqd:
+        reader = client.consume(gate, nsqd)
+        client.world.eventually(lambda: gate.came)
+        client.world.sleep(2 * LATE)
+        assert reader._stuck(None) == reader._stuck(60.0) == []
+        assert only_line(client, reader, LATE).endswith("; the limit is 0.3 s")
+        gate.open()
+        client.world.eventually(lambda: reader._stuck(LATE) == [])
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
+    """A worker may take several messages at once; each has the whole limit."""
+    runtime = choose("threads")
+    clock = FakeClock()
+    fake: Any = clock
+    chunks = Chunks(runtime.queue(), fake, cuts=True)
+    others: Any = None
+    watch = health.Health("t/ch", fake, others, others, others, chunks)
+    left, _ = chunks.begin(0, (others, [others] * 3))
+    for _ in range(3):
+        next(left)
+        assert watch._slow_handlers(10.0) == []
+        clock.time += 6.0
+        assert watch._slow_handlers(10.0) == []
+    clock.time += 5.0
+    assert watch._slow_handlers(10.0) == ["t/ch: a handler runs since 11 s; the limit is 10 s"]
+    chunks.end_of(0)
+    assert watch._slow_handlers(10.0) == []
+
+
+def test_a_poll_thread_that_has_not_begun_is_not_late() -> None:
+    runtime = choose("threads")
+    unused: Any = None
+    polls: Any = Discovery(
+        unused, [], unused, unused, runtime, interval=1.0, jitter=0.0, rng=unused, client=unused
+    )
+    assert polls.not_asked(0.0) == []
