@@ -6,11 +6,10 @@ import logging
 from typing import Any
 
 from django.conf import settings
-from django.core import mail
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from gnsqsync.django.config import get_alias, problems
+from gnsqsync.django.config import get_alias, in_tests, problems
 from gnsqsync.django.handlers import all_handlers
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.log_output import is_readable
@@ -59,8 +58,7 @@ def check_logging(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     Not for the commands of ours, which show the log themselves, and not in tests, where Django
     sets DEBUG to False.
     """
-    in_tests = hasattr(mail, "outbox")
-    if settings.DEBUG or in_tests or is_readable() or logging.getLogger("gnsqsync").hasHandlers():
+    if settings.DEBUG or in_tests() or is_readable() or logging.getLogger("gnsqsync").hasHandlers():
         return []
     return [
         Warning(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync import Observer, Reader, Writer
@@ -23,7 +24,7 @@ from gnsqsync.service.settings import (
     make_observer,
 )
 
-__all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "problems"]
+__all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "problems"]
 
 DEFAULT = "default"
 # What an entry may hold.
@@ -59,11 +60,27 @@ class Alias(ClientSettings):
     """One entry of GNSQSYNC that has no problem in its keys."""
 
     name: str
-    is_memory: bool
+    # As the settings say; None: the one for tests in tests, and nsqd elsewhere.
+    backend: str | None
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether messages stay in the process, wherever it runs."""
+        return self.backend == "memory"
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether messages stay in the process at this moment."""
+        return self.is_memory or (self.backend is None and in_tests())
 
     def make_observer(self, topic: str, channel: str) -> Observer | None:
         """What OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""
         return make_observer(self.observer, f"GNSQSYNC[{self.name!r}]['OBSERVER']", topic, channel)
+
+
+def in_tests() -> bool:
+    """Whether Django's test runner or pytest-django has set up this process."""
+    return hasattr(mail, "outbox")
 
 
 def aliases() -> list[str]:
@@ -89,7 +106,7 @@ def get_alias(name: str) -> Alias:
         nsqd_http=_addresses(entry.get("NSQD_HTTP")),
         options=dict(entry.get("OPTIONS") or {}),
         observer=entry.get("OBSERVER"),
-        is_memory=entry.get("BACKEND") == "memory",
+        backend=entry.get("BACKEND"),
     )
 
 
@@ -153,14 +170,14 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
                 f"{where}[{key!r}] is of type {type(value).__name__}.",
                 'Give a list of addresses, such as ["127.0.0.1:4150"].',
             )
-    backend = entry.get("BACKEND", "nsq")
-    if backend not in BACKENDS:
+    backend = entry.get("BACKEND")
+    if backend is not None and backend not in BACKENDS:
         yield Problem(
             "gnsqsync.E003",
             f"{where}['BACKEND'] is {backend!r}.",
-            "It must be 'nsq', or 'memory' for tests.",
+            "It must be 'nsq', 'memory', or None for 'memory' in tests only.",
         )
-    elif backend == "nsq" and not entry.get("NSQD") and not entry.get("LOOKUPD"):
+    elif backend != "memory" and not entry.get("NSQD") and not entry.get("LOOKUPD"):
         yield Problem(
             "gnsqsync.E003",
             f"{where} has no address.",

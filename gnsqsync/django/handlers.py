@@ -178,6 +178,11 @@ class Handler:
             raise ConfigError(
                 f"{self.name} cannot consume: GNSQSYNC[{self.alias!r}] has the memory backend"
             )
+        if exposed is not None and alias.is_captured:
+            raise ConfigError(
+                f"{self.name} cannot consume in a test, where GNSQSYNC[{self.alias!r}] reaches no"
+                " nsqd; 'BACKEND': 'nsq' in it allows a real one"
+            )
         given = {name: value for name, value in overrides.items() if value is not None}
         keywords = {**alias.reader_keywords(), **self.options, **given}
         if exposed is not None:

@@ -1,21 +1,26 @@
 """One Writer per entry of the settings and process, and the ways to publish with it.
 
+In tests they are Writers that keep what is published, unless the settings say otherwise.
+
 Knows no handler. A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from django.core import mail
 from django.db import transaction
 
 from gnsqsync import Writer
-from gnsqsync.django.config import DEFAULT, aliases, get_alias
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
+from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
 __all__ = [
     "all_writers",
     "close_writers",
+    "forget_captured",
     "forget_writers",
     "get_writer",
     "memory_writer",
@@ -26,17 +31,48 @@ __all__ = [
     "replace_writer",
 ]
 
-_writers: dict[str, Writer] = {}
-_relay_writers: dict[str, Writer] = {}
+# By entry, and by whether a test runner has set up the process: that happens after imports.
+_writers: dict[tuple[str, bool], Writer] = {}
+_relay_writers: dict[tuple[str, bool], Writer] = {}
 # What tests have put in their place.
 _replaced: dict[str, Writer] = {}
+# What the test at hand has published, by entry, and the outbox of mails that Django made for it.
+_captured: dict[str, list[CapturedMessage]] = {}
+_outbox: object = None
+
+
+class _TestWriter(MemoryWriter):
+    """Keeps what one test publishes, as ``mail.outbox`` keeps its mails; also over a change of the
+    settings."""
+
+    def __init__(self, alias: str, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self._alias = alias
+
+    @property
+    def messages(self) -> list[CapturedMessage]:
+        """What was published since the test began."""
+        global _outbox
+        # Django makes a new one for each test.
+        outbox = getattr(mail, "outbox", None)
+        if outbox is not _outbox:
+            _outbox = outbox
+            forget_captured()
+        return _captured.setdefault(self._alias, [])
+
+
+def forget_captured() -> None:
+    """A test begins: the lists of what was captured are empty again."""
+    for messages in list(_captured.values()):
+        messages.clear()
 
 
 def get_writer(alias: str = DEFAULT) -> Writer:
     """The Writer of an entry of GNSQSYNC, the same in all threads of a process. Do not close it.
 
     It connects at its first publish. The child of a fork connects anew by itself. It is closed at
-    the end of the process.
+    the end of the process. In tests, unless ``BACKEND`` says otherwise, it connects to nothing, and
+    its ``messages`` is the list of what the test has published.
 
     Args:
         alias: The entry of ``GNSQSYNC``.
@@ -44,24 +80,32 @@ def get_writer(alias: str = DEFAULT) -> Writer:
     Raises:
         ImproperlyConfigured: The entry is missing or wrong.
     """
-    writer = _replaced.get(alias) or _writers.get(alias)
+    key = alias, in_tests()
+    writer = _replaced.get(alias) or _writers.get(key)
     if writer is None:
         entry = get_alias(alias)
-        made = memory_writer(alias) if entry.is_memory else Writer(**entry.writer_keywords())
-        writer = _writers.setdefault(alias, made)
+        made: Writer
+        if entry.is_memory:
+            made = memory_writer(alias)
+        elif entry.is_captured:
+            made = _TestWriter(alias, **_memory_keywords(alias))
+        else:
+            made = Writer(**entry.writer_keywords())
+        writer = _writers.setdefault(key, made)
     return writer
 
 
 def relay_writer(alias: str) -> Writer:
     """As ``get_writer()``, for callers that nobody waits for: in an outage it waits for the
     timeout."""
-    writer = _replaced.get(alias) or _relay_writers.get(alias)
+    key = alias, in_tests()
+    writer = _replaced.get(alias) or _relay_writers.get(key)
     if writer is None:
         entry = get_alias(alias)
-        if entry.is_memory:
+        if entry.is_captured:
             return get_writer(alias)
         made = Writer(**{**entry.writer_keywords(), "outage": "wait"})
-        writer = _relay_writers.setdefault(alias, made)
+        writer = _relay_writers.setdefault(key, made)
     return writer
 
 
@@ -72,8 +116,15 @@ def all_writers() -> dict[str, Writer]:
 
 def memory_writer(alias: str) -> MemoryWriter:
     """A new one, with the limits of that entry."""
+    return MemoryWriter(**_memory_keywords(alias))
+
+
+def _memory_keywords(alias: str) -> dict[str, Any]:
     keywords = get_alias(alias).writer_keywords()
-    return MemoryWriter(keywords.pop("nsqd_tcp_addresses", None) or "127.0.0.1:4150", **keywords)
+    # It connects to none.
+    keywords.pop("lookupd_http_addresses", None)
+    keywords["nsqd_tcp_addresses"] = keywords.get("nsqd_tcp_addresses") or "127.0.0.1:4150"
+    return keywords
 
 
 def publish(
@@ -168,9 +219,9 @@ def close_writers() -> None:
     Those for tests stay: a test that has called the command reads their messages.
     """
     for writers in (_writers, _relay_writers):
-        for alias, writer in list(writers.items()):
+        for key, writer in list(writers.items()):
             if not isinstance(writer, MemoryWriter):
-                del writers[alias]
+                del writers[key]
                 writer.close()
 
 

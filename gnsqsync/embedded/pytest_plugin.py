@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What Django's integration has captured belongs to one test, also to one without TestCase."""
+    writers = sys.modules.get("gnsqsync.django.writers")
+    if writers is not None:
+        writers.forget_captured()
 
 
 def _binary(config: pytest.Config, program: str) -> str | None:

@@ -40,12 +40,17 @@ class CapturedMessage:
 class MemoryWriter(Writer):
     """Takes the options of a Writer, checks as it does, and connects to nothing.
 
-    ``messages``: a list of CapturedMessage, in the order of the publishes; any thread may append.
+    Any thread may publish.
     """
 
     def __init__(self, nsqd_tcp_addresses: AddressLike = "127.0.0.1:4150", **options: Any) -> None:
         super().__init__(nsqd_tcp_addresses, **options)
-        self.messages: list[CapturedMessage] = []
+        self._messages: list[CapturedMessage] = []
+
+    @property
+    def messages(self) -> list[CapturedMessage]:
+        """What was published, in that order."""
+        return self._messages
 
     def publish(
         self,

@@ -1,17 +1,25 @@
 """What the author of a Django project tests; run by manage.py test."""
 
 import io
+import threading
 from datetime import timedelta
 from functools import partial
 from unittest import mock
+from urllib.request import urlopen
 
 from django.contrib.auth.models import User
-from django.core import checks
+from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command, load_command_class
 from django.core.management.base import CommandError
 from django.db import InterfaceError, ProgrammingError, connection, transaction
-from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django.test import (
+    LiveServerTestCase,
+    SimpleTestCase,
+    TestCase,
+    TransactionTestCase,
+    override_settings,
+)
 from django.utils import timezone
 
 from gnsqsync import Requeue, Writer
@@ -39,6 +47,9 @@ from gnsqsync.errors import (
 from shop.models import Order
 
 GOOD = {"default": {"NSQD": ["127.0.0.1:1"]}}
+# What a project says that wants an nsqd in its tests.
+REAL = {"default": {**GOOD["default"], "BACKEND": "nsq"}, "other": {"BACKEND": "memory"}}
+reaches_nsqd = override_settings(GNSQSYNC=REAL)
 
 
 class FakeMessage:
@@ -98,6 +109,7 @@ class Publishing(SimpleTestCase):
                 publish("orders", "x", timeout="soon")
         self.assertEqual(messages, [])
 
+    @reaches_nsqd
     def test_the_writer_is_one_and_comes_back_after_a_capture(self):
         before = get_writer()
         self.assertIs(type(before), Writer)
@@ -131,6 +143,7 @@ class Publishing(SimpleTestCase):
         self.assertIs(get_writer("other"), writer)
         self.assertEqual(len(writer.messages), 1)
 
+    @reaches_nsqd
     def test_nothing_is_connected_until_the_first_publish(self):
         with self.assertRaises(NotSent):
             publish("orders", "x", timeout=0.2)
@@ -140,6 +153,7 @@ class Publishing(SimpleTestCase):
             GNSQSYNC={
                 "default": {
                     "NSQD": "127.0.0.1:1,127.0.0.1:2",
+                    "BACKEND": "nsq",
                     "OPTIONS": {
                         "publish_timeout": 0.1,
                         "max_attempts": 7,
@@ -160,17 +174,80 @@ class Publishing(SimpleTestCase):
             self.assertEqual(reader._setup.flow.concurrency, 3)
             self.assertEqual(reader._setup.options.client_id, "me")
         with override_settings(
-            GNSQSYNC={"default": {"NSQD": ["127.0.0.1:1"], "LOOKUPD": ["127.0.0.1:3"]}}
+            GNSQSYNC={"default": {**REAL["default"], "LOOKUPD": ["127.0.0.1:3"]}}
         ):
             self.assertEqual(repr(get_writer()), "<Writer to 127.0.0.1:1>")
             setup = handler("shop.slowly").reader()._setup
             self.assertEqual((setup.nsqds, len(setup.lookupds)), ((), 1))
-        with override_settings(GNSQSYNC={"default": {"LOOKUPD": ["127.0.0.1:3"]}}):
+        with override_settings(
+            GNSQSYNC={"default": {"LOOKUPD": ["127.0.0.1:3"], "BACKEND": "nsq"}}
+        ):
             self.assertIn("127.0.0.1:3", repr(get_writer()))
 
     def test_an_alias_that_is_not_there(self):
         with self.assertRaisesMessage(ImproperlyConfigured, "'default', 'other'"):
             get_writer("othre")
+
+
+class Forgotten(TransactionTestCase):
+    """Tests that do not say that nothing may leave the process."""
+
+    def bodies(self):
+        return [message.body for message in get_writer().messages]
+
+    def test_each_way_to_publish_is_captured(self):
+        publish("orders", "1")
+        publish_many("orders", ["2", "3"])
+        get_writer().publish_async("orders", b"4").result(0)
+        with transaction.atomic():
+            publish_on_commit("orders", "5")
+            self.assertEqual(len(self.bodies()), 4)
+        outbox.publish("orders", "6")
+        call_command("nsq_relay", once=True, stdout=io.StringIO())
+        call_command("nsq_publish", "orders", "7", stdout=io.StringIO())
+        thread = threading.Thread(target=publish, args=("orders", "8"))
+        thread.start()
+        thread.join()
+        self.assertEqual(self.bodies(), [b"%d" % number for number in range(1, 9)])
+
+    def test_a_test_begins_with_nothing(self):
+        self.assertEqual(self.bodies(), [])
+        publish("orders", "1")
+        self.assertEqual(self.bodies(), [b"1"])
+
+    def test_a_test_begins_with_nothing_again(self):
+        self.test_a_test_begins_with_nothing()
+
+    def test_a_writer_that_was_made_before_the_tests_is_not_used(self):
+        with mock.patch.object(mail, "outbox"):
+            del mail.outbox
+            self.assertIs(type(get_writer()), Writer)
+        publish("orders", "1")
+        self.assertEqual(self.bodies(), [b"1"])
+
+    def test_captured_messages_has_those_of_its_block_only(self):
+        publish("orders", "1")
+        with captured_messages() as messages:
+            publish("orders", "2")
+        self.assertEqual([message.body for message in messages], [b"2"])
+        self.assertEqual(self.bodies(), [b"1"])
+
+    def test_a_change_of_the_settings_loses_none(self):
+        with override_settings(GNSQSYNC={"default": {"LOOKUPD": ["127.0.0.1:3"]}}):
+            publish("orders", "1")
+        publish("orders", "2")
+        self.assertEqual(self.bodies(), [b"1", b"2"])
+
+    def test_no_real_queue_is_consumed(self):
+        with self.assertRaisesMessage(CommandError, "'BACKEND': 'nsq' in it allows a real one"):
+            call_command("nsq_consume", "shop.slowly", stdout=io.StringIO())
+
+
+class LiveServer(LiveServerTestCase):
+    def test_what_its_threads_publish_is_captured(self):
+        with urlopen(f"{self.live_server_url}/publish/", timeout=10) as answer:
+            self.assertEqual(answer.read(), b"published")
+        self.assertEqual([message.body for message in get_writer().messages], [b"from a view"])
 
 
 class OnCommit(TestCase):
@@ -211,6 +288,7 @@ class OnCommitForReal(TransactionTestCase):
             publish_on_commit("orders", "x")
         self.assertEqual(len(messages), 1)
 
+    @reaches_nsqd
     def test_a_failure_is_raised_after_the_commit_or_logged(self):
         with self.assertRaises(NotSent):
             with transaction.atomic():
@@ -281,7 +359,9 @@ class Outbox(TestCase):
         outbox.publish_many("orders", ["1", "2"])
         relay = Relay("default")
         options = {"publish_timeout": 0.1}
-        with override_settings(GNSQSYNC={"default": {**GOOD["default"], "OPTIONS": options}}):
+        with override_settings(
+            GNSQSYNC={**REAL, "default": {**REAL["default"], "OPTIONS": options}}
+        ):
             self.assertEqual(relay.move_batch(), 0)
         self.assertEqual(
             list(OutboxMessage.objects.values_list("attempts", "failed_at")), [(0, None)] * 2
@@ -294,7 +374,9 @@ class Outbox(TestCase):
 
     def test_its_writer_waits_in_an_outage_whatever_those_of_requests_do(self):
         options = {"publish_timeout": 0.1, "outage": "fail"}
-        with override_settings(GNSQSYNC={"default": {**GOOD["default"], "OPTIONS": options}}):
+        with override_settings(
+            GNSQSYNC={**REAL, "default": {**REAL["default"], "OPTIONS": options}}
+        ):
             writer = relay_writer("default")
             self.assertEqual((writer._outage, writer._publish_timeout), ("wait", 0.1))
             self.assertEqual(get_writer()._outage, "fail")
@@ -306,6 +388,7 @@ class Outbox(TestCase):
         with captured_messages():
             self.assertIs(relay_writer("default"), get_writer())
 
+    @reaches_nsqd
     def test_part_of_a_batch_was_confirmed(self):
         outbox.publish_many("orders", ["1", "2", "3"])
         error = OutcomeUnknown("lost")
@@ -314,6 +397,7 @@ class Outbox(TestCase):
             self.assertEqual(Relay("default").move_batch(), 2)
         self.assertEqual([body for _, body, _ in self.rows()], [b"3"])
 
+    @reaches_nsqd
     def test_one_that_is_refused_does_not_stop_the_others(self):
         def publish_many(topic, bodies, **options):
             for body in bodies:
@@ -340,7 +424,9 @@ class Outbox(TestCase):
     def test_what_the_writer_itself_refuses_has_failed(self):
         outbox.publish("orders", "x" * 100)
         options = {"max_msg_size": 50}
-        with override_settings(GNSQSYNC={"default": {**GOOD["default"], "OPTIONS": options}}):
+        with override_settings(
+            GNSQSYNC={**REAL, "default": {**REAL["default"], "OPTIONS": options}}
+        ):
             Relay("default").move_batch()
         self.assertEqual(outbox.lag().failed, 1)
 
@@ -611,6 +697,7 @@ class Commands(SimpleTestCase):
             command.stdout.write("x")
             command.stderr.write("x")
 
+    @reaches_nsqd
     def test_publish_says_what_became_of_it(self):
         with captured_messages() as messages:
             out = self.out_of("nsq_publish", "orders", "a", "b")
