@@ -91,6 +91,10 @@ class Consumer(Protocol):
         """Write them. Must not block and must not fail."""
         ...
 
+    def pump_turned(self) -> None:
+        """It may take no more messages: what waits in its buffer is sent then."""
+        ...
+
     def channel_closed(self) -> None:
         """The channel was deleted: close the connection."""
         ...
@@ -350,6 +354,8 @@ class Channel(Queueing):
 
     def pause(self, paused: bool) -> None:
         self.paused = paused
+        for consumer in self.consumers:
+            consumer.pump_turned()
         if not paused:
             self._schedule.wake(self)
 

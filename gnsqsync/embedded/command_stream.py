@@ -54,6 +54,8 @@ class CommandStream:
         self.owes_answer: bool = False
         self._output: list[bytes] = []
         self._output_size = 0
+        # Bytes at the end of the output that wait: they go with the next frame behind them.
+        self._held = 0
         # The beginning of an incomplete command.
         self._pieces = Pieces()
         # The error if the input ends here; None between commands.
@@ -133,20 +135,26 @@ class CommandStream:
     def take_output(self) -> bytes:
         """Return the bytes to write now, and remove them here."""
         data = b"".join(self._output)
+        held = self._held
         self._drop_output()
-        return data
+        if not held:
+            return data
+        self._output.append(data[-held:])
+        self._output_size = self._held = held
+        return data[:-held]
 
     def _drop_output(self) -> None:
         self._output.clear()
-        self._output_size = 0
+        self._output_size = self._held = 0
 
     def _write(self, frame: bytes) -> None:
         self.owes_answer = True
         self._append(frame)
 
     def _append(self, frame: bytes) -> None:
-        if not self._output:
+        if self._output_size == self._held:
             self._on_output()
+        self._held = 0
         self._output.append(frame)
         self._output_size += len(frame)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 import sys
+from collections import deque
 from typing import Any, Protocol
 
 import gevent
@@ -18,6 +19,7 @@ from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.session import Peer, Session
 from gnsqsync.embedded.tls_context import cipher_name
+from gnsqsync.embedded.upgrades import EMPTY_FLUSH, writes
 from gnsqsync.errors import NegotiationFailed, ProtocolError
 from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import encode_error
@@ -83,7 +85,8 @@ class Connection:
             on_identified=self._restart_heartbeat,
         )
         self._layers: list[Layer] = []
-        self._unsent = memoryview(b"")
+        # Each is a write of its own.
+        self._unsent: deque[memoryview] = deque()
         self._writer: gevent.Greenlet | None = None
         self._written = Event()
         self._broken = False
@@ -276,7 +279,7 @@ class Connection:
             return
         was_backlogged = self.session.is_backlogged
         try:
-            self._unsent = memoryview(self._encoded_output())
+            self._encode_output()
             self._send_some()
         except (OSError, ProtocolError) as error:
             self._break(error)
@@ -294,22 +297,31 @@ class Connection:
         if self.session.closed and self._receiving:
             self._shutdown(socket.SHUT_RD)
 
-    def _encoded_output(self) -> bytes:
-        data = self.session.take_output()
-        if data:
-            for layer in reversed(self._layers):
-                data = layer.encode(data)
-        return data
+    def _encode_output(self) -> None:
+        session = self.session
+        data = session.take_output()
+        pieces = [data] if data else []
+        for layer in reversed(self._layers):
+            pieces = [write for piece in pieces for write in writes(layer, piece)]
+            if session.owes_flush:
+                # DEFLATE is the innermost layer, so this is its turn.
+                session.owes_flush = False
+                pieces += EMPTY_FLUSH
+        self._unsent.extend(map(memoryview, pieces))
 
     def _send_some(self) -> None:
         """Give the kernel what it takes of ``_unsent`` without waiting."""
-        while self._unsent:
+        unsent = self._unsent
+        while unsent:
             try:
-                sent = self._sock.send(self._unsent)
+                sent = self._sock.send(unsent[0])
             except BlockingIOError:
                 break
-            self._unsent = self._unsent[sent:]
-        self.session.unsent = len(self._unsent)
+            if sent == len(unsent[0]):
+                unsent.popleft()
+            else:
+                unsent[0] = unsent[0][sent:]
+        self.session.unsent = sum(map(len, unsent))
 
     def _write_rest(self) -> None:
         session = self.session
@@ -320,7 +332,7 @@ class Connection:
                 socket.wait_write(self._sock.fileno(), interval or None, _TooSlow())
                 self._send_some()
                 if not self._unsent:
-                    self._unsent = memoryview(self._encoded_output())
+                    self._encode_output()
                     self._send_some()
             session.owes_answer = False
         except _TooSlow:
@@ -343,7 +355,7 @@ class Connection:
             return
         self._mute = True
         self._stop_heartbeat()
-        self._unsent = memoryview(b"")
+        self._unsent.clear()
         self.session.take_output()
         # A backlog that never shrinks: no message is handed over any more.
         self.session.unsent = sys.maxsize
@@ -368,7 +380,7 @@ class Connection:
     def _break(self, error: Exception) -> None:
         self._nsqd.log.debug("client(%s) - %s", self._peer.name, error)
         self._broken = True
-        self._unsent = memoryview(b"")
+        self._unsent.clear()
         self.session.unsent = 0
         self.session.close()
         self._shutdown(socket.SHUT_RDWR)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -49,9 +50,12 @@ _TLS_REQUIRED = {"false": 0, "tcp-https": 1, "true": 2}
 
 
 def version_text(program: str) -> str:
-    """The --version line: the Go programs' form, and which implementation it really is."""
-    python = platform.python_version()
-    return f"{program} v{NSQ_VERSION} (built w/python{python}, embedded in gnsqsync {__version__})"
+    """The --version line: the Go programs' form, and which implementation it really is.
+
+    Programs parse it: behind ``built w/`` stands one word of ``a-z``, ``0-9``, ``.`` and ``-``.
+    """
+    word = f"gnsqsync-{__version__}-python{platform.python_version()}".lower()
+    return f"{program} v{NSQ_VERSION} (built w/{re.sub('[^a-z0-9.-]', '-', word)})"
 
 
 def _string(text: str) -> str:

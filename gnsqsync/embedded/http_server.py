@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 from typing import Any
@@ -13,6 +14,8 @@ from gnsqsync.embedded.listeners import Gate
 from gnsqsync.embedded.web import RAW_PATH, App
 
 _TLS_HANDSHAKE_TIMEOUT = 5.0
+# Go reads the length of a body as a signed number of 64 bits, without a sign.
+_LENGTH = re.compile("[0-9]{1,18}")
 
 
 class _Handler(WSGIHandler):  # type: ignore[misc]
@@ -27,9 +30,15 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         """Refused headers are the client's error: gevent prints a traceback unless it is a
         ValueError."""
         try:
-            return super().read_request(raw_requestline)
+            is_good = super().read_request(raw_requestline)
         except http.client.HTTPException as error:
             raise ValueError(str(error)) from error
+        if is_good:
+            # gevent looks at the first Content-Length only, and reads it as Python does.
+            lengths = {value.strip() for value in self.headers.get_all("Content-Length", ())}
+            if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+                raise ValueError("bad Content-Length")
+        return is_good
 
     def get_environ(self) -> dict[str, Any]:
         """WSGI's PATH_INFO is decoded and does not show whether it could be."""

@@ -90,7 +90,7 @@ class NsqdServer:
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the saved messages, listen, and log where; returns when clients can connect."""
+        """Listen, load the saved messages, and log where; returns when clients can connect."""
         try:
             self._start()
         except BaseException:  # nobody has the server to close it
@@ -110,14 +110,16 @@ class NsqdServer:
         if options.data_path:
             self._store = Store(options.data_path, self.log, options.max_bytes_per_file)
             self._store.open()
-            self._store.load(self.broker)
-            self._loaded = True
-            self._store.save_first_names(self.broker)
-        self.broker.listeners.append(self._names_changed)
+        # Before the folder is touched: a port that is taken leaves it as it was.
         listener = listen(options.tcp_address)
         self._tcp = StreamServer(listener, self._serve_client)
         self.tcp_address, self.tcp_port = address_text(listener), port_of(listener)
         self._listen_http()
+        if self._store is not None:
+            self._store.load(self.broker)
+            self._loaded = True
+            self._store.save_first_names(self.broker)
+        self.broker.listeners.append(self._names_changed)
         self._settle_options()
         # Before clients come, so that the first publish finds the channels that are known.
         self._start_lookup()

@@ -92,11 +92,14 @@ class Session(Publishing):
         self.heartbeat_period: float = self.settings.heartbeat_interval
         self.delivery_timeout: float = options.msg_timeout
         self.sample_rate: int = 0
+        self._has_flush_timer = True
         self._identified = False
 
         self.tls: bool = False
         self.snappy: bool = False
         self.deflate: bool = False
+        # nsqd flushes the compressor though there is nothing to flush; the owner clears it.
+        self.owes_flush: bool = False
         self.channel: Channel | None = None
         self.authorization: Authorization | None = None
         self._secret = b""
@@ -118,6 +121,18 @@ class Session(Publishing):
         """Write a heartbeat; called every ``heartbeat_period`` seconds."""
         if not self.closed and not self.upgrades:
             self._append(_HEARTBEAT)
+            self.pump_turned()
+
+    def pump_turned(self) -> None:
+        """Something happened after which nsqd flushes, if the connection takes no more messages
+        (docs/protocol/flow#output-buffer)."""
+        channel = self.channel
+        if channel is not None and self.ready_count > self.in_flight and not channel.paused:
+            return
+        if self._held or self.deflate:
+            self._held = 0
+            self.owes_flush = self.deflate
+            self._on_output()
 
     def layer_ready(self, kind: str) -> None:
         """``upgrades[0]`` is in place: answer OK through it."""
@@ -215,6 +230,7 @@ class Session(Publishing):
             self.heartbeat_period = self.settings.heartbeat_interval
             self.delivery_timeout = self.settings.msg_timeout
             self.sample_rate = self.settings.sample_rate
+            self._has_flush_timer = self.settings.output_buffer_timeout > 0
         self._on_identified()
         if not asked.feature_negotiation:
             self._write(OK_FRAME)
@@ -282,6 +298,7 @@ class Session(Publishing):
         self.channel = channel
         self.state = SUBSCRIBED
         self._write(OK_FRAME)
+        self.pump_turned()
         return offset
 
     def room(self) -> int:
@@ -292,8 +309,7 @@ class Session(Publishing):
 
     def deliver(self, messages: list[QueuedMessage]) -> None:
         """Message frames into the output."""
-        if not self._output:
-            self._on_output()
+        was_quiet = self._output_size == self._held
         pack = _MESSAGE_HEAD.pack
         append = self._output.append
         for message in messages:
@@ -303,6 +319,25 @@ class Session(Publishing):
             append(body)
             self._output_size += 4 + size
         self.message_count += len(messages)
+        if not self._has_flush_timer and self.in_flight < self.ready_count:
+            self._hold(messages)
+        else:
+            self._held = 0
+        if was_quiet and self._output_size > self._held:
+            self._on_output()
+
+    def _hold(self, messages: list[QueuedMessage]) -> None:
+        """Count what of the output stays in nsqd's buffer, which sends whenever it is full."""
+        size, held = self.settings.output_buffer_size, self._held
+        for message in messages:
+            # nsqd writes the head of a frame, then the message.
+            for part in (8, 26 + len(message.body)):
+                while part > size - held:
+                    # Into an empty buffer nothing is put that is larger.
+                    part = part - (size - held) if held else 0
+                    held = 0
+                held += part
+        self._held = held
 
     def _rdy(self, params: list[bytes], data: bytes, offset: int) -> int:
         if self.state == CLOSING:
@@ -317,7 +352,9 @@ class Session(Publishing):
         limit = self._options.max_rdy_count
         if not 0 <= count <= limit:
             raise Fatal(b"E_INVALID", b"RDY count %d out of range 0-%d" % (count, limit))
-        self.ready_count = count
+        if count != self.ready_count:
+            self.ready_count = count
+            self.pump_turned()
         self.wake_channel()
         return offset
 

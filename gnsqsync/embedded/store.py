@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.channel import QueuedMessage
@@ -100,7 +100,8 @@ class Store:
         ]
         text = json.dumps({"topics": topics, "version": NSQ_VERSION}, separators=(",", ":"))
         new = self._folder / f"nsqd.dat.{os.getpid()}.tmp"
-        new.write_text(text)
+        with _open_private(new) as file:
+            file.write(text.encode())
         os.replace(new, self._folder / "nsqd.dat")
 
     def load(self, broker: Broker) -> None:
@@ -179,7 +180,8 @@ class Store:
             count, number, position = self._write_records(queue, messages)
             if count:
                 text = f"{count}\n0,0\n{number},{position}\n"
-                self._meta_path(queue).write_text(text)
+                with _open_private(self._meta_path(queue)) as file:
+                    file.write(text.encode())
         except OSError as error:
             self._log.error("failed to save the messages of %s - %s", queue, error)
 
@@ -194,7 +196,7 @@ class Store:
                     file.close()
                     file, number, position = None, number + 1, 0
                 if file is None:
-                    file = open(self._data_path(queue, number), "wb")  # noqa: SIM115
+                    file = _open_private(self._data_path(queue, number))
                 head = _RECORD.pack(size, message.timestamp, message.attempts, message.id)
                 file.write(head + message.body)
                 position += 4 + size
@@ -269,6 +271,11 @@ def _list(entry: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{key} is not an array")
     return value
+
+
+def _open_private(path: Path) -> BinaryIO:
+    """A new file for writing that only its owner may read, whatever the umask: as nsqd's."""
+    return open(path, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
 def _reason(error: OSError) -> str:

@@ -127,7 +127,7 @@ class Request:
             while limit > 0 and (part := source.read(limit)):
                 parts.append(part)
                 limit -= len(part)
-        except OSError:
+        except (OSError, ValueError):  # it ends too early, or is no chunk
             raise HTTPFault(500, "INTERNAL_ERROR") from None
         return b"".join(parts)
 

@@ -154,6 +154,67 @@ def test_079_tls_and_compression(
     round_trip(client, 20_000)
 
 
+def test_079_a_record_that_decodes_to_nothing(site: Site, tls_nsqd: Server) -> None:
+    # The head of a Snappy chunk that is not compressed has a TLS record of its own.
+    client = secured(site, tls_nsqd, snappy=True)
+    layer = Snappy()
+    client.start_layer(layer)
+    ok = b"\0\0\0\6\0\0\0\0OK"
+    chunk = snappy_chunk(1, ok)
+    assert client.socket.recv(1000) == SNAPPY_IDENTIFIER + chunk[:8]
+    assert client.socket.recv(1000) == ok
+    for line in ("PUB t", "PUB t"):
+        client.command(line, b"x")
+        assert [client.socket.recv(1000), client.socket.recv(1000)] == [chunk[:8], ok]
+    # One that is compressed is one record.
+    topic = unique()
+    client.command(f"PUB {topic}", b"x" * 1000)
+    assert [client.socket.recv(1000), client.socket.recv(1000)] == [chunk[:8], ok]
+    client.command(f"SUB {topic} c")
+    assert [client.socket.recv(1000), client.socket.recv(1000)] == [chunk[:8], ok]
+    client.command("RDY 1")
+    layer.received += SNAPPY_IDENTIFIER
+    assert len(layer.decode(client.socket.recv(1000))) == 34 + 1000
+
+
+def test_079_records_of_deflate(site: Site, tls_nsqd: Server) -> None:
+    client = secured(site, tls_nsqd, deflate=True)
+    layer = Deflate()
+    client.start_layer(layer)
+    client.ok()
+    mark = b"\0\0\xff\xff"
+
+    def records() -> list[bytes]:
+        """What comes until it is silent, each record as it was sent."""
+        found = []
+        client.socket.settimeout(0.5)
+        try:
+            while True:
+                found.append(client.socket.recv(20_000))
+        except TimeoutError:
+            return found
+
+    layer.decode(b"".join(records()))
+    client.command("PUB t", b"x")
+    answer = records()
+    assert (len(answer), answer[-1]) == (2, mark)
+    assert len(layer.decode(b"".join(answer))) == 10
+    topic = unique()
+    # nsqd flushes once more, for a consumer that takes nothing yet: an empty block.
+    client.command(f"SUB {topic} c")
+    answer = records()
+    assert (len(answer), answer[1:]) == (4, [mark, b"\0", mark])
+    assert len(layer.decode(b"".join(answer))) == 10
+    text = bytes(random.Random(1).choices(b"abcdefghij", k=4000))
+    site.client(tls_nsqd).publish(topic, text)
+    client.command("RDY 1")
+    answer = records()
+    # What compresses comes in small pieces.
+    assert {len(record) for record in answer[:-2]} == {240}
+    assert answer[-1] == mark
+    assert layer.decode(b"".join(answer)).endswith(text)
+
+
 def test_080_clear_bytes_for_tls(site: Site, tls_nsqd: Server) -> None:
     client = site.client(tls_nsqd)
     assert client.identify(tls_v1=True)["tls_v1"] is True

@@ -374,18 +374,69 @@ def test_109_flush_at_rdy_1(site: Site) -> None:
         client.fin(message)
 
 
-@waiting
-def test_110_no_flush_timer(site: Site) -> None:
+def unhurried(site: Site, rdy: int, **fields: int) -> tuple[Server, str, Client]:
+    """A consumer whose messages wait in nsqd's output buffer, and no heartbeat for long."""
     topic = unique()
     server = timing_nsqd(site)
-    client = subscribed(site, server, topic, 5, output_buffer_timeout=-1, heartbeat_interval=1000)
+    fields = {"output_buffer_timeout": -1, "heartbeat_interval": 60_000, **fields}
+    return server, topic, subscribed(site, server, topic, rdy, **fields)
+
+
+@waiting
+def test_110_no_flush_timer(site: Site) -> None:
+    server, topic, client = unhurried(site, 5, heartbeat_interval=1000)
     heartbeat(client, 5)
     site.client(server).publish(topic, b"x")
     with takes(0.0, 1.1):
         assert client.message().body == b"x"
-    if site.kind == "real":
-        # It waited for the next heartbeat, which nsqd writes right behind it.
-        assert client.frame(0.5) == (RESPONSE, HEARTBEAT)
+    # It waited for the next heartbeat, which nsqd writes right behind it.
+    assert client.frame(0.5) == (RESPONSE, HEARTBEAT)
+    delete(server, topic)
+
+
+def test_110_the_buffer_is_full(site: Site) -> None:
+    server, topic, client = unhurried(site, 100, output_buffer_size=1000)
+    producer = site.client(server)
+    producer.publish(topic, b"a" * 500)
+    client.silent(0.5)
+    producer.publish(topic, b"b" * 500)
+    # It sends when it is full, and that is in the middle of a frame.
+    assert client.message().body == b"a" * 500
+    client.silent(0.3)
+    assert len(client.buffer) == 1000 - 534
+    # The rest, and what is larger than the buffer, goes at once.
+    producer.publish(topic, b"c" * 3000)
+    assert [message.body[:1] for message in client.messages(2)] == [b"b", b"c"]
+    delete(server, topic)
+
+
+@pytest.mark.parametrize("end", ["RDY used up", "RDY 0", "pause", "an answer"])
+def test_110_what_flushes_the_buffer(site: Site, end: str) -> None:
+    server, topic, client = unhurried(site, 2)
+    producer = site.client(server)
+    producer.publish(topic, b"first")
+    client.silent(0.5)
+    if end == "RDY used up":
+        producer.publish(topic, b"second")
+    elif end == "RDY 0":
+        client.command("RDY 0")
+    elif end == "pause":
+        post(server.http_address, f"/channel/pause?topic={topic}&channel=c")
+    else:
+        client.command("FIN " + "0" * 16)
+    with takes(0.0, 0.5):
+        assert client.message().body == b"first"
+    delete(server, topic)
+
+
+def test_110_a_message_that_was_held_is_in_flight(site: Site) -> None:
+    server, topic, client = unhurried(site, 5)
+    site.client(server).publish(topic, b"x")
+    client.silent(0.5)
+    assert channel_stats(server.http_address, topic, "c")["in_flight_count"] == 1
+    client.half_close()
+    # The end of the connection does not send it.
+    client.closed()
     delete(server, topic)
 
 

@@ -676,3 +676,22 @@ def test_paths_that_are_odd(http: Address, path: bytes) -> None:
 @pytest.mark.parametrize("head", [b"HTTP/1.0\r\n", b"HTTP/1.1\r\nHost:\r\nConnection: close\r\n"])
 def test_no_host_needed(http: Address, head: bytes) -> None:
     assert raw(http, b"GET /ping " + head + b"\r\n").endswith(b"\r\n\r\nOK")
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        ("2\r\nContent-Length: 2", 200),
+        ("2\r\nContent-Length: 3", 400),
+        ("+2", 400),
+        ("0_2", 400),
+        ("0x2", 400),
+        ("2, 2", 400),
+        ("9" * 20, 400),
+    ],
+)
+def test_the_length_of_a_body(site: Site, length: str, status: int) -> None:
+    head = f"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+    with socket.create_connection(site.nsqd().http_address, 10) as sock:
+        sock.sendall(f"{head}Connection: close\r\n\r\nab".encode())
+        assert sock.recv(1000).startswith(f"HTTP/1.1 {status} ".encode())

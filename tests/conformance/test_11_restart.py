@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.conformance.rows import create_channel, waiting
 from tests.support.rawclient import channel_stats, post, stats, topic_stats
@@ -183,3 +187,45 @@ def test_a_data_path_that_cannot_be_written(site: Site) -> None:
     found = last_words(server)
     assert found.startswith("failed to persist metadata - open /proc/self/nsqd.dat.")
     assert found.endswith(".tmp: no such file or directory")
+
+
+@pytest.mark.parametrize("label", ["tcp", "http"])
+def test_a_port_that_is_taken_leaves_no_file(server_kind: str, label: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(server_kind, "nsqd", [f"-{label}-address=127.0.0.1:{port}"])
+        try:
+            assert server.run_to_the_end() == 1
+            assert f"listen (127.0.0.1:{port}) failed" in last_words(server)
+            assert list(server.data_path.iterdir()) == []
+        finally:
+            server.discard()
+
+
+class _UnderUmask(Server):
+    """An nsqd whose umask is the first word of its flags."""
+
+    def command(self) -> list[str]:
+        program, *flags = super().command()
+        umask = flags.pop(flags.index(self.flags[0]))
+        return ["/bin/sh", "-c", f'umask {umask}; exec "$@"', "sh", program, *flags]
+
+
+@pytest.fixture(params=["022", "000"])
+def under_umask(request: pytest.FixtureRequest, server_kind: str) -> Iterator[Server]:
+    server = _UnderUmask(server_kind, "nsqd", [request.param, "-max-bytes-per-file=1024"])
+    yield server
+    server.discard()
+
+
+def test_only_the_owner_may_read_the_files(under_umask: Server) -> None:
+    server = under_umask.start()
+    create_channel(server, "t", "c")
+    for _ in range(3):
+        assert post(server.http_address, "/pub?topic=t", b"x" * 1000).status == 200
+    post_ok(server, "/topic/create?topic=waiting")
+    assert post(server.http_address, "/pub?topic=waiting", b"x").status == 200
+    assert server.stop() == 0
+    modes = {path.name: path.stat().st_mode & 0o777 for path in server.data_path.iterdir()}
+    assert {"nsqd.dat", "t:c.diskqueue.meta.dat", "t:c.diskqueue.000000.dat"} < modes.keys()
+    assert set(modes.values()) == {0o600}, modes

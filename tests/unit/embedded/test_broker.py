@@ -48,6 +48,9 @@ class Sink:
         self.messages += messages
         self.batches += 1
 
+    def pump_turned(self) -> None:
+        pass
+
     def channel_closed(self) -> None:
         self.is_closed = True
 

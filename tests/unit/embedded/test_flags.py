@@ -167,7 +167,16 @@ def test_version_is_found_where_the_go_program_has_it() -> None:
     with pytest.raises(Exit) as caught:
         flags.parse_nsqd(["--version"])
     assert caught.value.status == 0
-    assert re.match(r"nsqd v1\.3\.0 \(built w/\S+, embedded in gnsqsync .*\)\n", caught.value.out)
+    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/gnsqsync-[a-z0-9.-]+\)\n", caught.value.out)
+
+
+def test_a_version_that_pip_would_call_local_is_one_word_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flags, "__version__", "0.1.0.dev1+G12ab")
+    text = flags.version_text("nsqlookupd")
+    assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/([a-z0-9.-]+)\)", text)
+    assert "gnsqsync-0.1.0.dev1-g12ab-python" in text
 
 
 def test_loopback_unless_told_otherwise() -> None:
