@@ -160,9 +160,9 @@ def end(message):
 @pytest.mark.parametrize(
     ("words", "redirected", "code"),
     [
-        ((*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD"), "2>&-", 0),
-        ((*CLI, "stat", "--once", "-n", "HTTP"), ">&-", 0),
-        ((*CLI, "stat", "--once", "--json", "-n", "HTTP"), ">&-", 0),
+        ((*CLI, "pub", "TOPIC", "bodies", "-t", "NSQD"), "2>&-", 0),
+        ((*CLI, "stat", "--once", "-H", "HTTP"), ">&-", 0),
+        ((*CLI, "stat", "--once", "--json", "-H", "HTTP"), ">&-", 0),
         ((*CLI, "consume", "TOPIC", "c", "ending:end", "--processes=2", "-n", "NSQD"), ">&-", 0),
         ((*CLI, "nsqd", "--version"), ">&-", 0),
         ((*CLI, "nsqd", "--no-such-flag"), "2>&-", 2),
@@ -223,12 +223,12 @@ NEEDS_FULL = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "words",
     [
-        (*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD"),
-        (*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD", "--json"),
-        (*CLI, "stat", "--once", "-n", "HTTP"),
+        (*CLI, "pub", "TOPIC", "bodies", "-t", "NSQD"),
+        (*CLI, "pub", "TOPIC", "bodies", "-t", "NSQD", "--json"),
+        (*CLI, "stat", "--once", "-H", "HTTP"),
         # It does not go on without --once.
-        (*CLI, "stat", "-n", "HTTP"),
-        (*CLI, "stat", "-n", "HTTP", "--json"),
+        (*CLI, "stat", "-H", "HTTP"),
+        (*CLI, "stat", "-H", "HTTP", "--json"),
         (*MANAGE, "nsq_publish", "TOPIC", "one", "two"),
         (*MANAGE, "nsq_stat"),
         (*MANAGE, "nsq_consume", "--list"),
