@@ -16,7 +16,6 @@ import click
 from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.common import counted, lookupd_option, nsqd_http_option, show_log
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
-from gnsqsync.http.clients import LookupResult, TopicStats
 from gnsqsync.options import check_channel, check_topic
 
 Client = NsqdHTTP | LookupdHTTP
@@ -71,11 +70,11 @@ class Work:
         for nsqd in {**self._nsqds, **dict(found)}.values():
             self._do(nsqd, self._call(nsqd))
 
-    def find(self) -> tuple[list[NsqdHTTP], list[TopicStats], list[LookupdHTTP]]:
+    def find(self) -> tuple[list[NsqdHTTP], list[Any], list[LookupdHTTP]]:
         """The nsqds that have it, their numbers, and the nsqlookupds that know it."""
         listed, knowing = self._listed()
         having: list[NsqdHTTP] = []
-        numbers: list[TopicStats] = []
+        numbers: list[Any] = []
         for nsqd in {**self._nsqds, **listed}.values():
             try:
                 found = nsqd.stats(self.topic, self.channel, include_mem=False).topics
@@ -98,7 +97,7 @@ class Work:
         knowing = []
         for lookupd in self._lookupds:
             try:
-                answer: LookupResult = lookupd.lookup(self.topic)
+                answer = lookupd.lookup(self.topic)
                 if self.channel is None or self.channel in answer.channels:
                     knowing.append(lookupd)
                 for producer in answer.producers:
@@ -137,7 +136,7 @@ class Work:
         click.echo(f"gnsqsync: {client.url}: {text}", err=True)
 
 
-def lost(work: Work, numbers: Iterable[TopicStats]) -> str:
+def lost(work: Work, numbers: Iterable[Any]) -> str:
     """What ``delete`` or ``empty`` throws away, as a sentence."""
     waiting = in_flight = deferred = 0
     channels = set()

@@ -275,7 +275,7 @@ def test_a_relative_module_is_wrong_usage(named: tuple[str, ...]) -> None:
 )
 def test_a_handler_that_cannot_work_is_wrong_usage(tmp_path: Path, source: str, kind: str) -> None:
     (tmp_path / "jobs.py").write_text(source)
-    ended = run("consume", "orders", "billing", "jobs:handle", "-n", "127.0.0.1:1", cwd=tmp_path)
+    ended = run("consume", "orders", "billing", "jobs:handle", "-t", "127.0.0.1:1", cwd=tmp_path)
     assert ended.returncode == 2
     assert f"'jobs:handle' is {kind}" in " ".join(ended.stderr.decode().split())
 
