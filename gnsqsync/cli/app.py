@@ -26,6 +26,8 @@ COMMANDS = {
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
     "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
+    "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
+    "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),

@@ -13,6 +13,7 @@ from gnsqsync.cli.common import (
     Number,
     Signals,
     connection_keywords,
+    counted,
     print_json,
     rate_text,
 )
@@ -47,7 +48,8 @@ class Progress:
 def counts_text(counts: Counts) -> str:
     """What was done, in a few words."""
     twice = f", {counts.duplicates:,} came twice" if counts.duplicates else ""
-    return f"{counts.rows:,} messages in {counts.batches:,} batches{twice}"
+    batches = "batch" if counts.batches == 1 else "batches"
+    return f"{counted(counts.rows, 'message')} in {counts.batches:,} {batches}{twice}"
 
 
 @click.command(

@@ -31,14 +31,27 @@ Self = TypeVar("Self", bound="Scope")
 PLAIN_INTERVAL = 5.0
 
 
-def nsqd_option(short: str | None = "-n") -> Callable[[Command], Command]:
+def nsqd_option() -> Callable[[Command], Command]:
     """``--nsqd-tcp-address``, repeatable."""
-    names = ["--nsqd-tcp-address", "nsqd_tcp_addresses", *([short] if short else [])]
     return click.option(
-        *names,
+        "--nsqd-tcp-address",
+        "-t",
+        "nsqd_tcp_addresses",
         multiple=True,
         metavar="HOST:PORT",
-        help="An nsqd's TCP address; may be given several times.",
+        help="An nsqd's TCP address (port 4150); may be given several times.",
+    )
+
+
+def nsqd_http_option() -> Callable[[Command], Command]:
+    """``--nsqd-http-address``, repeatable."""
+    return click.option(
+        "--nsqd-http-address",
+        "-H",
+        "nsqd_http_addresses",
+        multiple=True,
+        metavar="HOST:PORT",
+        help="An nsqd's HTTP address (port 4151); may be given several times.",
     )
 
 
@@ -258,12 +271,17 @@ def print_json(value: object) -> None:
         sys.stdout.flush()
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``; ``noun`` is the singular of a regular word."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def size_text(count: int) -> str:
     """Bytes as people read them."""
     size = float(count)
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+            return counted(count, "byte") if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
 

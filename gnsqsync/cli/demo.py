@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import click
 
 from gnsqsync import Message, Observer, Reader, Requeue
-from gnsqsync.cli.common import Flag, Number, Signals, rate_text, show_log
+from gnsqsync.cli.common import Flag, Number, Signals, counted, rate_text, show_log
 from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
@@ -187,18 +187,20 @@ def demo(
     verdict = verify(len(lines), consumer.arrivals, len(consumer.wrong))
     total = len(lines)
     click.echo(
-        f"published {sender.published:,} lines from {publishers} threads in {sender.seconds:.2f} s:"
+        f"published {counted(sender.published, 'line')} from {counted(publishers, 'thread')}"
+        f" in {sender.seconds:.2f} s:"
         f" {rate_text(sender.published, sender.seconds, 'lines')}"
     )
     click.echo(
-        f"consumed  {len(consumer.seen):,} lines in {seconds:.2f} s:"
+        f"consumed  {counted(len(consumer.seen), 'line')} in {seconds:.2f} s:"
         f" {rate_text(len(consumer.seen), seconds, 'lines')}, by discovery from"
         f" {', '.join(f'{c.address} ({c.received:,})' for c in connections)}"
     )
     pauses = [pause for level, pause in consumer.backoffs if level]
     click.echo(
-        f"{len(consumer.failures)} handlers failed on purpose, {stats.requeued:,} lines were"
-        f" requeued, {len(pauses)} backoff pauses ({sum(pauses):.1f} s together)"
+        f"{counted(len(consumer.failures), 'handler')} failed on purpose,"
+        f" {counted(stats.requeued, 'requeue')},"
+        f" {counted(len(pauses), 'backoff pause')} ({sum(pauses):.1f} s together)"
     )
     return report(verdict, total)
 
@@ -222,12 +224,16 @@ def watch(
 def report(verdict: Verdict, total: int) -> int:
     """Say whether every line arrived; returns the exit code."""
     if verdict.repeated:
-        click.echo(f"{len(verdict.repeated):,} lines were delivered more than once, as NSQ may do")
+        click.echo(
+            f"delivered more than once, as NSQ may do: {counted(len(verdict.repeated), 'line')}"
+        )
     if verdict.wrong:
-        click.echo(f"gnsqsync: {verdict.wrong} messages were not what was published", err=True)
+        click.echo(
+            f"gnsqsync: not what was published: {counted(verdict.wrong, 'message')}", err=True
+        )
     if verdict.missing:
         click.echo(
-            f"gnsqsync: {len(verdict.missing):,} of {total:,} lines did not arrive:"
+            f"gnsqsync: {len(verdict.missing):,} of {counted(total, 'line')} did not arrive:"
             f" {numbers_text(verdict.missing)}",
             err=True,
         )

@@ -15,15 +15,18 @@ import click
 from gnsqsync import Writer
 from gnsqsync.cli.common import (
     Counting,
+    Number,
     Signals,
     connection_keywords,
     connection_options,
+    counted,
+    lookupd_option,
     nsqd_option,
     rate_text,
     size_text,
 )
 from gnsqsync.errors import NSQError, PublishError
-from gnsqsync.options import check_topic
+from gnsqsync.options import check_duration, check_topic
 from gnsqsync.service.output import CannotWrite, say
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
@@ -100,7 +103,7 @@ class Counts:
 @click.command(
     epilog="""\b
 Example: printf 'one\\ntwo\\n' | gnsqsync pub orders
-         gnsqsync pub orders orders.jsonl -n 10.0.0.1:4150 -n 10.0.0.2:4150 --policy failover
+         gnsqsync pub orders orders.jsonl -t 10.0.0.1:4150 -t 10.0.0.2:4150 --policy failover
          gnsqsync pub orders orders.jsonl --json | jq .published
 
 --json prints one object: topic, published, bytes, empty_lines_skipped, seconds, error (or null).
@@ -112,6 +115,13 @@ printed; 2 wrong usage; 128 and the signal's number when one stopped it.
 @click.argument("topic")
 @click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @nsqd_option()
+@lookupd_option()
+@click.option(
+    "--defer",
+    type=Number(0),
+    metavar="SECONDS",
+    help="Deliver each message so many seconds later; one command to nsqd per message (DPUB).",
+)
 @click.option(
     "--batch",
     default=200,
@@ -149,6 +159,8 @@ def pub(
     topic: str,
     file: str,
     nsqd_tcp_addresses: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    defer: float | None,
     batch: int,
     policy: Literal["round_robin", "failover"],
     timeout: float,
@@ -163,31 +175,37 @@ def pub(
     """
     # Also where there is no line to publish.
     check_topic(topic)
+    if defer is not None:
+        check_duration("defer", defer, finite=True)
     if file == "-" and sys.stdin is None:
         raise click.UsageError("standard input is closed; name a FILE")
     counts = Counts()
     failure: NSQError | None = None
     began = time.monotonic()
     writer = Writer(
-        list(nsqd_tcp_addresses) or "127.0.0.1:4150",
+        list(nsqd_tcp_addresses) or None,
+        lookupd_http_addresses=list(lookupd_http_addresses),
         policy=policy,
         publish_timeout=timeout,
         # Only the next lines wait for it.
         outage="wait",
         max_msg_size=max_msg_size,
         max_body_size=MAX_BODY_SIZE,
+        # nsqd knows its own limit, and refuses more.
+        max_defer=max(defer or 0.0, 3600.0),
         **connection_keywords(options),
     )
     descriptor = sys.stdin.fileno() if file == "-" else os.open(file, os.O_RDONLY)
     source = Input(descriptor, max_msg_size)
-    if os.isatty(descriptor):
+    typed = os.isatty(descriptor)
+    if typed:
         click.echo("type messages, one per line; Ctrl-D ends", err=True)
     with writer, Signals(source.stop) as signals:
-        with Counting("published", source.size, quiet=as_json) as counting:
+        with Counting("published", source.size, quiet=as_json or typed) as counting:
             try:
                 for lines, read in source.chunks():
-                    _publish(writer, topic, lines, batch, max_msg_size, counts)
-                    counting.advance(read, f"{counts.published:,} messages")
+                    _publish(writer, topic, lines, batch, max_msg_size, defer, counts)
+                    counting.advance(read, counted(counts.published, "message"))
             except NSQError as error:
                 failure = error
     if file != "-":
@@ -196,14 +214,22 @@ def pub(
         _report(topic, counts, time.monotonic() - began, failure, as_json)
     except CannotWrite as error:
         if failure is None:
-            failure = NSQError(f"{counts.published:,} messages published to {topic}, then: {error}")
+            failure = NSQError(
+                f"{counted(counts.published, 'message')} published to {topic}, then: {error}"
+            )
     if failure is not None:
         raise failure
     return 0 if signals.received is None else 128 + signals.received
 
 
 def _publish(
-    writer: Writer, topic: str, lines: list[bytes], batch: int, max_msg_size: int, counts: Counts
+    writer: Writer,
+    topic: str,
+    lines: list[bytes],
+    batch: int,
+    max_msg_size: int,
+    defer: float | None,
+    counts: Counts,
 ) -> None:
     bodies: list[bytes] = []
     for line in lines:
@@ -217,9 +243,9 @@ def _publish(
                 f"line {counts.lines} is longer than --max-msg-size allows, {max_msg_size} bytes"
                 " (and nsqd's own --max-msg-size must allow it too)"
             )
-        if len(line) > LONGEST_IN_MPUB:
+        if defer is not None or len(line) > LONGEST_IN_MPUB:
             _send(writer, topic, bodies, counts)
-            _send_alone(writer, topic, line, counts)
+            _send_alone(writer, topic, line, defer, counts)
             bodies = []
             continue
         bodies.append(line)
@@ -241,9 +267,11 @@ def _send(writer: Writer, topic: str, bodies: list[bytes], counts: Counts) -> No
     counts.add(bodies)
 
 
-def _send_alone(writer: Writer, topic: str, line: bytes, counts: Counts) -> None:
+def _send_alone(
+    writer: Writer, topic: str, line: bytes, defer: float | None, counts: Counts
+) -> None:
     try:
-        writer.publish(topic, line)
+        writer.publish(topic, line, defer=defer)
     except PublishError as error:
         raise NSQError(f"line {counts.lines}: {error}") from error
     counts.add([line])
@@ -263,9 +291,10 @@ def _report(
         }
         say(sys.stdout, json.dumps(entry))
         return
-    skipped = f", {counts.empty:,} empty lines skipped" if counts.empty else ""
+    skipped = f", {counted(counts.empty, 'empty line')} skipped" if counts.empty else ""
     say(
         sys.stdout,
-        f"published {counts.published:,} messages ({size_text(counts.size)}) to {topic}{skipped}"
+        f"published {counted(counts.published, 'message')} ({size_text(counts.size)})"
+        f" to {topic}{skipped}"
         f" in {seconds:.2f} s: {rate_text(counts.published, seconds, 'messages')}",
     )

@@ -13,6 +13,7 @@ from gnsqsync.cli.common import (
     Counting,
     Number,
     connection_keywords,
+    counted,
     print_json,
     rate_text,
 )
@@ -146,7 +147,9 @@ class Progress(contextlib.ExitStack):
             self._counting = self.enter_context(
                 Counting("replayed", news.messages, quiet=self._quiet)
             )
-        self._counting.advance(done - self._shown, f"{done:,} of {news.messages:,} messages")
+        self._counting.advance(
+            done - self._shown, f"{done:,} of {counted(news.messages, 'message')}"
+        )
         self._shown = done
 
 
@@ -166,10 +169,11 @@ def _report(result: Replayed, topic: str, dry_run: bool, seconds: float, as_json
         return
     window = f"published from {result.first:%Y-%m-%d %H:%M:%S} to {result.last:%Y-%m-%d %H:%M:%S}"
     if dry_run:
-        click.echo(f"{result.messages:,} messages, {window} UTC; nothing was published")
+        click.echo(f"{counted(result.messages, 'message')}, {window} UTC; nothing was published")
         return
-    before = f" ({result.before:,} were done before)" if result.before else ""
+    before = f" ({result.before:,} done before)" if result.before else ""
     click.echo(
-        f"published {result.published:,} of {result.messages:,} messages to {topic}{before}"
+        f"published {result.published:,} of {counted(result.messages, 'message')}"
+        f" to {topic}{before}"
         f" in {seconds:.1f} s: {rate_text(result.published, seconds, 'messages')}"
     )

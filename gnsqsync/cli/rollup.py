@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gnsqsync.cli.common import print_json, show_log
+from gnsqsync.cli.common import counted, print_json, show_log
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     job_session,
@@ -67,7 +67,8 @@ def rollup(
         print_json({**rolled._asdict(), "seconds": round(seconds, 3)})
     else:
         click.echo(
-            f"counted {rolled.messages:,} messages of {rolled.hours:,} changed hours into"
-            f" {rolled.windows:,} windows in {seconds:.1f} s"
+            f"counted {counted(rolled.messages, 'message')}"
+            f" of {counted(rolled.hours, 'changed hour')} into"
+            f" {counted(rolled.windows, 'window')} in {seconds:.1f} s"
         )
     return 0

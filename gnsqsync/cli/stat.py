@@ -14,7 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, print_json, show_log
+from gnsqsync.cli.common import (
+    Flag,
+    Number,
+    Signals,
+    counted,
+    lookupd_option,
+    nsqd_http_option,
+    print_json,
+    show_log,
+)
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.service.output import told_when_full
@@ -169,19 +178,13 @@ Example: gnsqsync stat
 each with depth, messages, messages_per_second, paused and its channels, which have in_flight,
 deferred, requeued, timed_out and clients as well.
 
-Exit codes: 0 Ctrl-C, or --once and an answer; 1 --once, and no nsqd answered; 2 wrong usage.
+Exit codes: 0 Ctrl-C, or --once and an answer; 1 --once, and no nsqd answered, or
+none has TOPIC or CHANNEL; 2 wrong usage.
 """,
 )
 @click.argument("topic", required=False)
 @click.option("--channel", "-c", metavar="CHANNEL", help="Only this channel.")
-@click.option(
-    "--nsqd-http-address",
-    "-n",
-    "nsqds",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="An nsqd's HTTP address (port 4151); may be given several times.",
-)
+@nsqd_http_option()
 @lookupd_option()
 @click.option(
     "--interval",
@@ -197,7 +200,7 @@ Exit codes: 0 Ctrl-C, or --once and an answer; 1 --once, and no nsqd answered; 2
 def stat(
     topic: str | None,
     channel: str | None,
-    nsqds: tuple[str, ...],
+    nsqd_http_addresses: tuple[str, ...],
     lookupd_http_addresses: tuple[str, ...],
     interval: float,
     once: bool,
@@ -209,7 +212,7 @@ def stat(
     Numbers are sums over all nsqds: those given, and those that the nsqlookupds name. "depth" is
     the number of waiting messages, without those in flight or deferred; messages, requeued and
     timed out count since the nsqd started. On a terminal the table stays and changes; Ctrl-C ends
-    it. With --once the exit code is 1 when no nsqd answered.
+    it. With --once the exit code is 1 when no nsqd answered, or none has what was asked for.
     """
     show_log(verbose)
     # Checked here, or else the error would seem to come from each nsqd.
@@ -217,12 +220,16 @@ def stat(
         check_topic(topic)
     if channel is not None:
         check_channel(channel)
-    source = Source(nsqds, lookupd_http_addresses, topic, channel)
+    source = Source(nsqd_http_addresses, lookupd_http_addresses, topic, channel)
     try:
         if once:
             servers, topics = source.measure()
             _print(servers, topics, as_json, Console())
-            return 0 if any(_answered(server) for server in servers) else 1
+            if not any(_answered(server) for server in servers):
+                return 1
+            if not topics and (topic is not None or channel is not None):
+                raise NSQError(_nothing_found(servers, topic, channel))
+            return 0
         _watch(source, interval, as_json)
     finally:
         source.close()
@@ -231,6 +238,16 @@ def stat(
 
 def _answered(server: Row) -> bool:
     return server["kind"] == "nsqd" and server["error"] is None
+
+
+def _nothing_found(servers: list[Row], topic: str | None, channel: str | None) -> str:
+    """Says on how many nsqds there is no such topic or channel."""
+    if channel is None:
+        name = f"topic {topic!r}"
+    else:
+        name = f"channel {channel!r}" + (f" of topic {topic!r}" if topic is not None else "")
+    answered = sum(map(_answered, servers))
+    return f"no such {name} on {counted(answered, 'nsqd')} that answered"
 
 
 def _watch(source: Source, interval: float, as_json: bool) -> None:
@@ -303,7 +320,7 @@ def render(servers: list[Row], topics: list[Row]) -> Group:
     if not topics:
         table.add_row("(no topics)")
     asked = [server for server in servers if server["kind"] == "nsqd"]
-    notes = [f"{sum(map(_answered, asked))} of {len(asked)} nsqds answered"]
+    notes = [f"{sum(map(_answered, asked))} of {counted(len(asked), 'nsqd')} answered"]
     notes += [
         f"{server['address']}: {server['health']}"
         for server in asked

@@ -16,6 +16,7 @@ from gnsqsync.cli.common import (
     Signals,
     connection_keywords,
     connection_options,
+    counted,
     lookupd_option,
     nsqd_option,
     reader_addresses,
@@ -28,14 +29,13 @@ QUIET = 5.0
 
 
 def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A number of messages; the error explains -n to users who meant the address."""
+    """A number of messages, 1 or more."""
     if value is None:
         return None
     # int() refuses other digits, such as ², and numbers of thousands of them.
     if re.fullmatch("0*[1-9][0-9]{,17}", value) is None:
         raise click.BadParameter(
-            f"{value!r} is not a number of messages; -n counts messages here, as in Unix tail"
-            " (an address goes to --nsqd-tcp-address)"
+            f"{value!r} is not a number of messages, 1 or more (an nsqd's address goes to -t)"
         )
     return int(value)
 
@@ -106,7 +106,7 @@ def say_what_is_missing(reader: Reader, printer: Printer, count: int, *, is_own:
         shown = printer.shown
         if reader.join(QUIET) is not None:
             return
-    text = f"tail: {shown} of {count} messages so far; waits for more, until Ctrl-C"
+    text = f"tail: {shown} of {counted(count, 'message')} so far; waits for more, until Ctrl-C"
     if is_own:
         text += "; nsqd drops what does not fit in its memory (--mem-queue-size), see --help"
     click.echo(text, err=True)
@@ -126,7 +126,7 @@ standard output takes nothing; 2 wrong usage.
 """,
 )
 @click.argument("topic")
-@nsqd_option(short=None)
+@nsqd_option()
 @lookupd_option()
 @click.option(
     "--count",

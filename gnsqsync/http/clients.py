@@ -107,6 +107,9 @@ class NsqdHTTP(HTTPClient):
     """
 
     default_port = NSQD_HTTP_PORT
+    _port_hint = (
+        "this may be nsqd's TCP port (4150 by default); give its HTTP port (4151 by default)"
+    )
     has_unix_sockets = True
 
     def __init__(
@@ -369,6 +372,9 @@ class LookupdHTTP(HTTPClient):
     """
 
     default_port = NSQLOOKUPD_HTTP_PORT
+    _port_hint = (
+        "this may be nsqlookupd's TCP port (4160 by default); give its HTTP port (4161 by default)"
+    )
 
     def __init__(
         self,

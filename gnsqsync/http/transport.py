@@ -5,6 +5,7 @@ Knows requests and both answer envelopes. Knows nothing of single endpoints (see
 
 from __future__ import annotations
 
+import http.client
 import os
 import sys
 import time
@@ -91,6 +92,9 @@ class HTTPClient:
     """
 
     default_port = 0
+    # For an answer as a TCP port of the server gives it. It closes with the request unread, so all
+    # that is seen may be a reset, which has other causes too: hence "may".
+    _port_hint = ""
     # Whether the server can listen on a unix socket.
     has_unix_sockets = False
 
@@ -334,6 +338,9 @@ class HTTPClient:
             first, (TimeoutError, urllib3.exceptions.ReadTimeoutError)
         ):
             return f"no answer within {self._timeout:g} s"
+        if isinstance(first, (ConnectionResetError, http.client.BadStatusLine)):
+            what = getattr(first, "strerror", None) or f"no HTTP answer ({first})"
+            return f"{what}; {self._port_hint}"
         if isinstance(first, OSError) and first.strerror:
             return first.strerror
         if isinstance(first, requests.RequestException):

@@ -98,7 +98,11 @@ class Ending:
         unanswered = sum(result.unanswered for result in self.results)
         running = sum(result.workers_running for result in self.results)
         if unanswered or running:
-            return f"stopped with {unanswered} messages unanswered and {running} handlers at work"
+            messages = "message" if unanswered == 1 else "messages"
+            handlers = "handler" if running == 1 else "handlers"
+            return (
+                f"stopped with {unanswered} {messages} unanswered and {running} {handlers} at work"
+            )
         return "stopped" if self.asked else "stopped without being asked"
 
 

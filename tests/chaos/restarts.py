@@ -176,7 +176,7 @@ def restart_by_kill(field: Field) -> None:
 def restart_by_reload(field: Field) -> None:
     jobs = field.folder / "jobs.py"
     jobs.write_text(JOBS)
-    program = ["gnsqsync.cli", "consume", TOPIC, CHANNEL, "jobs:handle", "-n", field.address]
+    program = ["gnsqsync.cli", "consume", TOPIC, CHANNEL, "jobs:handle", "-t", field.address]
     program += ["--reload", "--max-in-flight", str(field.cell.in_flight)]
     patched = ["gevent.monkey", "--module"] if field.cell.world == "gevent" else []
     environment = {

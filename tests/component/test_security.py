@@ -478,7 +478,7 @@ def test_the_command_line_shows_no_secret() -> None:
     url = f"http://me:{SECRET}@127.0.0.1:1"
     for arguments in (
         ["pub", "t", "--help"],
-        ["pub", "t", "--verbose", "-n", "127.0.0.1:1", "--timeout", "0.2"],
+        ["pub", "t", "--verbose", "-t", "127.0.0.1:1", "--timeout", "0.2"],
         ["tail", "t", "--verbose", "-l", url, "--no-such-option"],
         ["tail", "t", "--verbose", "-l", f"ftp://me:{SECRET}@127.0.0.1"],
         ["tail", "t", "-n", "x", "-l", url],

@@ -138,7 +138,7 @@ def test_each_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) 
         ("pub",),
         ("pub", "t", "/no/such/file"),
         ("pub", "t", "--batch", "0"),
-        ("pub", "t", "-n", "127.0.0.1:99999"),
+        ("pub", "t", "-t", "127.0.0.1:99999"),
         ("pub", "no spaces"),
         ("tail", "no spaces"),
         ("tail", "t", "-n", "127.0.0.1:4150"),
@@ -151,7 +151,7 @@ def test_each_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) 
         ("consume", "t", "c", "os:no_such_function"),
         ("consume", "t", "c", "os:sep"),
         ("consume", "t", "c", "os:remove", "--metrics-address", "²"),
-        ("stat", "-n", "ftp://x"),
+        ("stat", "-H", "ftp://x"),
         ("stat", "no spaces", "--once"),
         ("stat", "t", "-c", "no spaces", "--once"),
         ("demo", "/no/such/file"),
@@ -204,9 +204,12 @@ def test_without_click_and_rich() -> None:
 
 def test_pub_from_stdin(site: Site) -> None:
     nsqd, topic = site.nsqd(), unique()
-    result = run("pub", topic, "-n", tcp(nsqd), stdin=b"one\n\ntwo\r\nthree")
+    result = run("pub", topic, "-t", tcp(nsqd), stdin=b"one\n\ntwo\r\nthree")
     assert result.returncode == 0, result.stderr
-    assert f"published 3 messages (12 bytes) to {topic}, 1 empty lines" in result.stdout.decode()
+    assert (
+        f"published 3 messages (12 bytes) to {topic}, 1 empty line skipped"
+        in result.stdout.decode()
+    )
     client = site.client(nsqd)
     client.command(f"SUB {topic} c")
     client.ok()
@@ -218,7 +221,7 @@ def test_pub_from_a_file_as_json(site: Site, tmp_path: Path) -> None:
     nsqd, topic = site.nsqd(), unique()
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"line %d\n" % n for n in range(2500)))
-    result = run("pub", topic, str(file), "-n", tcp(nsqd), "--json", "--batch", "100")
+    result = run("pub", topic, str(file), "-t", tcp(nsqd), "--json", "--batch", "100")
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     assert (answer["topic"], answer["published"], answer["error"]) == (topic, 2500, None)
@@ -227,7 +230,7 @@ def test_pub_from_a_file_as_json(site: Site, tmp_path: Path) -> None:
 
 def test_pub_sends_each_line_as_it_comes(site: Site) -> None:
     nsqd, topic = site.nsqd(), unique()
-    with started(["pub", topic, "-n", tcp(nsqd)]) as process:
+    with started(["pub", topic, "-t", tcp(nsqd)]) as process:
         assert process.stdin is not None
         for count in (1, 2):
             process.stdin.write(b"a line\n")
@@ -240,7 +243,7 @@ def test_pub_sends_each_line_as_it_comes(site: Site) -> None:
 
 
 def test_pub_to_nobody() -> None:
-    result = run("pub", "t", "-n", "127.0.0.1:1", "--timeout", "1", stdin=b"a line\n")
+    result = run("pub", "t", "-t", "127.0.0.1:1", "--timeout", "1", stdin=b"a line\n")
     assert result.returncode == 1
     assert "127.0.0.1:1" in sentence(result)
     assert b"published 0 messages" in result.stdout
@@ -249,7 +252,7 @@ def test_pub_to_nobody() -> None:
 def test_pub_of_a_line_that_is_too_long(site: Site) -> None:
     nsqd, topic = site.nsqd(), unique()
     lines = b"one\n" + b"x" * 200 + b"\nthree\n"
-    result = run("pub", topic, "-n", tcp(nsqd), "--max-msg-size", "100", stdin=lines)
+    result = run("pub", topic, "-t", tcp(nsqd), "--max-msg-size", "100", stdin=lines)
     assert result.returncode == 1
     assert "line 2 is longer" in sentence(result)
     assert counts(nsqd, topic)["messages"] == 1
@@ -260,7 +263,7 @@ def test_pub_of_lines_that_no_mpub_can_take(site: Site) -> None:
     # The longest of an MPUB, and one byte more.
     sizes = [3, 5242872, 5242873, 5]
     lines = b"\n".join(b"x" * size for size in sizes)
-    words = ("pub", topic, "-n", tcp(nsqd), "--timeout", "60", "--json", "--max-msg-size")
+    words = ("pub", topic, "-t", tcp(nsqd), "--timeout", "60", "--json", "--max-msg-size")
     result = run(*words, "8000000", stdin=lines)
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
@@ -275,7 +278,7 @@ def test_pub_of_lines_that_no_mpub_can_take(site: Site) -> None:
 
 def test_what_nsqd_does_not_offer_is_one_sentence(site: Site) -> None:
     nsqd = site.nsqd()
-    result = run("pub", unique(), "-n", tcp(nsqd), "--tls", stdin=b"a line\n")
+    result = run("pub", unique(), "-t", tcp(nsqd), "--tls", stdin=b"a line\n")
     assert result.returncode == 1
     assert "TLS" in sentence(result)
     result = run("tail", unique(), "--nsqd-tcp-address", tcp(nsqd), "--tls")
@@ -408,7 +411,7 @@ def test_consume_a_handler_of_the_working_directory(site: Site, tmp_path: Path) 
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with NsqdHTTP(nsqd.http_address) as client:
         client.mpub(topic, [b"one", b"two", b"three"])
-        arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--concurrency", "2"]
+        arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--concurrency", "2"]
         with started(arguments, cwd=tmp_path) as process:
             assert process.stderr is not None
             seen = tmp_path / "seen"
@@ -425,7 +428,7 @@ def test_consume_gives_a_failing_message_up(site: Site, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with NsqdHTTP(nsqd.http_address) as client:
         client.pub(topic, b"broken")
-        arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd)]
+        arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd)]
         arguments += ["--max-attempts", "2", "--requeue-delay", "0", "--on-giving-up", "discard"]
         with started(arguments, cwd=tmp_path) as process:
             assert process.stderr is not None
@@ -453,7 +456,7 @@ def test_consume_says_so_when_a_handler_does_not_end(site: Site, tmp_path: Path)
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with NsqdHTTP(nsqd.http_address) as client:
         client.pub(topic, b"stuck")
-    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--shutdown-timeout", "0.2"]
+    arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--shutdown-timeout", "0.2"]
     with started(arguments, cwd=tmp_path) as process:
         site.eventually(lambda: (tmp_path / "seen").exists(), 30)
         process.send_signal(signal.SIGTERM)
@@ -471,7 +474,7 @@ def test_stat_once(site: Site) -> None:
         client.mpub(topic, [b"one", b"two"])
         client.pause_channel(topic, "c")
         site.eventually(lambda: client.stats(topic).topics[0].channels[0].depth == 2)
-    result = run("stat", topic, "-n", http(nsqd), "--once", "--json")
+    result = run("stat", topic, "-H", http(nsqd), "--once", "--json")
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     (found,) = answer["topics"]
@@ -480,7 +483,7 @@ def test_stat_once(site: Site) -> None:
     assert channel["channel"] == "c"
     assert (channel["depth"], channel["paused"], channel["clients"]) == (2, True, 0)
     assert channel["messages_per_second"] is None
-    plain = run("stat", topic, "-n", http(nsqd), "--once").stdout.decode()
+    plain = run("stat", topic, "-H", http(nsqd), "--once").stdout.decode()
     assert f"topic={topic} channel=c depth=2 in_flight=0 deferred=0" in plain
 
 
@@ -489,8 +492,8 @@ def test_stat_adds_up_nsqds_and_shows_those_that_fail(site: Site) -> None:
     for server in servers:
         with NsqdHTTP(server.http_address) as client:
             client.pub(topic, b"x")
-    addresses = ["-n", http(servers[0]), "-n", http(servers[1])]
-    result = run("stat", topic, *addresses, "-n", "127.0.0.1:1", "--once", "--json")
+    addresses = ["-H", http(servers[0]), "-H", http(servers[1])]
+    result = run("stat", topic, *addresses, "-H", "127.0.0.1:1", "--once", "--json")
     assert result.returncode == 0
     answer = json.loads(result.stdout)
     assert answer["topics"][0]["messages"] == 2
@@ -522,7 +525,7 @@ def test_stat_beside_an_nsqd_that_registers_nonsense(site: Site) -> None:
 
 
 def test_stat_of_nobody() -> None:
-    result = run("stat", "-n", "127.0.0.1:1", "--once")
+    result = run("stat", "-H", "127.0.0.1:1", "--once")
     assert result.returncode == 1
     assert b"error: " in result.stdout
 
@@ -531,7 +534,7 @@ def test_stat_rates(site: Site) -> None:
     nsqd, topic = site.nsqd(), unique()
     with NsqdHTTP(nsqd.http_address) as client:
         client.create_topic(topic)
-        arguments = ["stat", topic, "-n", http(nsqd), "--json", "--interval", "0.2"]
+        arguments = ["stat", topic, "-H", http(nsqd), "--json", "--interval", "0.2"]
         with started(arguments) as process:
             assert process.stdout is not None
             first = json.loads(process.stdout.readline())

@@ -51,7 +51,7 @@ def test_several_processes(site: Site, nsqd: Server, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with NsqdHTTP(nsqd.http_address) as client:
         client.mpub(topic, [b"x"] * 40)
-        arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--processes", "2"]
+        arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--processes", "2"]
         with started(arguments, cwd=tmp_path, start_new_session=True) as process:
             assert process.stderr is not None
             site.eventually(lambda: len(set(seen(tmp_path))) == 2, 30)
@@ -82,7 +82,7 @@ def test_reload(site: Site, nsqd: Server, tmp_path: Path, monkeypatch: pytest.Mo
     topic = unique()
     jobs = tmp_path / "jobs.py"
     jobs.write_text(HANDLERS)
-    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--reload"]
+    arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--reload"]
     with NsqdHTTP(nsqd.http_address) as client:
         with started(arguments, cwd=tmp_path) as process:
             assert process.stderr is not None
@@ -119,7 +119,7 @@ def test_metrics_and_an_observer(site: Site, nsqd: Server, tmp_path: Path) -> No
     (tmp_path / "watching.py").write_text(WATCHING)
     with NsqdHTTP(nsqd.http_address) as client:
         client.mpub(topic, [b"x"] * 3)
-    arguments = ["consume", topic, "c", "jobs:handle", "-n", tcp(nsqd), "--metrics-address", "0"]
+    arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--metrics-address", "0"]
     arguments += ["--observer", "watching:Noting"]
     with started(arguments, cwd=tmp_path) as process:
         assert process.stderr is not None
@@ -133,7 +133,7 @@ def test_metrics_and_an_observer(site: Site, nsqd: Server, tmp_path: Path) -> No
 
 
 def test_a_reader_that_ends_by_itself(nsqd: Server) -> None:
-    result = run("consume", unique(), "c", "os:remove", "-n", tcp(nsqd), "--tls")
+    result = run("consume", unique(), "c", "os:remove", "-t", tcp(nsqd), "--tls")
     assert result.returncode == 1
     assert b"gnsqsync: ended by itself: " in result.stderr and b"TLS" in result.stderr
 
@@ -143,14 +143,14 @@ def test_the_examples_for_scripts_name_what_is_there(
 ) -> None:
     """Keys in the help of --json, and in its examples with jq, are those of the output."""
     topic = unique()
-    published = run("pub", topic, "-n", tcp(nsqd), "--json", stdin=b"x\n").stdout
+    published = run("pub", topic, "-t", tcp(nsqd), "--json", stdin=b"x\n").stdout
     tailed = run("tail", topic, "--nsqd-tcp-address", tcp(nsqd), "-n", "1", "-c", "c", "--json")
-    stat = json.loads(run("stat", topic, "-n", http(nsqd), "--once", "--json").stdout)
+    stat = json.loads(run("stat", topic, "-H", http(nsqd), "--once", "--json").stdout)
     with NsqdHTTP(nsqd.http_address) as client:
         client.create_channel(topic, "jobs")
         client.pub(topic, b"x")
     (tmp_path / "jobs.py").write_text(HANDLERS)
-    arguments = ["consume", topic, "jobs", "jobs:handle", "-n", tcp(nsqd), "--json"]
+    arguments = ["consume", topic, "jobs", "jobs:handle", "-t", tcp(nsqd), "--json"]
     with started(arguments, cwd=tmp_path) as process:
         site.eventually(lambda: seen(tmp_path), 60)
         process.send_signal(signal.SIGTERM)
@@ -275,7 +275,7 @@ def test_a_relative_module_is_wrong_usage(named: tuple[str, ...]) -> None:
 )
 def test_a_handler_that_cannot_work_is_wrong_usage(tmp_path: Path, source: str, kind: str) -> None:
     (tmp_path / "jobs.py").write_text(source)
-    ended = run("consume", "orders", "billing", "jobs:handle", "-n", "127.0.0.1:1", cwd=tmp_path)
+    ended = run("consume", "orders", "billing", "jobs:handle", "-t", "127.0.0.1:1", cwd=tmp_path)
     assert ended.returncode == 2
     assert f"'jobs:handle' is {kind}" in " ".join(ended.stderr.decode().split())
 

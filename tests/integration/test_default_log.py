@@ -125,7 +125,7 @@ def consume(
         (tmp_path / "shop_app.py").write_text(FLASK)
     else:
         (tmp_path / "handlers.py").write_text(HANDLERS)
-        words = [*words, "-n", address(nsqd)]
+        words = [*words, "-t", address(nsqd)]
     return lambda *options: run(*words, *options, ADDRESS=address(nsqd))
 
 

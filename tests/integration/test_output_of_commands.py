@@ -97,7 +97,7 @@ def test_a_reader_that_left_is_no_error(commands: Commands, words: tuple[str, ..
 )
 def test_the_command_line_without_a_reader(commands: Commands, words: tuple[str, ...]) -> None:
     if words[0] == "stat":
-        words += ("-n", url(commands.nsqd))
+        words += ("-H", url(commands.nsqd))
     assert commands.without_reader(*CLI, *words) == (0, "")
 
 
@@ -105,7 +105,7 @@ def test_the_command_line_without_a_reader(commands: Commands, words: tuple[str,
 def test_pub_without_a_reader_says_by_its_code_what_nsqd_did(
     commands: Commands, json: tuple[str, ...]
 ) -> None:
-    words = (*CLI, "pub", commands.topic, *json, "-n")
+    words = (*CLI, "pub", commands.topic, *json, "-t")
     assert commands.without_reader(*words, address(commands.nsqd), stdin=b"a\nb\n") == (0, "")
     assert commands.published() == 2
     code, complaint = commands.without_reader(*words, "127.0.0.1:1", "--timeout=1", stdin=b"a")
@@ -121,7 +121,7 @@ def test_consume_without_a_reader_keeps_its_exit_code(commands: Commands) -> Non
     )
     with NsqdHTTP(url(commands.nsqd)) as http:
         http.pub(commands.topic, b"one")
-    words = ("consume", commands.topic, "c", "ending:end", "-n", address(commands.nsqd))
+    words = ("consume", commands.topic, "c", "ending:end", "-t", address(commands.nsqd))
     code, said = commands.without_reader(*CLI, *words, "--json")
     assert (code, "Traceback" in said) == (0, False), said
 
@@ -137,7 +137,7 @@ def test_closed_input_and_output_of_what_publishes(
     words += (commands.topic,)
     if words[:2] == CLI:
         (commands.folder / "bodies").write_text("one\n")
-        given = ("bodies", "-n", address(commands.nsqd))
+        given = ("bodies", "-t", address(commands.nsqd))
     else:
         given = ("one",)
     ended, said = commands(*words, redirected="<&-")
@@ -160,10 +160,10 @@ def end(message):
 @pytest.mark.parametrize(
     ("words", "redirected", "code"),
     [
-        ((*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD"), "2>&-", 0),
-        ((*CLI, "stat", "--once", "-n", "HTTP"), ">&-", 0),
-        ((*CLI, "stat", "--once", "--json", "-n", "HTTP"), ">&-", 0),
-        ((*CLI, "consume", "TOPIC", "c", "ending:end", "--processes=2", "-n", "NSQD"), ">&-", 0),
+        ((*CLI, "pub", "TOPIC", "bodies", "-t", "NSQD"), "2>&-", 0),
+        ((*CLI, "stat", "--once", "-H", "HTTP"), ">&-", 0),
+        ((*CLI, "stat", "--once", "--json", "-H", "HTTP"), ">&-", 0),
+        ((*CLI, "consume", "TOPIC", "c", "ending:end", "--processes=2", "-t", "NSQD"), ">&-", 0),
         ((*CLI, "nsqd", "--version"), ">&-", 0),
         ((*CLI, "nsqd", "--no-such-flag"), "2>&-", 2),
         (("-m", "gnsqsync.embedded", "nsqd", "--version"), ">&-", 0),
@@ -223,12 +223,12 @@ NEEDS_FULL = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "words",
     [
-        (*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD"),
-        (*CLI, "pub", "TOPIC", "bodies", "-n", "NSQD", "--json"),
-        (*CLI, "stat", "--once", "-n", "HTTP"),
+        (*CLI, "pub", "TOPIC", "bodies", "-t", "NSQD"),
+        (*CLI, "pub", "TOPIC", "bodies", "-t", "NSQD", "--json"),
+        (*CLI, "stat", "--once", "-H", "HTTP"),
         # It does not go on without --once.
-        (*CLI, "stat", "-n", "HTTP"),
-        (*CLI, "stat", "-n", "HTTP", "--json"),
+        (*CLI, "stat", "-H", "HTTP"),
+        (*CLI, "stat", "-H", "HTTP", "--json"),
         (*MANAGE, "nsq_publish", "TOPIC", "one", "two"),
         (*MANAGE, "nsq_stat"),
         (*MANAGE, "nsq_consume", "--list"),

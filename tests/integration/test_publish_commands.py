@@ -73,7 +73,7 @@ def test_pub_tells_how_many_of_a_batch_nsqd_has(commands: Commands) -> None:
 
     with ScriptedNsqd([automatic(hooks={"MPUB": take_the_first})]) as nsqd:
         words = (*CLI, "pub", commands.topic, "bodies", "--batch=10000", "--timeout=60", "--json")
-        words += ("--max-msg-size=8000000", "-n", "{}:{}".format(*nsqd.address))
+        words += ("--max-msg-size=8000000", "-t", "{}:{}".format(*nsqd.address))
         assert commands(*words, redirected="> counts")[0] == 1
         first, _ = nsqd.received("MPUB")
     counts = json.loads((commands.folder / "counts").read_bytes())

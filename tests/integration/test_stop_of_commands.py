@@ -82,7 +82,7 @@ class Consumer:
         self._folder = folder
         self._words = [word.format(topic=self.topic) for word in COMMANDS[name]]
         if name == "cli":
-            self._words += ["-n", address(nsqd)]
+            self._words += ["-t", address(nsqd)]
         for path, text in {"jobs.py": JOBS, "site_.py": FLASK, **DJANGO}.items():
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_text(text)
