@@ -101,6 +101,10 @@ def test_commands_of_gnsqsync() -> None:
         else:
             command = command_group.get_command(context, name)
             assert command is not None, f"{page}: gnsqsync {name}"
+            if isinstance(command, click.Group):
+                inner = command.get_command(context, rest[0])
+                assert inner is not None, f"{page}: gnsqsync {name} {rest[0]}"
+                command = inner
             known = options_of(command)
         told = options_in(rest)
         assert told <= known, f"{page}: gnsqsync {name} has no {told - known}"
