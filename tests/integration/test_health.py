@@ -75,7 +75,7 @@ def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 def consume(program: list[str], topic: str, nsqd: Nsqd, *more: str) -> list[str]:
-    words = [*program, "consume", topic, "c", "jobs:handle", "-n", tcp(nsqd)]
+    words = [*program, "consume", topic, "c", "jobs:handle", "-t", tcp(nsqd)]
     return [*words, "--metrics-address", "0", *more]
 
 

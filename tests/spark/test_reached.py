@@ -219,7 +219,7 @@ def test_the_command_says_whom_it_tried(
     for nsqd in range(2):
         embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
     http = embedded_cluster.http_addresses[:2]
-    words = ["-n", NOWHERE, "-n", http[1]]
+    words = ["-t", NOWHERE, "-t", http[1]]
     words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
     ran = archive(topic, tmp_path, *words)
     assert ran.returncode == 1, ran.stderr
@@ -239,7 +239,7 @@ def test_the_command_names_those_that_it_did_not_reach(
     for nsqd in range(2):
         embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
     http = embedded_cluster.http_addresses[:2]
-    words = ["-n", NOWHERE, "-n", embedded_cluster.tcp_addresses[1]]
+    words = ["-t", NOWHERE, "-t", embedded_cluster.tcp_addresses[1]]
     words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
     ran = archive(topic, tmp_path, *words)
     assert ran.returncode == 0, ran.stderr

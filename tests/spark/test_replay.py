@@ -322,9 +322,9 @@ def test_killed_in_the_middle_and_gone_on_with(
         str(size),
         "--parallelism",
         str(tasks),
-        "-n",
+        "-t",
         cluster.tcp_addresses[0],
-        "-n",
+        "-t",
         cluster.tcp_addresses[1],
     ]
     for key, value in sessions.settings(tmp_path / "spark").items():

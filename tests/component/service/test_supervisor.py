@@ -90,7 +90,7 @@ def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
             [StopResult(0, 0), StopResult(2, 1)],
             True,
             1,
-            "stopped with 2 messages unanswered and 1 handlers at work",
+            "stopped with 2 messages unanswered and 1 handler at work",
         ),
     ],
 )
