@@ -1,0 +1,115 @@
+"""``gnsqsync topic`` and ``gnsqsync channel``, in this process, on the embedded nsqd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from gnsqsync import NsqdHTTP
+from gnsqsync.cli.app import run_command
+from gnsqsync.embedded import Nsqd
+
+
+class Result(NamedTuple):
+    exit_code: int
+    output: str
+
+
+class Commands:
+    """Runs commands on one nsqd, and looks at what became of it."""
+
+    def __init__(self, nsqd: Nsqd, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.address = nsqd.http_address
+        self.http = NsqdHTTP(self.address)
+
+    def run(self, *words: str) -> Result:
+        code = run_command([*words, "--nsqd-http-address", self.address])
+        return Result(code, "".join(self._capsys.readouterr()))
+
+    def done(self, *words: str) -> str:
+        result = self.run(*words)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def channels(self) -> dict[str, tuple[int, bool]]:
+        """Depth and pause of each channel of topic ``t``."""
+        (topic,) = self.http.stats("t").topics
+        return {c.channel_name: (c.depth, c.paused) for c in topic.channels}
+
+    def topics(self) -> dict[str, bool]:
+        return {topic.topic_name: topic.paused for topic in self.http.stats().topics}
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[Nsqd]:
+    with Nsqd() as server:
+        yield server
+
+
+@pytest.fixture
+def commands(nsqd: Nsqd, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
+    made = Commands(nsqd, capsys)
+    yield made
+    for topic in made.topics():
+        made.http.delete_topic(topic)
+    made.http.close()
+
+
+def test_a_topic_from_create_to_delete(commands: Commands) -> None:
+    url = f"http://{commands.address}"
+    assert commands.done("topic", "create", "t") == f"{url}: topic 't' created\n"
+    assert commands.done("topic", "pause", "t") == f"{url}: topic 't' paused\n"
+    assert commands.topics() == {"t": True}
+    assert commands.done("topic", "unpause", "t") == f"{url}: topic 't' unpaused\n"
+    assert commands.topics() == {"t": False}
+    assert commands.done("topic", "delete", "t", "--yes") == f"{url}: topic 't' deleted\n"
+    assert commands.topics() == {}
+
+
+def test_a_channel_from_create_to_delete(commands: Commands) -> None:
+    commands.done("topic", "create", "t")
+    commands.done("channel", "create", "t", "ch")
+    commands.http.mpub("t", [b"1", b"2"])
+    commands.done("channel", "pause", "t", "ch")
+    assert commands.channels() == {"ch": (2, True)}
+    commands.done("channel", "empty", "t", "ch", "--yes")
+    commands.done("channel", "unpause", "t", "ch")
+    assert commands.channels() == {"ch": (0, False)}
+    commands.done("channel", "delete", "t", "ch", "--yes")
+    assert commands.channels() == {}
+
+
+@pytest.mark.parametrize("action", ["delete", "empty"])
+def test_what_throws_messages_away_asks_and_needs_a_terminal_for_it(
+    commands: Commands, action: str
+) -> None:
+    commands.http.pub("t", b"1")
+    result = commands.run("topic", action, "t")
+    assert result.exit_code == 2
+    assert "this is not a terminal; give --yes" in result.output
+    assert commands.http.stats("t").topics[0].depth == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("topic", "pause", "nobody"), "no such topic 'nobody'"),
+        (("channel", "pause", "nobody", "ch"), "no such channel 'ch' of topic 'nobody'"),
+        (("channel", "create", "nobody", "ch"), "no such topic 'nobody'"),
+    ],
+)
+def test_what_is_not_there(commands: Commands, words: tuple[str, ...], text: str) -> None:
+    result = commands.run(*words)
+    assert (result.exit_code, text in result.output) == (1, True), result.output
+    assert commands.topics() == {}
+
+
+def test_an_nsqd_that_is_away(commands: Commands) -> None:
+    words = ["topic", "create", "t", "--nsqd-http-address", "127.0.0.1:1"]
+    result = commands.run(*words)
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:1: " in result.output
+    assert commands.topics() == {"t": False}, "the other one is asked all the same"
