@@ -42,10 +42,9 @@ class Work:
         lookupds: Sequence[str],
     ) -> None:
         self.action = action
-        self.topic = check_topic(topic)
-        self.channel = channel if channel is None else check_channel(channel)
-        self.failed = False
-        self.done = 0
+        self.topic: str = check_topic(topic)
+        self.channel: str | None = channel if channel is None else check_channel(channel)
+        self.failed: bool = False
         self._clients = ExitStack()
         self._nsqds = {address: self._nsqd(address) for address in nsqds}
         self._lookupds = [self._clients.enter_context(LookupdHTTP(each)) for each in lookupds]
@@ -125,7 +124,6 @@ class Work:
         except NSQError as error:
             self._fail(client, error)
         else:
-            self.done += 1
             click.echo(f"{client.url}: {self.name} {ACTIONS[self.action][0]}")
 
     def _fail(self, client: Client, error: NSQError) -> None:
@@ -238,5 +236,5 @@ def _command(kind: str, action: str) -> click.Command:
     return click.command(action, help=text, epilog=exits)(decorated)
 
 
-topic = _group("topic")
-channel = _group("channel")
+topic: click.Group = _group("topic")
+channel: click.Group = _group("channel")

@@ -17,7 +17,7 @@ from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
-from gnsqsync.runtime.event_loop import START_BLOCKS, warn_in_event_loop
+from gnsqsync.runtime.event_loop import warn_that_start_blocks
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import StopResult
 
@@ -71,7 +71,7 @@ class Group(ABC):
             NSQError: One of them could not start, or ended by an error; the others are stopped.
         """
         if block:
-            warn_in_event_loop(START_BLOCKS, stacklevel=2)
+            warn_that_start_blocks()
         runtime = choose(self._runtime_choice)
         members = Members(runtime, self._max_in_flight, self.stop, self._forgets)
         # dict.setdefault is atomic, so of two threads that start, one wins.

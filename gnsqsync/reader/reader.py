@@ -44,7 +44,7 @@ from gnsqsync.reader.options import (
 )
 from gnsqsync.reader.running_reader import RunningReader
 from gnsqsync.runtime import RuntimeLike, choose
-from gnsqsync.runtime.event_loop import START_BLOCKS, warn_in_event_loop
+from gnsqsync.runtime.event_loop import warn_that_start_blocks
 from gnsqsync.stats import ReaderStats, StopResult
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Reader:
             NSQError: Every nsqd refuses us, and no retry will help; the error of one of them.
         """
         if block:
-            warn_in_event_loop(START_BLOCKS, stacklevel=2)
+            warn_that_start_blocks()
         if self._run is not None:
             raise ClosedError("a Reader is started once; make a new one to consume again")
         setup = self._current_setup()

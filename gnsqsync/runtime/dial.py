@@ -29,6 +29,7 @@ __all__ = [
     "connect_unix",
     "name_of",
     "peer_of",
+    "wait_ready",
 ]
 
 # MSG_NOSIGNAL: an application may have set SIGPIPE back to its deadly default.
@@ -209,7 +210,11 @@ def _connect_one(
                 cutter.watch(sock)
             if local is not None:
                 _bind(net, sock, family, local, timeout)
-            if cutter is None or _SHUTDOWN_WAKES or type(sock) is not _native_socket():
+            if (
+                cutter is None
+                or _SHUTDOWN_WAKES
+                or type(sock) is not world.native("socket", "socket")
+            ):
                 sock.settimeout(max(deadline - time.monotonic(), 1e-6))
                 sock.connect(where)
             else:
@@ -230,22 +235,16 @@ def _connect_one(
     return sock
 
 
-def _native_socket() -> Any:
-    return world.native("socket", "socket")
-
-
 def _connect_in_slices(sock: Any, where: Any, deadline: float, cutter: Cutter) -> None:
     sock.setblocking(False)
     code = sock.connect_ex(where)
-    poll = world.native("select", "poll")()
-    poll.register(sock.fileno(), select.POLLOUT)
     while code in (errno.EINPROGRESS, errno.EALREADY):
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
         if cutter.is_cut:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-        if poll.poll(math.ceil(min(left, _SLICE_SECONDS) * 1000)):
+        if wait_ready(sock, select.POLLOUT, min(left, _SLICE_SECONDS)):
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code:
         raise OSError(code, os.strerror(code))
@@ -292,3 +291,16 @@ def peer_of(sock: Any, address: Address | None = None) -> str:
         return name_of(sock.family, sock.getpeername())
     except OSError:
         return "a peer that is gone" if address is None else str(address)
+
+
+def wait_ready(sock: Any, condition: int, timeout: float | None) -> bool:
+    """Whether a native socket is ready, broken or shut down before ``timeout`` seconds are over."""
+    descriptor = sock.fileno()
+    if descriptor < 0:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    poll = world.native("select", "poll")()
+    poll.register(descriptor, condition)
+    milliseconds = None
+    if timeout is not None:
+        milliseconds = max(math.ceil(min(timeout, LONGEST) * 1000), 0)
+    return bool(poll.poll(milliseconds))

@@ -9,12 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-__all__ = ["START_BLOCKS", "running_loop_finder", "warn_in_event_loop"]
-
-START_BLOCKS = (
-    "start() blocks the event loop until stop(); in async code: start(block=False), and at the end"
-    " stop() and await asyncio.to_thread(reader.join)"
-)
+__all__ = ["running_loop_finder", "warn_that_start_blocks"]
 
 
 def running_loop_finder() -> Callable[[], object] | None:
@@ -27,13 +22,13 @@ def running_loop_finder() -> Callable[[], object] | None:
     return find
 
 
-def warn_in_event_loop(text: str, stacklevel: int) -> bool:
-    """Give ``text`` as a RuntimeWarning where a loop runs on this thread; whether it does.
-
-    ``stacklevel``: 1 is the caller of this function.
-    """
+def warn_that_start_blocks() -> None:
+    """By a blocking ``start()``: RuntimeWarning at its caller where a loop runs on this thread."""
     find = running_loop_finder()
-    if find is None or find() is None:
-        return False
-    warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
-    return True
+    if find is not None and find() is not None:
+        warnings.warn(
+            "start() blocks the event loop until stop(); in async code: start(block=False), and at"
+            " the end stop() and await asyncio.to_thread(reader.join)",
+            RuntimeWarning,
+            stacklevel=3,
+        )

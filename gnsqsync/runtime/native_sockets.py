@@ -5,17 +5,15 @@ Knows one descriptor each; nothing of threads but that several use it.
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import select
 import socket
 import struct
 from collections import deque
 from typing import Any
 
-from gnsqsync.runtime import dial, world
-from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
+from gnsqsync.runtime import dial
+from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS, wait_ready
 
 __all__ = ["NativeSocket"]
 
@@ -58,7 +56,7 @@ class NativeSocket(dial.Connected):
         return sent
 
     def wait_writable(self, timeout: float | None) -> bool:
-        return _wait(self._sock, select.POLLOUT, timeout)
+        return wait_ready(self._sock, select.POLLOUT, timeout)
 
     def set_read_timeout(self, seconds: float | None) -> None:
         if seconds is None:
@@ -71,16 +69,3 @@ class NativeSocket(dial.Connected):
 
     def abandon(self) -> None:
         self.close()
-
-
-def _wait(sock: Any, condition: int, timeout: float | None) -> bool:
-    """Whether ``sock`` is ready, broken or shut down before ``timeout`` seconds are over."""
-    descriptor = sock.fileno()
-    if descriptor < 0:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    poll = world.native("select", "poll")()
-    poll.register(descriptor, condition)
-    milliseconds = None
-    if timeout is not None:
-        milliseconds = max(math.ceil(min(timeout, LONGEST) * 1000), 0)
-    return bool(poll.poll(milliseconds))

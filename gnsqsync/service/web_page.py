@@ -47,19 +47,23 @@ class _Handler(WSGIRequestHandler):
         """A probe each few seconds is no news."""
 
 
+def _plain(
+    start_response: Any, status: str, lines: Iterable[str], *headers: tuple[str, str]
+) -> list[bytes]:
+    """An answer of lines."""
+    body = "".join(f"{line}\n" for line in lines).encode()
+    length = ("Content-Length", str(len(body)))
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8"), length, *headers])
+    return [body]
+
+
 def text_page(look: Callable[[], tuple[bool, Iterable[str]]]) -> Page:
     """A page of lines: 200 where ``look()`` says True, else 503. Nobody may keep it."""
 
     def page(environ: Any, start_response: Any) -> Iterable[bytes]:
         good, lines = look()
-        body = "".join(f"{line}\n" for line in lines).encode()
-        headers = [
-            ("Content-Type", "text/plain; charset=utf-8"),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-        ]
-        start_response("200 OK" if good else "503 Service Unavailable", headers)
-        return [body]
+        status = "200 OK" if good else "503 Service Unavailable"
+        return _plain(start_response, status, lines, ("Cache-Control", "no-store"))
 
     return page
 
@@ -67,21 +71,16 @@ def text_page(look: Callable[[], tuple[bool, Iterable[str]]]) -> Page:
 def _site(pages: Mapping[str, Page]) -> Page:
     """The pages by their paths; 404 for any other path, 405 for any other method."""
 
-    def plain(start_response: Any, status: str, text: str, *more: tuple[str, str]) -> list[bytes]:
-        body = f"{text}\n".encode()
-        length = ("Content-Length", str(len(body)))
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), length, *more])
-        return [body]
-
     def site(environ: Any, start_response: Any) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
         page = pages.get(environ["PATH_INFO"])
         if page is None:
-            there = ", ".join(pages)
-            body: Iterable[bytes] = plain(start_response, "404 Not Found", f"there is only {there}")
+            there = [f"there is only {', '.join(pages)}"]
+            body: Iterable[bytes] = _plain(start_response, "404 Not Found", there)
         elif method not in ("GET", "HEAD"):
             allowed = ("Allow", "GET, HEAD")
-            body = plain(start_response, "405 Method Not Allowed", "use GET or HEAD", allowed)
+            use = ["use GET or HEAD"]
+            body = _plain(start_response, "405 Method Not Allowed", use, allowed)
         else:
             body = page({**environ, "REQUEST_METHOD": "GET"}, start_response)
         return [] if method == "HEAD" else body

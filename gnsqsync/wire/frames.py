@@ -130,7 +130,7 @@ class FrameDecoder:
 
         Where it is not 0, ``data`` must not be given to ``feed``.
         """
-        count = 1 if data == _OK_FRAME else len(data) // _OK_SIZE
+        count = len(data) // _OK_SIZE
         if data != _OK_FRAME * count or self._pieces.kept or self.broken is not None:
             return 0
         return count

@@ -30,7 +30,8 @@ class Events:
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
         # Who listens to what becomes of publishes.
-        self._given = self.observers = tuple(each(observer))
+        self._given: tuple[Observer, ...] = tuple(each(observer))
+        self.observers: tuple[Observer, ...] = self._given
 
     def copy(self) -> Events:
         """For a copy of the Writer, which nobody watches."""

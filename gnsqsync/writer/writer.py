@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -29,7 +30,7 @@ from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import REFUSED, Outage
 from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
-from gnsqsync.runtime.event_loop import running_loop_finder, warn_in_event_loop
+from gnsqsync.runtime.event_loop import running_loop_finder
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
 from gnsqsync.writer.events import Events
@@ -404,12 +405,14 @@ class Writer:
 
     def _warn_in_event_loop(self, method: str) -> None:
         """RuntimeWarning, once, where an asyncio event loop runs on this thread."""
-        if self._running_loop is not None and self._running_loop() is not None:
+        running_loop = self._running_loop
+        if running_loop is not None and running_loop() is not None:
             self._running_loop = None
-            warn_in_event_loop(
+            warnings.warn(
                 f"Writer.{method}() blocks the event loop until nsqd has answered; in async code:"
                 f" await asyncio.to_thread(writer.{method}, ...),"
                 " or await asyncio.wrap_future(writer.publish_async(...))",
+                RuntimeWarning,
                 stacklevel=3,
             )
 

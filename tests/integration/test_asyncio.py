@@ -1,4 +1,4 @@
-"""Writers and Readers beside an event loop: what is warned of, and the pages' applications."""
+"""A blocking call on the thread of an event loop warns. The guide's applications run."""
 
 from __future__ import annotations
 

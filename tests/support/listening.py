@@ -10,7 +10,7 @@ from typing import Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import Runtime, Socket, dial
-from gnsqsync.runtime.native_sockets import NativeSocket, _wait
+from gnsqsync.runtime.native_sockets import NativeSocket
 from gnsqsync.runtime.threads import ThreadRuntime
 
 __all__ = ["Listener", "listen"]
@@ -57,8 +57,8 @@ class _NativeListener(Listener):
         while True:
             left = None if deadline is None else deadline - Runtime.now()
             with self._accepting:
-                # Once closed the descriptor is -1, which _wait() refuses.
-                if not _wait(self._sock, select.POLLIN, left):
+                # Once closed the descriptor is -1, which wait_ready() refuses.
+                if not dial.wait_ready(self._sock, select.POLLIN, left):
                     raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds")
                 try:
                     accepted, _ = self._sock.accept()

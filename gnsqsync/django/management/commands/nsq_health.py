@@ -20,7 +20,7 @@ class Command(NSQCommand):
         " Exit code 0: it is. gnsqsync health does the same without loading the project."
     )
     # A probe asks the consumer, and nothing of the project.
-    requires_system_checks = ()
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument(
