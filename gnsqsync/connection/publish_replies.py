@@ -91,12 +91,14 @@ class PublishReplies:
         """So many OKs: for the oldest that have none."""
         pending = self._pending
         waited_for = 0
-        for _ in range(count):
-            if not pending:
+        while count:
+            count -= 1
+            try:
+                slot = pending.popleft()
+            except IndexError:
                 raise ProtocolError(
                     f"{self._nsqd_address} sent b'OK', but no publish waits for an answer"
-                )
-            slot = pending.popleft()
+                ) from None
             self.published += slot.messages
             if slot.future is not None:
                 self.ended.append(slot)

@@ -231,11 +231,10 @@ class SendQueue:
         ``now`` (seconds): of the clock, by a look that the caller has just taken.
         """
         lock = self._lock
-        if self.slots or self.commands or self._unsent is not None or not lock.acquire(False):
+        if self.slots or self.commands or not lock.acquire(False):
             self.slots.append(slot)
             return self.flush()
         try:
-            # The sender before may have left a part of a command since the look at it.
             if self.is_closed or self.broken is not None or self._unsent is not None:
                 self.slots.append(slot)
                 return False

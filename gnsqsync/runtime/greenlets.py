@@ -220,10 +220,6 @@ class _Lock(gevent.lock.BoundedSemaphore):  # type: ignore[misc]
 
     _OVER_RELEASE_ERROR = RuntimeError
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        taken: bool = super().acquire(blocking, None if timeout == -1 else timeout)
-        return taken
-
 
 class _Queue:
     __slots__ = ("_get", "empty", "put")

@@ -23,16 +23,17 @@ _TIMEVAL = struct.Struct("@ll")
 class NativeSocket(dial.Connected):
     """A blocking socket; the read timeout is the kernel's, so that sends know nothing of it."""
 
-    __slots__ = ("_read_timeout", "_recv")
+    __slots__ = ("_read_timeout", "_recv", "_send")
 
     def __init__(self, sock: Any, peer: str) -> None:
         super().__init__(sock, peer)
         self._recv = sock.recv
+        self._send = sock.send
         self._read_timeout: float | None = None
 
     def recv(self, size: int) -> bytes:
         try:
-            data: bytes = self._sock.recv(size)
+            data: bytes = self._recv(size)
         except BlockingIOError:
             raise TimeoutError(
                 f"nothing from {self.peer} for {self._read_timeout:g} seconds"
@@ -50,7 +51,7 @@ class NativeSocket(dial.Connected):
 
     def send(self, data: bytes | memoryview) -> int:
         try:
-            sent: int = self._sock.send(data, SEND_FLAGS)
+            sent: int = self._send(data, SEND_FLAGS)
         except BlockingIOError:
             return 0
         return sent

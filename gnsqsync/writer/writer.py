@@ -179,9 +179,22 @@ class Writer:
             OutcomeUnknown: It left and no answer came, and ``retry_unknown`` did not help.
             ClosedError: After ``close()``.
         """
-        data = self._encode(topic, body, defer)
+        # What is plainly right costs no call.
+        if (
+            defer is None
+            and type(topic) is str
+            and type(body) is bytes
+            and 0 < len(body) <= self._max_msg_size
+        ):
+            data = commands.pub(topic, body)
+        else:
+            data = self._encode(topic, body, defer)
         seconds = self._publish_timeout if timeout is None else self._timeout(timeout)
-        publisher = self._publisher()
+        publisher = self._by_process.get(os.getpid())
+        if publisher is None or self._closed:
+            publisher = self._publisher()
+        elif publisher.check_thread is not None:
+            publisher.check_thread()
         if self._running_loop is not None:
             self._warn_in_event_loop("publish")
         began = time.monotonic()
@@ -267,11 +280,7 @@ class Writer:
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
         if type(topic) is not str:
             check_topic(topic)
-        # The text of an error is made only for a body that is not plainly right.
-        if type(body) is bytes and 0 < len(body) <= self._max_msg_size:
-            data = body
-        else:
-            data = check_body(body, self._max_msg_size)
+        data = check_body(body, self._max_msg_size)
         if defer is None:
             return commands.pub(topic, data)
         check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)", finite=True)
