@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, Unpack
 
 from flask import Flask, current_app
@@ -20,6 +21,7 @@ from gnsqsync.flask.config import KEYS, is_memory, read_settings
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
 from gnsqsync.service.settings import as_if_complete
+from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
 __all__ = ["NSQ", "State"]
@@ -76,18 +78,33 @@ class NSQ:
         """The Writer of the current application, the same in all threads. Do not close it.
 
         It connects at its first publish, and anew in the child of a fork. It is closed at the end
-        of the process. In tests it is a memory writer with a list ``messages``.
+        of the process. In tests it is a memory writer with a list ``messages``. A module may keep
+        it: one from before the tests publishes as the one of that moment.
         """
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+        return self._writer_of(app)
+
+    def _writer_of(self, app: Flask) -> Writer:
         state = self._state(app)
         if state.captured:
             return state.captured[-1]
         memory = is_memory(app)
         writer = state.writers.get(memory)
         if writer is None:
-            made = _memory_writer(app) if memory else Writer(**read_settings(app).writer_keywords())
+            made: Writer
+            if memory:
+                made = self._memory_writer(app)
+            else:
+                keywords = read_settings(app).writer_keywords()
+                made = KeepableWriter(**keywords, current=partial(self._writer_of, app))
             writer = state.writers.setdefault(memory, made)
         return writer
+
+    def _memory_writer(self, app: Flask) -> MemoryWriter:
+        """A new one, with the limits of the application's config."""
+        keywords = read_settings(app).writer_keywords()
+        keywords.pop("lookupd_http_addresses", None)
+        return KeepableMemoryWriter(**keywords, current=partial(self._writer_of, app))
 
     def publish(
         self,
@@ -188,7 +205,7 @@ class NSQ:
         if app is None:
             app = current_app._get_current_object()  # type: ignore[attr-defined]
         assert app is not None
-        state, writer = self._state(app), _memory_writer(app)
+        state, writer = self._state(app), self._memory_writer(app)
         state.captured.append(writer)
         try:
             yield writer.messages
@@ -200,10 +217,3 @@ class NSQ:
         if not isinstance(state, State) or state.nsq is not self:
             raise RuntimeError(f"{app.name!r} is not set up for this NSQ: call nsq.init_app(app)")
         return state
-
-
-def _memory_writer(app: Flask) -> MemoryWriter:
-    """A new one, with the limits of the application's config."""
-    keywords = read_settings(app).writer_keywords()
-    keywords.pop("lookupd_http_addresses", None)
-    return MemoryWriter(keywords.pop("nsqd_tcp_addresses", "127.0.0.1:4150"), **keywords)

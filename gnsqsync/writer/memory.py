@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -40,17 +40,25 @@ class CapturedMessage:
 class MemoryWriter(Writer):
     """Takes the options of a Writer, checks as it does, and connects to nothing.
 
-    Any thread may publish.
+    ``messages``: returns the list that gets what is published; None: a list of its own. Any thread
+    may publish.
     """
 
-    def __init__(self, nsqd_tcp_addresses: AddressLike = "127.0.0.1:4150", **options: Any) -> None:
+    def __init__(
+        self,
+        nsqd_tcp_addresses: AddressLike | None = None,
+        *,
+        messages: Callable[[], list[CapturedMessage]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(nsqd_tcp_addresses, **options)
-        self._messages: list[CapturedMessage] = []
+        own: list[CapturedMessage] = []
+        self._list = messages or (lambda: own)
 
     @property
     def messages(self) -> list[CapturedMessage]:
         """What was published, in that order."""
-        return self._messages
+        return self._list()
 
     def publish(
         self,
@@ -89,7 +97,7 @@ class MemoryWriter(Writer):
             # Names, sizes and times are checked where they are encoded.
             self._encode(topic, body, defer)
         self._check_open()
-        self.messages.extend(
+        self._list().extend(
             CapturedMessage(topic, body.encode() if isinstance(body, str) else bytes(body), defer)
             for body in bodies
         )
@@ -109,11 +117,11 @@ class MemoryWriter(Writer):
         self._check_open()
         return WriterStats(
             connections=(),
-            published=len(self.messages),
+            published=len(self._list()),
             refused=0,
             not_sent=0,
             outcome_unknown=0,
         )
 
     def __repr__(self) -> str:
-        return f"<MemoryWriter with {len(self.messages)} messages>"
+        return f"<MemoryWriter with {len(self._list())} messages>"
