@@ -2,7 +2,7 @@
 
 In tests they are Writers that keep what is published, unless the settings say otherwise.
 
-Knows no handler. A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
+A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from django.db import transaction
 
 from gnsqsync import Writer
 from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
+from gnsqsync.django.eager import deliver_of
 from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
@@ -79,10 +80,10 @@ def get_writer(alias: str = DEFAULT) -> Writer:
     if writer is None:
         entry = get_alias(alias)
         made: Writer
-        if entry.is_memory:
-            made = memory_writer(alias)
-        elif entry.is_captured:
-            made = memory_writer(alias, partial(_captured_by_test, alias))
+        if entry.is_captured:
+            # The list of the memory backend goes over all tests.
+            messages = None if entry.backend == "memory" else partial(_captured_by_test, alias)
+            made = memory_writer(alias, messages=messages, eager=entry.backend == "eager")
         else:
             made = KeepableWriter(**entry.writer_keywords(), current=partial(get_writer, alias))
         writer = _writers.setdefault(key, made)
@@ -109,14 +110,25 @@ def all_writers() -> dict[str, Writer]:
 
 
 def memory_writer(
-    alias: str, messages: Callable[[], list[CapturedMessage]] | None = None
+    alias: str,
+    *,
+    messages: Callable[[], list[CapturedMessage]] | None = None,
+    eager: bool = False,
 ) -> MemoryWriter:
-    """A new one, with the limits of that entry; ``messages`` as of MemoryWriter."""
+    """A new one, with the limits of that entry; ``messages`` as of MemoryWriter.
+
+    With ``eager`` each publish calls the handlers of the entry.
+    """
     keywords = get_alias(alias).writer_keywords()
     # It connects to none.
     keywords.pop("lookupd_http_addresses", None)
     keywords["nsqd_tcp_addresses"] = keywords.get("nsqd_tcp_addresses") or None
-    return KeepableMemoryWriter(**keywords, messages=messages, current=partial(get_writer, alias))
+    return KeepableMemoryWriter(
+        **keywords,
+        messages=messages,
+        deliver=deliver_of(alias) if eager else None,
+        current=partial(get_writer, alias),
+    )
 
 
 def publish(

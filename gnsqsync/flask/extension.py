@@ -17,7 +17,8 @@ from flask import Flask, current_app
 from gnsqsync import Message, Reader, ReaderOptionKeywords, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.commands import commands_of
-from gnsqsync.flask.config import KEYS, is_memory, read_settings
+from gnsqsync.flask.config import KEYS, backend_of, read_settings
+from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
 from gnsqsync.service.settings import as_if_complete
@@ -36,8 +37,8 @@ class State:
     """What an application has of its own, in ``app.extensions["gnsqsync"]``."""
 
     nsq: NSQ
-    # By whether it is the one for tests: TESTING may change.
-    writers: dict[bool, Writer] = field(default_factory=dict)
+    # By backend: TESTING may change.
+    writers: dict[str, Writer] = field(default_factory=dict)
     captured: list[MemoryWriter] = field(default_factory=list)
 
 
@@ -88,23 +89,30 @@ class NSQ:
         state = self._state(app)
         if state.captured:
             return state.captured[-1]
-        memory = is_memory(app)
-        writer = state.writers.get(memory)
+        backend = backend_of(app)
+        writer = state.writers.get(backend)
         if writer is None:
             made: Writer
-            if memory:
-                made = self._memory_writer(app)
-            else:
+            if backend == "nsq":
                 keywords = read_settings(app).writer_keywords()
                 made = KeepableWriter(**keywords, current=partial(self._writer_of, app))
-            writer = state.writers.setdefault(memory, made)
+            else:
+                made = self._memory_writer(app, eager=backend == "eager")
+            writer = state.writers.setdefault(backend, made)
         return writer
 
-    def _memory_writer(self, app: Flask) -> MemoryWriter:
-        """A new one, with the limits of the application's config."""
+    def _memory_writer(self, app: Flask, *, eager: bool) -> MemoryWriter:
+        """A new one, with the limits of the application's config.
+
+        With ``eager`` each publish calls the handlers.
+        """
         keywords = read_settings(app).writer_keywords()
         keywords.pop("lookupd_http_addresses", None)
-        return KeepableMemoryWriter(**keywords, current=partial(self._writer_of, app))
+        return KeepableMemoryWriter(
+            **keywords,
+            deliver=deliver_of(app, self._handlers) if eager else None,
+            current=partial(self._writer_of, app),
+        )
 
     def publish(
         self,
@@ -192,11 +200,15 @@ class NSQ:
         return dict(self._handlers)
 
     @contextmanager
-    def captured_messages(self, app: Flask | None = None) -> Iterator[list[CapturedMessage]]:
+    def captured_messages(
+        self, app: Flask | None = None, *, eager: bool = False
+    ) -> Iterator[list[CapturedMessage]]:
         """Inside of the ``with`` nothing that the application publishes leaves the process.
 
         Args:
             app: The application; None: the current one.
+            eager: Whether each publish calls the handlers of its topic, as with ``NSQ_BACKEND``
+                ``"eager"``.
 
         Yields:
             The list of messages, which grows as they are published, by any thread. Each has
@@ -205,7 +217,7 @@ class NSQ:
         if app is None:
             app = current_app._get_current_object()  # type: ignore[attr-defined]
         assert app is not None
-        state, writer = self._state(app), self._memory_writer(app)
+        state, writer = self._state(app), self._memory_writer(app, eager=eager)
         state.captured.append(writer)
         try:
             yield writer.messages

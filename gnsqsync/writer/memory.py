@@ -40,8 +40,8 @@ class CapturedMessage:
 class MemoryWriter(Writer):
     """Takes the options of a Writer, checks as it does, and connects to nothing.
 
-    ``messages``: returns the list that gets what is published; None: a list of its own. Any thread
-    may publish.
+    ``messages``: returns the list that gets what is published; None: a list of its own.
+    ``deliver``: gets what a call has published, when it is in that list. Any thread may publish.
     """
 
     def __init__(
@@ -49,11 +49,13 @@ class MemoryWriter(Writer):
         nsqd_tcp_addresses: AddressLike | None = None,
         *,
         messages: Callable[[], list[CapturedMessage]] | None = None,
+        deliver: Callable[[list[CapturedMessage]], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(nsqd_tcp_addresses, **options)
         own: list[CapturedMessage] = []
         self._list = messages or (lambda: own)
+        self._deliver = deliver
 
     @property
     def messages(self) -> list[CapturedMessage]:
@@ -68,7 +70,8 @@ class MemoryWriter(Writer):
         defer: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """As of a Writer: raises ConfigError and ClosedError, and never a PublishError."""
+        """As of a Writer: raises ConfigError and ClosedError, and never a PublishError of its
+        own."""
         self._timeout(timeout)
         self._keep(topic, [body], defer)
 
@@ -97,11 +100,14 @@ class MemoryWriter(Writer):
             # Names, sizes and times are checked where they are encoded.
             self._encode(topic, body, defer)
         self._check_open()
-        self._list().extend(
+        messages = [
             CapturedMessage(topic, body.encode() if isinstance(body, str) else bytes(body), defer)
             for body in bodies
-        )
+        ]
+        self._list().extend(messages)
         self._events.published(topic, len(bodies), began)
+        if self._deliver is not None:
+            self._deliver(messages)
 
     def connect(self, timeout: float | None = None) -> None:
         self._check_open()

@@ -46,7 +46,11 @@ PROGRAMS = {"cli", "django", "flask", "spark"}
 PUBLIC = {"gnsqsync", "gnsqsync.errors", "gnsqsync.options", "gnsqsync.stats"}
 
 # Of the Writers that an application has in its tests.
-WRITERS_OF_TESTS = {"gnsqsync.writer.keepable", "gnsqsync.writer.memory"}
+WRITERS_OF_TESTS = {
+    "gnsqsync.writer.eager",
+    "gnsqsync.writer.keepable",
+    "gnsqsync.writer.memory",
+}
 
 # What a module may import beside what its room may.
 EXCEPTIONS = {

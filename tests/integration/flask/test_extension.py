@@ -185,6 +185,9 @@ def test_a_writer_that_is_kept_from_before_the_tests() -> None:
         assert [message.body for message in nsq.writer.messages] == [b"1"]  # type: ignore[attr-defined]
         assert kept.stats() == nsq.writer.stats()
     app.config["TESTING"] = False
+    with pytest.raises(NotSent):
+        kept.publish("t", b"3", timeout=0.2)
+    kept.close()
 
 
 def test_a_publish_on_the_thread_of_an_event_loop_is_told_where_it_is_called() -> None:
@@ -196,7 +199,8 @@ def test_a_publish_on_the_thread_of_an_event_loop_is_told_where_it_is_called() -
     with app.app_context(), pytest.warns(RuntimeWarning, match="blocks the event") as told:
         with pytest.raises(NotSent):
             asyncio.run(view(nsq))
-        assert [warning.filename for warning in told] == [__file__]
+        nsq.writer.close()
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_the_backend_says_more_than_testing() -> None:
