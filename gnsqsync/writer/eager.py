@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import count
@@ -35,10 +35,9 @@ class Channel:
 
 
 class _Run:
-    """What one publish has caused: messages that wait for their handlers, in the order of their
-    publishes.
+    """What one publish has caused: messages that wait for their handlers, in that order.
 
-    A handler that publishes gets its call back before the next handler begins, as with an nsqd.
+    A publish in a handler returns before the next handler begins, as with an nsqd.
     """
 
     __slots__ = ("caused", "is_over", "waiting")
@@ -55,7 +54,7 @@ _run: ContextVar[_Run | None] = ContextVar("gnsqsync_eager_run", default=None)
 
 
 def deliver(
-    messages: Iterable[CapturedMessage], channels_of: Callable[[str], Iterable[Channel]]
+    messages: Collection[CapturedMessage], channels_of: Callable[[str], Iterable[Channel]]
 ) -> None:
     """Call the handlers with the messages, and with those that handlers publish meanwhile.
 
@@ -70,11 +69,12 @@ def deliver(
         BaseException: What a handler raises. Messages that still wait for a handler get none.
         RuntimeError: The handlers publish or requeue without an end.
     """
+    channels = {topic: [*channels_of(topic)] for topic in {one.topic for one in messages}}
     deliveries = []
     for message in messages:
         # In nsqd, too, it has one id for all channels.
         id, timestamp = b"%016x" % next(_ids), time.time_ns()
-        for channel in channels_of(message.topic):
+        for channel in channels[message.topic]:
             source = _Source(channel, message, id, timestamp)
             deliveries.append((source, source.delivery(1)))
     _add(deliveries)
