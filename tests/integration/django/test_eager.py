@@ -78,6 +78,7 @@ import io
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, transaction
@@ -159,6 +160,11 @@ class OfAllTests(Eager, TransactionTestCase):
         self.assertEqual(len(seen), 300)
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM mine")
+
+    async def test_a_publish_on_another_thread(self):
+        await Order.objects.acreate(number=1)
+        await sync_to_async(publish, thread_sensitive=False)("stored", "1")
+        self.assertEqual(seen, ["thanks for 1"])
 
     def test_what_rolls_back_runs_nothing(self):
         with self.assertRaises(ZeroDivisionError), transaction.atomic():
@@ -289,7 +295,7 @@ def test_the_runner_of_django(shop: Project, database: str, request: pytest.Fixt
         environment["SHOP_POSTGRES"] = request.getfixturevalue("postgres").host
     (shop.folder / "mail" / "tests.py").write_text(TESTS)
     output = shop.manage("test", "mail", "--noinput", **environment).end(timeout=90)
-    assert "Ran 17 tests" in output and "\nOK" in output
+    assert "Ran 18 tests" in output and "\nOK" in output
 
 
 def test_pytest_django(shop: Project) -> None:
