@@ -29,7 +29,9 @@ __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "p
 DEFAULT = "default"
 # What an entry may hold.
 KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "OBSERVER", "BACKEND")
-BACKENDS = ("nsq", "memory")
+# Those by which nothing leaves the process.
+OF_THE_PROCESS = ("memory", "eager")
+BACKENDS = ("nsq", *OF_THE_PROCESS)
 EXAMPLE = 'GNSQSYNC = {"default": {"NSQD": ["127.0.0.1:4150"]}}'
 
 # Options of a Reader or Writer that have a place of their own.
@@ -66,7 +68,7 @@ class Alias(ClientSettings):
     @property
     def is_memory(self) -> bool:
         """Whether messages stay in the process, wherever it runs."""
-        return self.backend == "memory"
+        return self.backend in OF_THE_PROCESS
 
     @property
     def is_captured(self) -> bool:
@@ -175,13 +177,13 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
         yield Problem(
             "gnsqsync.E003",
             f"{where}['BACKEND'] is {backend!r}.",
-            "It must be 'nsq', 'memory', or None for 'memory' in tests only.",
+            "It must be 'nsq', 'memory', 'eager', or None for 'memory' in tests only.",
         )
-    elif backend != "memory" and not entry.get("NSQD") and not entry.get("LOOKUPD"):
+    elif backend not in OF_THE_PROCESS and not entry.get("NSQD") and not entry.get("LOOKUPD"):
         yield Problem(
             "gnsqsync.E003",
             f"{where} has no address.",
-            "Give NSQD, LOOKUPD or both, or 'BACKEND': 'memory' for tests.",
+            "Give NSQD, LOOKUPD or both, or 'BACKEND': 'memory' or 'eager' for tests.",
         )
     options = entry.get("OPTIONS") or {}
     if not isinstance(options, dict):

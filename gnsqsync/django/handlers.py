@@ -128,13 +128,17 @@ class Handler:
         reset_queries()
         close_old_connections()
         try:
-            if self.database is None:
-                self.function(message)
-            else:
-                with transaction.atomic(using=self.database):
-                    self.function(message)
+            self.handle(message)
         finally:
             close_old_connections()
+
+    def handle(self, message: Message) -> None:
+        """Handle one message, on the database connections that the thread has."""
+        if self.database is None:
+            self.function(message)
+        else:
+            with transaction.atomic(using=self.database):
+                self.function(message)
 
     def worker_ended(self) -> None:
         """On the thread of a worker that ends: first ``worker_ended()`` of the function, then close
@@ -176,7 +180,8 @@ class Handler:
         alias = get_alias(self.alias)
         if alias.is_memory:
             raise ConfigError(
-                f"{self.name} cannot consume: GNSQSYNC[{self.alias!r}] has the memory backend"
+                f"{self.name} cannot consume: GNSQSYNC[{self.alias!r}] has the {alias.backend}"
+                " backend"
             )
         if exposed is not None and alias.is_captured:
             raise ConfigError(

@@ -13,13 +13,22 @@ __all__ = ["CapturedMessage", "captured_messages"]
 
 
 @contextmanager
-def captured_messages(alias: str = DEFAULT) -> Iterator[list[CapturedMessage]]:
+def captured_messages(
+    alias: str = DEFAULT, *, eager: bool = False
+) -> Iterator[list[CapturedMessage]]:
     """Inside of the ``with`` nothing that is published over ``alias`` leaves the process.
 
-    Yields the list of messages, which grows as they are published, by any thread. In a TestCase
-    ``publish_on_commit`` waits for ``self.captureOnCommitCallbacks(execute=True)``.
+    In a TestCase ``publish_on_commit`` waits for ``self.captureOnCommitCallbacks(execute=True)``.
+
+    Args:
+        alias: The entry of ``GNSQSYNC``.
+        eager: Whether each publish calls the handlers of its topic, as with ``"BACKEND": "eager"``.
+
+    Yields:
+        The list of messages, which grows as they are published, by any thread. Each has ``topic``,
+        ``body``, ``defer`` and ``json()``.
     """
-    writer = memory_writer(alias)
+    writer = memory_writer(alias, eager=eager)
     before = replace_writer(alias, writer)
     try:
         yield writer.messages

@@ -2,19 +2,21 @@
 
 In tests they are Writers that keep what is published, unless the settings say otherwise.
 
-Knows no handler. A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
+A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from django.core import mail
 from django.db import transaction
 
 from gnsqsync import Writer
 from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
+from gnsqsync.django.eager import deliver_of
+from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
 __all__ = [
@@ -41,24 +43,16 @@ _captured: dict[str, list[CapturedMessage]] = {}
 _outbox: object = None
 
 
-class _TestWriter(MemoryWriter):
-    """Keeps what one test publishes, as ``mail.outbox`` keeps its mails; also over a change of the
-    settings."""
-
-    def __init__(self, alias: str, **keywords: Any) -> None:
-        super().__init__(**keywords)
-        self._alias = alias
-
-    @property
-    def messages(self) -> list[CapturedMessage]:
-        """What was published since the test began."""
-        global _outbox
-        # Django makes a new one for each test.
-        outbox = getattr(mail, "outbox", None)
-        if outbox is not _outbox:
-            _outbox = outbox
-            forget_captured()
-        return _captured.setdefault(self._alias, [])
+def _captured_by_test(alias: str) -> list[CapturedMessage]:
+    """What was published since the test began, as ``mail.outbox`` has its mails; also over a change
+    of the settings."""
+    global _outbox
+    # Django makes a new one for each test.
+    outbox = getattr(mail, "outbox", None)
+    if outbox is not _outbox:
+        _outbox = outbox
+        forget_captured()
+    return _captured.setdefault(alias, [])
 
 
 def forget_captured() -> None:
@@ -72,7 +66,8 @@ def get_writer(alias: str = DEFAULT) -> Writer:
 
     It connects at its first publish. The child of a fork connects anew by itself. It is closed at
     the end of the process. In tests, unless ``BACKEND`` says otherwise, it connects to nothing, and
-    its ``messages`` is the list of what the test has published.
+    its ``messages`` is the list of what the test has published. A module may keep it: one from
+    before the tests, or before a change of the settings, publishes as the one of that moment.
 
     Args:
         alias: The entry of ``GNSQSYNC``.
@@ -85,12 +80,12 @@ def get_writer(alias: str = DEFAULT) -> Writer:
     if writer is None:
         entry = get_alias(alias)
         made: Writer
-        if entry.is_memory:
-            made = memory_writer(alias)
-        elif entry.is_captured:
-            made = _TestWriter(alias, **_memory_keywords(alias))
+        if entry.is_captured:
+            # The list of the memory backend goes over all tests.
+            messages = None if entry.backend == "memory" else partial(_captured_by_test, alias)
+            made = memory_writer(alias, messages=messages, eager=entry.backend == "eager")
         else:
-            made = Writer(**entry.writer_keywords())
+            made = KeepableWriter(**entry.writer_keywords(), current=partial(get_writer, alias))
         writer = _writers.setdefault(key, made)
     return writer
 
@@ -114,17 +109,26 @@ def all_writers() -> dict[str, Writer]:
     return {alias: get_writer(alias) for alias in aliases()}
 
 
-def memory_writer(alias: str) -> MemoryWriter:
-    """A new one, with the limits of that entry."""
-    return MemoryWriter(**_memory_keywords(alias))
+def memory_writer(
+    alias: str,
+    *,
+    messages: Callable[[], list[CapturedMessage]] | None = None,
+    eager: bool = False,
+) -> MemoryWriter:
+    """A new one, with the limits of that entry; ``messages`` as of MemoryWriter.
 
-
-def _memory_keywords(alias: str) -> dict[str, Any]:
+    With ``eager`` each publish calls the handlers of the entry.
+    """
     keywords = get_alias(alias).writer_keywords()
     # It connects to none.
     keywords.pop("lookupd_http_addresses", None)
-    keywords["nsqd_tcp_addresses"] = keywords.get("nsqd_tcp_addresses") or "127.0.0.1:4150"
-    return keywords
+    keywords["nsqd_tcp_addresses"] = keywords.get("nsqd_tcp_addresses") or None
+    return KeepableMemoryWriter(
+        **keywords,
+        messages=messages,
+        deliver=deliver_of(alias) if eager else None,
+        current=partial(get_writer, alias),
+    )
 
 
 def publish(

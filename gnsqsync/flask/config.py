@@ -21,7 +21,7 @@ from gnsqsync.service.settings import (
     make_observer,
 )
 
-__all__ = ["KEYS", "Settings", "is_memory", "read_settings"]
+__all__ = ["KEYS", "Settings", "backend_of", "read_settings"]
 
 PREFIX = "NSQ_"
 # Key -> its value where nobody sets it.
@@ -34,7 +34,8 @@ KEYS: dict[str, Any] = {
     "NSQ_OBSERVER": None,
     "NSQ_BACKEND": None,
 }
-BACKENDS = ("nsq", "memory")
+# "memory" and "eager": nothing leaves the process.
+BACKENDS = ("nsq", "memory", "eager")
 
 # Options of a Reader or Writer that have a place of their own.
 _ELSEWHERE = {
@@ -58,10 +59,10 @@ class Settings(ClientSettings):
         return make_observer(self.observer, "NSQ_OBSERVER", topic, channel)
 
 
-def is_memory(app: Flask) -> bool:
-    """Whether messages stay in the process; TESTING may be set at any time."""
-    backend = app.config.get("NSQ_BACKEND")
-    return app.testing if backend is None else backend == "memory"
+def backend_of(app: Flask) -> str:
+    """One of BACKENDS, at this moment: TESTING may be set at any time."""
+    backend: str | None = app.config.get("NSQ_BACKEND")
+    return backend or ("memory" if app.testing else "nsq")
 
 
 def read_settings(app: Flask) -> Settings:
@@ -73,8 +74,8 @@ def read_settings(app: Flask) -> Settings:
     backend = config.get("NSQ_BACKEND")
     if backend is not None and backend not in BACKENDS:
         raise ConfigError(
-            f"NSQ_BACKEND is {backend!r}; it must be 'nsq', 'memory', or None for 'memory' in"
-            " tests only"
+            f"NSQ_BACKEND is {backend!r}; it must be 'nsq', 'memory', 'eager', or None for"
+            " 'memory' in tests only"
         )
     options = config.get("NSQ_OPTIONS")
     if options is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, Unpack
 
 from flask import Flask, current_app
@@ -16,10 +17,12 @@ from flask import Flask, current_app
 from gnsqsync import Message, Reader, ReaderOptionKeywords, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.commands import commands_of
-from gnsqsync.flask.config import KEYS, is_memory, read_settings
+from gnsqsync.flask.config import KEYS, backend_of, read_settings
+from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
 from gnsqsync.service.settings import as_if_complete
+from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
 __all__ = ["NSQ", "State"]
@@ -34,8 +37,8 @@ class State:
     """What an application has of its own, in ``app.extensions["gnsqsync"]``."""
 
     nsq: NSQ
-    # By whether it is the one for tests: TESTING may change.
-    writers: dict[bool, Writer] = field(default_factory=dict)
+    # By backend: TESTING may change.
+    writers: dict[str, Writer] = field(default_factory=dict)
     captured: list[MemoryWriter] = field(default_factory=list)
 
 
@@ -76,18 +79,40 @@ class NSQ:
         """The Writer of the current application, the same in all threads. Do not close it.
 
         It connects at its first publish, and anew in the child of a fork. It is closed at the end
-        of the process. In tests it is a memory writer with a list ``messages``.
+        of the process. In tests it is a memory writer with a list ``messages``. A module may keep
+        it: one from before the tests publishes as the one of that moment.
         """
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+        return self._writer_of(app)
+
+    def _writer_of(self, app: Flask) -> Writer:
         state = self._state(app)
         if state.captured:
             return state.captured[-1]
-        memory = is_memory(app)
-        writer = state.writers.get(memory)
+        backend = backend_of(app)
+        writer = state.writers.get(backend)
         if writer is None:
-            made = _memory_writer(app) if memory else Writer(**read_settings(app).writer_keywords())
-            writer = state.writers.setdefault(memory, made)
+            made: Writer
+            if backend == "nsq":
+                keywords = read_settings(app).writer_keywords()
+                made = KeepableWriter(**keywords, current=partial(self._writer_of, app))
+            else:
+                made = self._memory_writer(app, eager=backend == "eager")
+            writer = state.writers.setdefault(backend, made)
         return writer
+
+    def _memory_writer(self, app: Flask, *, eager: bool) -> MemoryWriter:
+        """A new one, with the limits of the application's config.
+
+        With ``eager`` each publish calls the handlers.
+        """
+        keywords = read_settings(app).writer_keywords()
+        keywords.pop("lookupd_http_addresses", None)
+        return KeepableMemoryWriter(
+            **keywords,
+            deliver=deliver_of(app, self._handlers) if eager else None,
+            current=partial(self._writer_of, app),
+        )
 
     def publish(
         self,
@@ -175,11 +200,15 @@ class NSQ:
         return dict(self._handlers)
 
     @contextmanager
-    def captured_messages(self, app: Flask | None = None) -> Iterator[list[CapturedMessage]]:
+    def captured_messages(
+        self, app: Flask | None = None, *, eager: bool = False
+    ) -> Iterator[list[CapturedMessage]]:
         """Inside of the ``with`` nothing that the application publishes leaves the process.
 
         Args:
             app: The application; None: the current one.
+            eager: Whether each publish calls the handlers of its topic, as with ``NSQ_BACKEND``
+                ``"eager"``.
 
         Yields:
             The list of messages, which grows as they are published, by any thread. Each has
@@ -188,7 +217,7 @@ class NSQ:
         if app is None:
             app = current_app._get_current_object()  # type: ignore[attr-defined]
         assert app is not None
-        state, writer = self._state(app), _memory_writer(app)
+        state, writer = self._state(app), self._memory_writer(app, eager=eager)
         state.captured.append(writer)
         try:
             yield writer.messages
@@ -200,10 +229,3 @@ class NSQ:
         if not isinstance(state, State) or state.nsq is not self:
             raise RuntimeError(f"{app.name!r} is not set up for this NSQ: call nsq.init_app(app)")
         return state
-
-
-def _memory_writer(app: Flask) -> MemoryWriter:
-    """A new one, with the limits of the application's config."""
-    keywords = read_settings(app).writer_keywords()
-    keywords.pop("lookupd_http_addresses", None)
-    return MemoryWriter(keywords.pop("nsqd_tcp_addresses", "127.0.0.1:4150"), **keywords)

@@ -12,7 +12,7 @@ from gnsqsync import Message, Reader
 from gnsqsync.flask.config import read_settings
 from gnsqsync.service.metrics_page import Exposed
 
-__all__ = ["Handler", "name_of"]
+__all__ = ["Handler", "InContext", "name_of"]
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Handler:
             keywords["observer"] = exposed.observers(
                 self.topic, self.channel, keywords.get("observer"), of_config
             )
-        return Reader(self.topic, self.channel, _InContext(app, self.function), **keywords)
+        return Reader(self.topic, self.channel, InContext(app, self.function), **keywords)
 
 
-class _InContext:
-    """What a worker calls: the function, in an application context of its own."""
+class InContext:
+    """What is called with a message: the function, in an application context of its own."""
 
     def __init__(self, app: Flask, function: Callable[[Message], object]) -> None:
         self._app = app

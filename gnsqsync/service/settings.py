@@ -23,6 +23,7 @@ __all__ = [
     "known_options",
     "load_observer",
     "make_observer",
+    "max_attempts_of",
     "options_for",
 ]
 
@@ -52,6 +53,13 @@ def options_for(owner: type[Reader | Writer], options: Mapping[str, Any]) -> dic
     """Those of ``options`` that a Reader or a Writer takes."""
     names = _keywords(owner, ConnectionOptions)
     return {name: value for name, value in options.items() if name in names}
+
+
+def max_attempts_of(options: Mapping[str, Any]) -> int:
+    """``max_attempts`` of a Reader with these options."""
+    default: int = inspect.signature(Reader).parameters["max_attempts"].default
+    found: int = options.get("max_attempts", default)
+    return found
 
 
 def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:

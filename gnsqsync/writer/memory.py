@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -40,17 +40,27 @@ class CapturedMessage:
 class MemoryWriter(Writer):
     """Takes the options of a Writer, checks as it does, and connects to nothing.
 
-    Any thread may publish.
+    ``messages``: returns the list that gets what is published; None: a list of its own.
+    ``deliver``: gets what a call has published, when it is in that list. Any thread may publish.
     """
 
-    def __init__(self, nsqd_tcp_addresses: AddressLike = "127.0.0.1:4150", **options: Any) -> None:
+    def __init__(
+        self,
+        nsqd_tcp_addresses: AddressLike | None = None,
+        *,
+        messages: Callable[[], list[CapturedMessage]] | None = None,
+        deliver: Callable[[list[CapturedMessage]], None] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(nsqd_tcp_addresses, **options)
-        self._messages: list[CapturedMessage] = []
+        own: list[CapturedMessage] = []
+        self._list = messages or (lambda: own)
+        self._deliver = deliver
 
     @property
     def messages(self) -> list[CapturedMessage]:
         """What was published, in that order."""
-        return self._messages
+        return self._list()
 
     def publish(
         self,
@@ -60,7 +70,8 @@ class MemoryWriter(Writer):
         defer: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """As of a Writer: raises ConfigError and ClosedError, and never a PublishError."""
+        """As of a Writer: raises ConfigError and ClosedError, and never a PublishError of its
+        own."""
         self._timeout(timeout)
         self._keep(topic, [body], defer)
 
@@ -89,11 +100,14 @@ class MemoryWriter(Writer):
             # Names, sizes and times are checked where they are encoded.
             self._encode(topic, body, defer)
         self._check_open()
-        self.messages.extend(
+        messages = [
             CapturedMessage(topic, body.encode() if isinstance(body, str) else bytes(body), defer)
             for body in bodies
-        )
+        ]
+        self._list().extend(messages)
         self._events.published(topic, len(bodies), began)
+        if self._deliver is not None:
+            self._deliver(messages)
 
     def connect(self, timeout: float | None = None) -> None:
         self._check_open()
@@ -109,11 +123,11 @@ class MemoryWriter(Writer):
         self._check_open()
         return WriterStats(
             connections=(),
-            published=len(self.messages),
+            published=len(self._list()),
             refused=0,
             not_sent=0,
             outcome_unknown=0,
         )
 
     def __repr__(self) -> str:
-        return f"<MemoryWriter with {len(self.messages)} messages>"
+        return f"<MemoryWriter with {len(self._list())} messages>"

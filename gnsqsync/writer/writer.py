@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
@@ -90,6 +90,9 @@ class Writer:
     Threads:
         Any thread may use it. On gevent any greenlet of the OS thread that published first.
     """
+
+    # From a warning in publish() to the line that called it.
+    _frames_to_caller: ClassVar[int] = 3
 
     def __init__(
         self,
@@ -422,7 +425,7 @@ class Writer:
                 f" await asyncio.to_thread(writer.{method}, ...),"
                 " or await asyncio.wrap_future(writer.publish_async(...))",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=self._frames_to_caller,
             )
 
     def _check_open(self) -> None:

@@ -45,14 +45,21 @@ PROGRAMS = {"cli", "django", "flask", "spark"}
 # What programs may know of the flat modules.
 PUBLIC = {"gnsqsync", "gnsqsync.errors", "gnsqsync.options", "gnsqsync.stats"}
 
+# Of the Writers that an application has in its tests.
+WRITERS_OF_TESTS = {
+    "gnsqsync.writer.eager",
+    "gnsqsync.writer.keepable",
+    "gnsqsync.writer.memory",
+}
+
 # What a module may import beside what its room may.
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
     # They start the embedded servers, for development.
     "gnsqsync.cli": {"gnsqsync.embedded"},
-    "gnsqsync.django": {"gnsqsync.embedded", "gnsqsync.writer.memory"},
-    "gnsqsync.flask": {"gnsqsync.embedded", "gnsqsync.writer.memory"},
+    "gnsqsync.django": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
+    "gnsqsync.flask": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
     # A relay tells of its outages as the library does, once for a process.
     "gnsqsync.django.outbox.relay": {"gnsqsync.runtime.troubles"},
     # A program, like those above.

@@ -54,6 +54,51 @@ def test_a_view(live_server):
     assert [m.body for m in get_writer().messages] == [b"from a view"]
 """
 
+# Django loads it before its test runner, or pytest-django, says that these are tests.
+EARLY = """
+from gnsqsync.django import get_writer
+
+writer = get_writer()
+"""
+KEPT = """
+from django.test import SimpleTestCase, override_settings
+from gnsqsync.django import get_writer
+from gnsqsync.django.test import captured_messages
+from mail.models import writer
+
+
+class Kept(SimpleTestCase):
+    def test_it(self):
+        writer.connect()
+        writer.ping()
+        writer.publish("orders", "1")
+        writer.publish_many("orders", ["2", "3"])
+        writer.publish_async("orders", "4").result(0)
+        with captured_messages() as messages:
+            writer.publish("orders", "5")
+        assert [m.body for m in messages] == [b"5"]
+        with override_settings(GNSQSYNC={"default": {"BACKEND": "memory"}}):
+            writer.publish("orders", "6")
+            assert [m.body for m in writer.messages] == [b"6"]
+        writer.publish("orders", "7")
+        assert writer.is_connected and writer.stats().published == 5
+        assert [m.body for m in get_writer().messages] == [b"1", b"2", b"3", b"4", b"7"]
+        assert writer.messages is get_writer().messages
+
+    def test_what_a_module_keeps_that_a_test_imports(self):
+        with captured_messages() as messages:
+            inner = get_writer()
+        during = get_writer()
+        for kept in (inner, during):
+            kept.publish("orders", "1")
+        changed = override_settings(GNSQSYNC={"default": {"NSQD": "a"}})
+        with captured_messages() as messages, changed:
+            for kept in (inner, during):
+                kept.publish("orders", "2")
+        assert [m.body for m in messages] == [b"2", b"2"]
+        assert [m.body for m in during.messages] == [b"1", b"1"]
+"""
+
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
@@ -98,6 +143,27 @@ def test_pytest_django(project: Project, listener: socket.socket, workers: str) 
         assert "4 passed" in command.end(timeout=90)
     finally:
         command.kill()
+    assert_nobody_came(listener)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("manage.py", "test", "mail"), ("-m", "pytest", "mail/tests.py", "--ds", "settings", "-n0")],
+    ids=["django", "pytest"],
+)
+def test_a_writer_from_before_the_tests(
+    project: Project, listener: socket.socket, words: tuple[str, ...]
+) -> None:
+    (project.folder / "mail" / "models.py").write_text(EARLY)
+    (project.folder / "mail" / "tests.py").write_text(KEPT)
+    command = Program(
+        ["python", "-W", "error", *words], project.folder, {"SHOP_NSQD": address_of(listener)}
+    )
+    try:
+        output = command.end(timeout=90)
+    finally:
+        command.kill()
+    assert "2 passed" in output or ("Ran 2 tests" in output and "\nOK" in output)
     assert_nobody_came(listener)
 
 

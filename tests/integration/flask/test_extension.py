@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from flask import Flask, current_app, g
 
-from gnsqsync import Message, NsqdHTTP, Writer
-from gnsqsync.errors import ConfigError, Refused
+from gnsqsync import Message, NsqdHTTP
+from gnsqsync.errors import ConfigError, NotSent, Refused
 from gnsqsync.flask import NSQ
 from gnsqsync.flask.config import KEYS, read_settings
 from gnsqsync.writer.memory import MemoryWriter
@@ -168,17 +169,51 @@ def test_under_testing_nothing_leaves_the_process() -> None:
         assert [message.body for message in nsq.writer.messages] == [b"x"]
 
 
+def test_a_writer_that_is_kept_from_before_the_tests() -> None:
+    app = application(NSQ_NSQD_ADDRESSES=["127.0.0.1:1"])
+    nsq = NSQ(app)
+    with app.app_context():
+        kept = nsq.writer
+    with pytest.raises(AttributeError, match="what it publishes leaves the process"):
+        kept.messages  # type: ignore[attr-defined]
+    app.config["TESTING"] = True
+    kept.publish("t", b"1")
+    with nsq.captured_messages(app) as messages:
+        kept.publish("t", b"2")
+    assert [message.body for message in messages] == [b"2"]
+    with app.app_context():
+        assert [message.body for message in nsq.writer.messages] == [b"1"]  # type: ignore[attr-defined]
+        assert kept.stats() == nsq.writer.stats()
+    app.config["TESTING"] = False
+    with pytest.raises(NotSent):
+        kept.publish("t", b"3", timeout=0.2)
+    kept.close()
+
+
+def test_a_publish_on_the_thread_of_an_event_loop_is_told_where_it_is_called() -> None:
+    async def view(nsq: NSQ) -> None:
+        nsq.writer.publish("t", b"1", timeout=0.1)
+
+    app = application(NSQ_NSQD_ADDRESSES=["127.0.0.1:1"])
+    nsq = NSQ(app)
+    with app.app_context(), pytest.warns(RuntimeWarning, match="blocks the event") as told:
+        with pytest.raises(NotSent):
+            asyncio.run(view(nsq))
+        nsq.writer.close()
+    assert [warning.filename for warning in told] == [__file__]
+
+
 def test_the_backend_says_more_than_testing() -> None:
     nsq = NSQ()
-    for testing, backend, kind in (
-        (True, "nsq", Writer),
-        (False, "memory", MemoryWriter),
-        (False, None, Writer),
+    for testing, backend, captured in (
+        (True, "nsq", False),
+        (False, "memory", True),
+        (False, None, False),
     ):
         app = application(TESTING=testing, NSQ_BACKEND=backend)
         nsq.init_app(app)
         with app.app_context():
-            assert type(nsq.writer) is kind
+            assert isinstance(nsq.writer, MemoryWriter) == captured
             with nsq.captured_messages() as messages:
                 nsq.publish("t", b"x")
             assert len(messages) == 1

@@ -27,6 +27,7 @@ from gnsqsync import (
     Writer,
 )
 from gnsqsync.django import get_writer, nsq_handler, publish_on_commit
+from gnsqsync.django.test import captured_messages
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.errors import ConfigError, NotSent, PublishError
 from gnsqsync.flask import NSQ
@@ -305,7 +306,9 @@ def send_again(message: Message) -> None: ...
 
 
 nsq.publish("orders", "one", defer=1.0)
-with nsq.captured_messages() as captured:
+with captured_messages("default", eager=True) as handled:
+    bodies_of_handled: list[bytes] = [message.body for message in handled]
+with nsq.captured_messages(app, eager=True), nsq.captured_messages() as captured:
     topics_of_captured: list[str] = [message.topic for message in captured]
 
 version: str = gnsqsync.__version__

@@ -1,0 +1,43 @@
+"""The eager mode: a publish calls the handlers of its topic, in this process.
+
+Knows the handlers and their contexts, no Writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from flask import Flask
+
+from gnsqsync.flask.config import read_settings
+from gnsqsync.flask.handlers import Handler, InContext
+from gnsqsync.service.settings import max_attempts_of
+from gnsqsync.writer.eager import Channel, deliver
+from gnsqsync.writer.memory import CapturedMessage
+
+__all__ = ["deliver_of"]
+
+
+def deliver_of(
+    app: Flask, handlers: Mapping[str, Handler]
+) -> Callable[[list[CapturedMessage]], None]:
+    """For the MemoryWriter of an application: what calls the handlers, also those to come."""
+    return partial(deliver, channels_of=partial(_channels_of, app, handlers))
+
+
+def _channels_of(app: Flask, handlers: Mapping[str, Handler], topic: str) -> list[Channel]:
+    by_channel: dict[str, Handler] = {}
+    for handler in handlers.values():
+        if handler.topic == topic:
+            # Those of one channel would share its messages.
+            by_channel.setdefault(handler.channel, handler)
+    options = read_settings(app).options
+    return [
+        Channel(
+            handler.name,
+            InContext(app, handler.function),
+            max_attempts_of({**options, **handler.options}),
+        )
+        for handler in by_channel.values()
+    ]

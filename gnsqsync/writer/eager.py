@@ -1,0 +1,175 @@
+"""Handlers that run at once with what is published, without an nsqd: the eager mode of the
+integrations.
+
+Knows a message and its answers; knows no Writer and no framework.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from itertools import count
+
+from gnsqsync.message import ANSWERED, Message, Requeue
+from gnsqsync.writer.memory import CapturedMessage
+
+__all__ = ["Channel", "deliver"]
+
+# How many messages the handlers may publish and requeue that one publish calls, and those that
+# these call.
+_MOST_CAUSED = 1000
+
+_ids = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What gets each message of a topic once: a handler, its name, and its ``max_attempts``."""
+
+    name: str
+    handler: Callable[[Message], object]
+    max_attempts: int
+
+
+class _Run:
+    """What one publish has caused: messages that wait for their handlers, in that order.
+
+    A publish in a handler returns before the next handler begins, as with an nsqd.
+    """
+
+    __slots__ = ("caused", "is_over", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[_Source, Message]] = deque()
+        # How many of them came from handlers.
+        self.caused = 0
+        self.is_over = False
+
+
+# Set only in the context that handlers run in.
+_run: ContextVar[_Run | None] = ContextVar("gnsqsync_eager_run", default=None)
+
+
+def deliver(
+    messages: Collection[CapturedMessage], channels_of: Callable[[str], Iterable[Channel]]
+) -> None:
+    """Call the handlers with the messages, and with those that handlers publish meanwhile.
+
+    On this thread, in an empty context (``contextvars``), as a worker has it. Within a handler it
+    only notes the messages: the call that began runs them after it.
+
+    Args:
+        messages: What was published just now.
+        channels_of: The channels of a topic.
+
+    Raises:
+        BaseException: What a handler raises. Messages that still wait for a handler get none.
+        RuntimeError: The handlers publish or requeue without an end.
+    """
+    channels = {topic: [*channels_of(topic)] for topic in {one.topic for one in messages}}
+    deliveries = []
+    for message in messages:
+        # In nsqd, too, it has one id for all channels.
+        id, timestamp = b"%016x" % next(_ids), time.time_ns()
+        for channel in channels[message.topic]:
+            source = _Source(channel, message, id, timestamp)
+            deliveries.append((source, source.delivery(1)))
+    _add(deliveries)
+
+
+def _add(deliveries: list[tuple[_Source, Message]]) -> None:
+    run = _run.get()
+    if run is not None and not run.is_over:
+        run.waiting.extend(deliveries)
+        run.caused += len(deliveries)
+        return
+    run = _Run()
+    run.waiting.extend(deliveries)
+    # Empty, as that of a worker: without the request, the language and the like of the caller.
+    Context().run(_work, run)
+
+
+def _work(run: _Run) -> None:
+    _run.set(run)
+    try:
+        while run.waiting:
+            source, message = run.waiting.popleft()
+            source.handle(message)
+            if run.caused > _MOST_CAUSED:
+                raise RuntimeError(
+                    f"one publish has caused more than {_MOST_CAUSED} messages, the last ones by"
+                    f" {source.channel.name}, a handler of {source.topic}: in eager mode a handler"
+                    " must not publish to its own topic, or requeue, without an end"
+                )
+    finally:
+        run.is_over = True
+
+
+class _Source:
+    """One message in one channel, in place of the connection that it would come on."""
+
+    # As of an nsqd with its defaults. Nothing times out.
+    nsqd_address = "127.0.0.1:4150"
+    msg_timeout = 60.0
+    max_msg_timeout = 900.0
+    is_closed = False
+
+    def __init__(
+        self, channel: Channel, captured: CapturedMessage, id: bytes, timestamp: int
+    ) -> None:
+        self.channel = channel
+        self.topic: str = captured.topic
+        self._body = captured.body
+        self._id = id
+        self._timestamp = timestamp
+
+    def delivery(self, attempts: int) -> Message:
+        return Message(self._id, self._body, attempts, self._timestamp, self, time.monotonic())
+
+    def handle(self, message: Message) -> None:
+        """Call the handler; what it raises is raised, but a Requeue that can be granted."""
+        try:
+            self.channel.handler(message)
+        except Requeue as error:
+            if message.is_answered or self._is_last(message, error.backoff):
+                raise
+            self.requeue(message, error.delay, error.backoff)
+        else:
+            if not message.is_detached:
+                self.finish(message)
+
+    def _is_last(self, message: Message, backoff: bool) -> bool:
+        """Whether a failure of this delivery gives the message up."""
+        return backoff and 0 < self.channel.max_attempts <= message.attempts
+
+    # -- the answers -----------------------------------------------------------------------------
+
+    def is_in_flight(self, message: Message) -> bool:
+        return not message.is_answered
+
+    def finish(self, message: Message) -> bool:
+        if message.is_answered:
+            return False
+        message._status |= ANSWERED
+        return True
+
+    def finish_many(self, messages: Iterable[Message]) -> int:
+        return sum(map(self.finish, messages))
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
+        """It comes again without the delay; a failure of the last attempt is raised instead."""
+        if not self.finish(message):
+            return False
+        if self._is_last(message, backoff):
+            raise Requeue(delay, backoff)
+        _add([(self, self.delivery(message.attempts + 1))])
+        return True
+
+    def touch(self, message: Message) -> bool:
+        if message.is_answered:
+            return False
+        message._touched_at = time.monotonic()
+        return True
