@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
 from gnsqsync.discovery.polling import lookupd_client
 from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
-from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP, Producer
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
+
+if TYPE_CHECKING:
+    from gnsqsync.http.clients import LookupdHTTP, Producer
 
 __all__ = ["ChannelMaker"]
 
@@ -96,6 +98,9 @@ class ChannelMaker:
         )
 
     def _at_nsqd(self, producer: Producer) -> None:
+        # Here, so that a Reader without nsqlookupds loads no requests; one with them has it by now.
+        from gnsqsync.http.clients import NsqdHTTP
+
         setup = self._setup
         try:
             address = setup.options.dial_address(

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
-from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
 from gnsqsync.reader import Reader
 from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
@@ -186,6 +185,9 @@ def topics_of(
     Asked are the nsqds of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
     those of ``nsqd_tcp``.
     """
+    # Here, so that to consume and to publish loads no requests.
+    from gnsqsync.http.clients import NsqdHTTP
+
     failures: list[str] = []
     topics: dict[str, Row] = {}
     for address in _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures):
@@ -226,6 +228,8 @@ def _addresses(
 ) -> list[str]:
     if nsqd_http:
         return list(nsqd_http)
+    from gnsqsync.http.clients import LookupdHTTP
+
     found: dict[str, None] = {}
     for url in lookupd_http:
         try:

@@ -277,6 +277,18 @@ def test_import_of_the_package_loads_no_dependency() -> None:
     assert out == "[]"
 
 
+def test_who_asks_no_nsqlookupd_loads_no_requests() -> None:
+    out = run_script("""
+        import sys
+        import gnsqsync
+        import gnsqsync.service.commands
+        gnsqsync.Reader("orders", "shop", nsqd_tcp_addresses=["127.0.0.1:4150"])
+        gnsqsync.Writer(["127.0.0.1:4150"]).close()
+        print(sorted(sys.modules.keys() & {"requests", "urllib3"}))
+    """)
+    assert out == "[]"
+
+
 # Notes who of gnsqsync makes anything of these while all its modules are imported.
 WATCH = """
     import importlib, os, pkgutil, socket, sys, threading, queue
