@@ -4,9 +4,8 @@ Go's net/http, and when a connection stays open. Knows no route."""
 from __future__ import annotations
 
 import socket
-import ssl
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent.server import StreamServer
@@ -14,6 +13,9 @@ from gevent.server import StreamServer
 from gnsqsync.embedded.http_request import BadBody, Body, Head, Refused, Source, read_head
 from gnsqsync.embedded.listeners import Gate
 from gnsqsync.embedded.web import TEXT_TYPE, Answered, App
+
+if TYPE_CHECKING:
+    import ssl
 
 _TLS_HANDSHAKE_TIMEOUT = 5.0
 # How much of a body that no handler wanted is read so that the connection can be kept (bytes).

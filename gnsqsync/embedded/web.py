@@ -10,8 +10,7 @@ import json
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from gnsqsync.embedded.golog import Log
@@ -48,8 +47,7 @@ class HTTPFault(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """An answer when the handler's plain return value does not say enough.
 
     ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping.
