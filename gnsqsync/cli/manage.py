@@ -16,7 +16,6 @@ import click
 from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.common import counted, lookupd_option, nsqd_http_option, show_log
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
-from gnsqsync.http.lookupd_types import LookupResult
 from gnsqsync.options import check_channel, check_topic
 
 Client = NsqdHTTP | LookupdHTTP
@@ -106,7 +105,8 @@ class Work:
                     found[address] = self._nsqd(address)
         return found, knowing
 
-    def _look_up(self, lookupd: LookupdHTTP) -> LookupResult | None:
+    def _look_up(self, lookupd: LookupdHTTP) -> Any:
+        """What it knows of the topic; None when it has none."""
         try:
             return lookupd.lookup(self.topic)
         except HTTPError as error:
