@@ -89,7 +89,8 @@ class Work:
 
     def apply(self, nsqds: Iterable[NsqdHTTP], lookupds: Iterable[LookupdHTTP]) -> None:
         """Do it on each server, and say what happened there; nsqlookupds first."""
-        self._do([*lookupds, *nsqds])
+        self._do(lookupds)
+        self._do(nsqds)
 
     def _listed(self) -> tuple[dict[str, NsqdHTTP], list[LookupdHTTP]]:
         found: dict[str, NsqdHTTP] = {}
