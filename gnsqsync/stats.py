@@ -7,6 +7,11 @@ from dataclasses import dataclass
 __all__ = ["ConnectionStats", "ReaderStats", "StopResult", "WriterConnectionStats", "WriterStats"]
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``; ``noun`` is the singular of a regular word."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionStats:
     """One connection of a Reader. Counters are of this connection, not of the nsqd.

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gnsqsync.service.log_output import Lines, make_readable
 from gnsqsync.service.output import told_when_full
+from gnsqsync.stats import counted as counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Self = TypeVar("Self", bound="Scope")
@@ -269,11 +270,6 @@ def print_json(value: object) -> None:
     with told_when_full(sys.stdout):
         click.echo(json.dumps(value))
         sys.stdout.flush()
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 message``, ``2,000 messages``; ``noun`` is the singular of a regular word."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def size_text(count: int) -> str:

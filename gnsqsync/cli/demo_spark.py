@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gnsqsync import NsqdHTTP
-from gnsqsync.cli.common import Flag, Signals, rate_text
+from gnsqsync.cli.common import Flag, Signals, counted, rate_text
 from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
@@ -272,7 +272,8 @@ class Demo:
         if self._stop.is_set():
             return
         click.echo(
-            f"published {sender.published:,} lines from {self._threads} threads in"
+            f"published {counted(sender.published, 'line')} from"
+            f" {counted(self._threads, 'thread')} in"
             f" {sender.seconds:.1f} s: {rate_text(sender.published, sender.seconds, 'lines')}"
         )
         click.echo(

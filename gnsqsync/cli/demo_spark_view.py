@@ -58,7 +58,8 @@ class View(Scope):
             self._next_line = now + PLAIN_INTERVAL
             click.echo(
                 f"{published:,} of {self._total:,} lines published, {archived:,} in Parquet files"
-                f" after {batches} batches, {sum(nsqd.in_flight for nsqd in nsqds):,} in flight"
+                f" after {batches} {'batch' if batches == 1 else 'batches'},"
+                f" {sum(nsqd.in_flight for nsqd in nsqds):,} in flight"
             )
 
 

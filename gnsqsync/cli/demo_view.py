@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gnsqsync.cli.common import PLAIN_INTERVAL, Scope
+from gnsqsync.cli.common import PLAIN_INTERVAL, Scope, counted
 
 if TYPE_CHECKING:
     from gnsqsync.stats import ReaderStats
@@ -61,7 +61,7 @@ class LiveView(View):
 
     def __init__(self, total: int, max_in_flight: int, workers: int) -> None:
         super().__init__(total)
-        self._title = f"consumer: {workers} workers, max_in_flight={max_in_flight}"
+        self._title = f"consumer: {counted(workers, 'worker')}, max_in_flight={max_in_flight}"
         self._bars = Progress(
             TextColumn("{task.description:9}"),
             BarColumn(40),
@@ -100,7 +100,7 @@ class LiveView(View):
         if not stats.connections:
             table.add_row("(asking nsqlookupd)")
         last = backoff_text(*backoffs[-1]) if backoffs else "no backoff so far"
-        state = Text(f"{failures} handlers failed on purpose; {last}")
+        state = Text(f"{counted(failures, 'handler')} failed on purpose; {last}")
         if stats.is_in_backoff:
             state.stylize("bold yellow")
         self._live.update(Group(self._bars.get_renderable(), Text(), table, state), refresh=True)

@@ -6,10 +6,10 @@ Knows which servers to ask, in the order that nsqadmin has, and the terminal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +19,11 @@ from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
 
 Client = NsqdHTTP | LookupdHTTP
+_C = TypeVar("_C", NsqdHTTP, LookupdHTTP, Client)
+_T = TypeVar("_T")
+
+# How many servers are asked at a time: one that hangs does not hold up the others.
+_AT_A_TIME = 16
 
 # Word of the command, what is said of a server that did it, and the help.
 ACTIONS = {
@@ -45,6 +50,7 @@ class Work:
         self.topic: str = check_topic(topic)
         self.channel: str | None = channel if channel is None else check_channel(channel)
         self.failed: bool = False
+        self.asked: list[str] = []
         self._clients = ExitStack()
         self._nsqds = {address: self._nsqd(address) for address in nsqds}
         self._lookupds = [self._clients.enter_context(LookupdHTTP(each)) for each in lookupds]
@@ -61,70 +67,87 @@ class Work:
 
     def create(self) -> None:
         """As nsqadmin: in the nsqlookupds, and a channel also on the nsqds that have the topic."""
-        for lookupd in self._lookupds:
-            self._do(lookupd, partial(lookupd.create_topic, self.topic))
-            if self.channel is not None:
-                self._do(lookupd, partial(lookupd.create_channel, self.topic, self.channel))
-        found = () if self.channel is None else self._listed()[0]
-        for nsqd in {**self._nsqds, **dict(found)}.values():
-            self._do(nsqd, self._call(nsqd))
+        self._do(self._lookupds)
+        found = {} if self.channel is None else self._listed()[0]
+        self._do({**self._nsqds, **found}.values())
 
     def find(self) -> tuple[list[NsqdHTTP], list[Any], list[LookupdHTTP]]:
         """The nsqds that have it, their numbers, and the nsqlookupds that know it."""
         listed, knowing = self._listed()
+        asked = {**self._nsqds, **listed}
+        self.asked = [*(lookupd.url for lookupd in self._lookupds), *asked]
         having: list[NsqdHTTP] = []
         numbers: list[Any] = []
-        for nsqd in {**self._nsqds, **listed}.values():
-            try:
-                found = nsqd.stats(self.topic, self.channel, include_mem=False).topics
-            except NSQError as error:
-                self._fail(nsqd, error)
-                continue
+        for nsqd, found in self._ask(asked.values(), self._numbers):
             if found:
                 having.append(nsqd)
                 numbers += found
         return having, numbers, knowing
 
+    def _numbers(self, nsqd: NsqdHTTP) -> Sequence[Any]:
+        return nsqd.stats(self.topic, self.channel, include_mem=False).topics
+
     def apply(self, nsqds: Iterable[NsqdHTTP], lookupds: Iterable[LookupdHTTP]) -> None:
         """Do it on each server, and say what happened there; nsqlookupds first."""
-        clients: list[Client] = [*lookupds, *nsqds]
-        for client in clients:
-            self._do(client, self._call(client))
+        self._do(lookupds)
+        self._do(nsqds)
 
     def _listed(self) -> tuple[dict[str, NsqdHTTP], list[LookupdHTTP]]:
         found: dict[str, NsqdHTTP] = {}
         knowing = []
-        for lookupd in self._lookupds:
-            try:
-                answer = lookupd.lookup(self.topic)
-                if self.channel is None or self.channel in answer.channels:
-                    knowing.append(lookupd)
-                for producer in answer.producers:
-                    address = producer.http_address
-                    if address not in found and address not in self._nsqds:
-                        found[address] = self._nsqd(address)
-            except HTTPError as error:
-                if error.code != "TOPIC_NOT_FOUND":
-                    self._fail(lookupd, error)
-            except NSQError as error:
-                self._fail(lookupd, error)
+        for lookupd, answer in self._ask(self._lookupds, self._look_up):
+            if answer is None:
+                continue
+            if self.channel is None or self.channel in answer.channels:
+                knowing.append(lookupd)
+            for producer in answer.producers:
+                address = producer.http_address
+                if address not in found and address not in self._nsqds:
+                    found[address] = self._nsqd(address)
         return found, knowing
+
+    def _look_up(self, lookupd: LookupdHTTP) -> Any:
+        """What it knows of the topic; None when it has none."""
+        try:
+            return lookupd.lookup(self.topic)
+        except HTTPError as error:
+            if error.code != "TOPIC_NOT_FOUND":
+                raise
+            return None
 
     def _nsqd(self, address: str) -> NsqdHTTP:
         return self._clients.enter_context(NsqdHTTP(address))
 
-    def _call(self, client: Client) -> Callable[[], object]:
-        names = (self.topic,) if self.channel is None else (self.topic, self.channel)
-        kind = "topic" if self.channel is None else "channel"
-        return partial(getattr(client, f"{self.action}_{kind}"), *names)
+    def _act(self, client: Client) -> None:
+        if self.channel is None:
+            getattr(client, f"{self.action}_topic")(self.topic)
+            return
+        if self.action == "create" and isinstance(client, LookupdHTTP):
+            client.create_topic(self.topic)
+        getattr(client, f"{self.action}_channel")(self.topic, self.channel)
 
-    def _do(self, client: Client, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except NSQError as error:
-            self._fail(client, error)
-        else:
+    def _do(self, clients: Iterable[Client]) -> None:
+        for client, _ in self._ask(clients, self._act):
             click.echo(f"{client.url}: {self.name} {ACTIONS[self.action][0]}")
+
+    def _ask(self, clients: Iterable[_C], call: Callable[[_C], _T]) -> Iterator[tuple[_C, _T]]:
+        """What ``call`` returns for each that answers, in this order; the others are told of."""
+        asked = list(clients)
+        pool = ThreadPoolExecutor(_AT_A_TIME)
+        try:
+            for client, future in [(client, pool.submit(call, client)) for client in asked]:
+                try:
+                    answer = future.result()
+                except NSQError as error:
+                    self._fail(client, error)
+                else:
+                    yield client, answer
+        except BaseException:  # Ctrl-C: the requests under way would keep the process
+            for client in asked:
+                client.cut()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _fail(self, client: Client, error: NSQError) -> None:
         self.failed = True
@@ -156,6 +179,15 @@ def lost(work: Work, numbers: Iterable[Any]) -> str:
     return f"What would be lost: {text}."
 
 
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        # Ctrl-D and Ctrl-C leave the cursor behind the question.
+        click.echo(err=True)
+        raise
+
+
 def run(work: Work, yes: bool) -> int:
     """The whole command; returns the exit code."""
     if work.action == "create":
@@ -172,12 +204,12 @@ def run(work: Work, yes: bool) -> int:
         lookupds = []
     if not nsqds and not lookupds:
         if not work.failed:
-            raise NSQError(f"no such {work.name}")
+            raise NSQError(f"no such {work.name} (asked: {', '.join(work.asked)})")
         return 1
     if asks:
         click.echo(lost(work, numbers), err=True)
         where = counted(len(nsqds), "nsqd")
-        if not click.confirm(f"{work.action.capitalize()} {work.name} on {where}?", err=True):
+        if not _confirmed(f"{work.action.capitalize()} {work.name} on {where}?"):
             click.echo("nothing was changed", err=True)
             return 1
     work.apply(nsqds, lookupds)
@@ -231,9 +263,11 @@ def _command(kind: str, action: str) -> click.Command:
     if kind == "channel":
         decorated = click.argument("channel")(decorated)
     decorated = click.argument("topic")(decorated)
+    example = f"Example: gnsqsync {kind} {action} orders{' billing' if kind == 'channel' else ''}"
+    example += " -l 127.0.0.1:4161"
     exits = "Exit codes: 0 done; 1 a server failed, there is no such topic or channel, or the"
     exits += " answer was no; 2 wrong usage."
-    return click.command(action, help=text, epilog=exits)(decorated)
+    return click.command(action, help=text, epilog=f"{example}\n\n{exits}")(decorated)
 
 
 topic: click.Group = _group("topic")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 from gnsqsync.embedded.golog import Log
@@ -31,8 +30,7 @@ class AuthFailure(Exception):
     """No auth server could be asked, or its answer was rejected."""
 
 
-@dataclass(frozen=True)
-class _Permission:
+class _Permission(NamedTuple):
     topic: re.Pattern[str]
     channels: tuple[re.Pattern[str], ...]
     kinds: frozenset[str]
@@ -46,8 +44,7 @@ class _Permission:
         )
 
 
-@dataclass(frozen=True)
-class Authorization:
+class Authorization(NamedTuple):
     """What an auth server said. ``expires_at`` is in seconds of the monotonic clock."""
 
     identity: str

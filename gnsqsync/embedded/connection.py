@@ -5,25 +5,27 @@ Knows sockets, layers and deadlines; of the protocol only the magic.
 
 from __future__ import annotations
 
-import ssl
 import sys
 from collections import deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
 from gevent import socket
 from gevent.event import Event
 
-from gnsqsync.embedded.auth import AuthQuery
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.session import Peer, Session
-from gnsqsync.embedded.tls_context import cipher_name
 from gnsqsync.embedded.upgrades import EMPTY_FLUSH, writes
 from gnsqsync.errors import NegotiationFailed, ProtocolError
 from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import encode_error
-from gnsqsync.wire.tls import TlsLayer
+
+if TYPE_CHECKING:
+    import ssl
+
+    from gnsqsync.embedded.auth import AuthQuery
+    from gnsqsync.wire.tls import TlsLayer
 
 __all__ = ["Connection"]
 
@@ -230,6 +232,9 @@ class Connection:
     def _tls_handshake(self) -> TlsLayer | None:
         context = self._nsqd.tls_context
         assert context is not None
+        # A server without a certificate need not import it.
+        from gnsqsync.wire.tls import TlsLayer
+
         tls = TlsLayer(context, server_side=True, peer=self._peer.name)
         now = self._nsqd.broker.now
         deadline = now() + _TLS_HANDSHAKE_TIMEOUT
@@ -259,6 +264,8 @@ class Connection:
             self.session.upgrade_failed(f"tls: {error}")
             return None
         self._peer.common_name = tls.peer_common_name
+        from gnsqsync.embedded.tls_context import cipher_name
+
         self._peer.cipher = cipher_name(context, tls.cipher)
         self._peer.tls_version = tls.version or ""
         return tls

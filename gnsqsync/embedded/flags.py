@@ -7,11 +7,9 @@ neither gevent nor a server.
 from __future__ import annotations
 
 import os
-import platform
 import re
-import tomllib
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from gnsqsync._version import __version__
@@ -54,7 +52,7 @@ def version_text(program: str) -> str:
 
     Programs parse it: behind ``built w/`` stands one word of ``a-z``, ``0-9``, ``.`` and ``-``.
     """
-    word = f"gnsqsync-{__version__}-python{platform.python_version()}".lower()
+    word = f"gnsqsync-{__version__}-python{sys.version.split()[0]}".lower()
     return f"{program} v{NSQ_VERSION} (built w/{re.sub('[^a-z0-9.-]', '-', word)})"
 
 
@@ -145,16 +143,16 @@ def flag_set(cls: type[Options]) -> FlagSet:
     flags = list(_PROGRAM_FLAGS)
     if cls is NsqdOptions:
         flags.append(_WORKER_ID)
-    for option in fields(cls):
-        kind = option.metadata["kind"]
+    for name, option in cls.known.items():
+        kind = option.kind
         parse, type_name = _KINDS[kind]
-        default = "" if option.name == "broadcast_address" else getattr(defaults, option.name)
+        default = "" if name == "broadcast_address" else getattr(defaults, name)
         flags.append(
             Flag(
-                option.name.replace("_", "-"),
+                name.replace("_", "-"),
                 parse,
                 type_name,
-                option.metadata["help"],
+                option.help,
                 "" if kind == "tls_required" else _help_default(kind, default),
                 boolean=kind in ("bool", "tls_required"),
                 repeated=kind in ("strings", "floats"),
@@ -193,10 +191,13 @@ def _parse(cls: type[_T], arguments: Sequence[str]) -> _T:
 
 def config_names(cls: type[Options]) -> dict[str, str]:
     """{name in the config file and in /config/<name>: field name} (docs/protocol/limits)."""
-    return {option.metadata["cfg"] or option.name: option.name for option in fields(cls)}
+    return {option.cfg or name: name for name, option in cls.known.items()}
 
 
 def _load_toml(path: str) -> dict[str, Any]:
+    # Here, as most starts have no config file.
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             values: dict[str, Any] = tomllib.load(file)
@@ -211,13 +212,12 @@ def _load_toml(path: str) -> dict[str, Any]:
 def _read_config(cls: type[Options], path: str) -> dict[str, Any]:
     """Field values from the file. Names that are no option are ignored, as the Go program does."""
     names = config_names(cls)
-    kinds = {option.name: option.metadata["kind"] for option in fields(cls)}
     values = {}
     for name, value in _load_toml(path).items():
         if name in names:
             field_name = names[name]
             try:
-                values[field_name] = _from_config(kinds[field_name], value)
+                values[field_name] = _from_config(cls.known[field_name].kind, value)
             except BadValue as error:
                 raise StartError(f"failed parsing {name} {value} - {error}") from None
     return values
@@ -253,7 +253,7 @@ def config_value(options: Options, name: str) -> Any:
     there is no such option.
     """
     field_name = config_names(type(options))[name]
-    kind = next(f.metadata["kind"] for f in fields(options) if f.name == field_name)
+    kind = options.known[field_name].kind
     value = getattr(options, field_name)
     tables: Mapping[str, Mapping[str, int]] = {
         "log_level": LEVELS,
@@ -273,7 +273,7 @@ def flag_text(cls: type[Options], name: str, value: Any) -> list[str]:
     KeyError when the program has no such flag; a tuple or list of a repeatable flag gives
     several arguments.
     """
-    kind = {option.name: option.metadata["kind"] for option in fields(cls)}[name]
+    kind = cls.known[name].kind
     flag = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return [f"{flag}={'true' if value else 'false'}"]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _UNITS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
-_DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_INT = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|[1-9][0-9]*|0)")
+# Compiled when a flag needs it, which takes longer than the rest of this module.
+_DURATION_PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
+_INT = r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|[1-9][0-9]*|0)"
 _TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 _FALSE = frozenset(("0", "f", "F", "false", "FALSE", "False"))
 _INT64_MAX = 2**63 - 1
@@ -32,14 +31,16 @@ def parse_duration(text: str) -> float:
     sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
     if digits == "0":
         return 0.0
-    nanoseconds = Decimal(0)
+    nanoseconds = 0
     position = 0
-    while part := _DURATION_PART.match(digits, position):
-        nanoseconds += Decimal(part[1]) * _UNITS[part[2]]
+    while part := re.compile(_DURATION_PART).match(digits, position):
+        whole, _, fraction = part[1].partition(".")
+        unit = _UNITS[part[2]]
+        nanoseconds += int(whole or 0) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
         position = part.end()
     if position == 0 or position != len(digits) or nanoseconds > _INT64_MAX:
         raise BadValue("parse error")
-    return sign * int(nanoseconds) / 1e9
+    return sign * nanoseconds / 1e9
 
 
 def format_duration(seconds: float) -> str:
@@ -68,7 +69,7 @@ def _decimal(value: int, unit: int) -> str:
 
 def parse_int(text: str) -> int:
     """An int64 in decimal, 0x, 0o, 0b or leading-zero octal form, else BadValue."""
-    if _INT.fullmatch(text) is None:
+    if re.fullmatch(_INT, text) is None:
         raise BadValue("parse error")
     digits = text.lstrip("+-")
     octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
@@ -101,8 +102,7 @@ class Exit(Exception):
         self.err = err
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """One flag: its name without dashes, how to read a value, and what -help says of it.
 
     ``repeated`` collects the values of several occurrences; a ``boolean`` flag may stand alone.

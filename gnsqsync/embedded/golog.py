@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import sys
+import time
 from typing import TextIO
 
 LEVELS = {"debug": 1, "info": 2, "warn": 3, "error": 4, "fatal": 5}
@@ -43,10 +43,11 @@ class Log:
         if level < LEVELS[self.level]:
             return
         stream = self._stream or sys.stderr
-        now = datetime.datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        now = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(seconds))
         line = text % args if args else text
         try:
-            stream.write(f"{self.prefix}{now} {_WORDS[level]}: {line}\n")
+            stream.write(f"{self.prefix}{now}.{nanoseconds // 1000:06} {_WORDS[level]}: {line}\n")
             stream.flush()
         except (OSError, ValueError):
             # Nobody reads stderr any more: a server goes on without its log.

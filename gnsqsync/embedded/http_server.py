@@ -1,76 +1,174 @@
-"""gevent's WSGI server with the settings that the embedded servers need. Knows no route."""
+"""Connections of the embedded servers' HTTP, on gevent: requests in turn, answers in the form of
+Go's net/http, and when a connection stays open. Knows no route."""
 
 from __future__ import annotations
 
-import http.client
-import re
 import socket
-import ssl
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
-from gevent.pywsgi import WSGIHandler, WSGIServer
+import gevent
+from gevent.server import StreamServer
 
+from gnsqsync.embedded.http_request import BadBody, Body, Head, Refused, Source, read_head
 from gnsqsync.embedded.listeners import Gate
-from gnsqsync.embedded.web import RAW_PATH, App
+from gnsqsync.embedded.web import TEXT_TYPE, Answered, App
+
+if TYPE_CHECKING:
+    import ssl
 
 _TLS_HANDSHAKE_TIMEOUT = 5.0
-# Go reads the length of a body as a signed number of 64 bits, without a sign.
-_LENGTH = re.compile("[0-9]{1,18}")
+# How much of a body that no handler wanted is read so that the connection can be kept (bytes).
+_MOST_UNWANTED = 256 * 1024
+# How long a client that is still sending has to read its answer before the connection is reset.
+_LINGER = 0.5
+# How a request looks that came where TLS is spoken.
+_PLAIN = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")
+_NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-class _Handler(WSGIHandler):  # type: ignore[misc]
-    """No access log, and no wait for the peer's ACK between an answer's headers and body."""
+class _Connection:
+    """One client, until its end."""
 
-    def __init__(self, sock: Any, address: Any, server: Any) -> None:
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().__init__(sock, address, server)
+    def __init__(self, sock: Any, address: Any, app: App) -> None:
+        self._sock = sock
+        self._app = app
+        self._remote = address[:2] if isinstance(address, tuple) else ("", "")
+        self._source = Source(sock.recv)
 
-    def read_request(self, raw_requestline: str) -> Any:
-        """Refused headers are the client's error: gevent prints a traceback unless it is a
-        ValueError."""
+    def run(self) -> None:
         try:
-            is_good = super().read_request(raw_requestline)
-        except http.client.HTTPException as error:
-            raise ValueError(str(error)) from error
-        if is_good:
-            # gevent looks at the first Content-Length only, and reads it as Python does.
-            lengths = {value.strip() for value in self.headers.get_all("Content-Length", ())}
-            if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-                raise ValueError("bad Content-Length")
-        return is_good
+            self._serve()
+        except Refused as refused:
+            self._refuse(refused)
+        except OSError:
+            # The client is gone, and nobody waits for an answer.
+            return
 
-    def get_environ(self) -> dict[str, Any]:
-        """WSGI's PATH_INFO is decoded and does not show whether it could be."""
-        environ: dict[str, Any] = super().get_environ()
-        environ[RAW_PATH] = self.path.partition("?")[0]
-        return environ
+    def _refuse(self, refused: Refused) -> None:
+        try:
+            self._sock.sendall(
+                f"HTTP/1.1 {refused.line}\r\nContent-Type: {TEXT_TYPE}\r\n"
+                f"Connection: close\r\n\r\n{refused.text}".encode()
+            )
+            if refused.is_long:
+                self._linger()
+        except OSError:
+            return
 
-    def log_request(self) -> None:
-        """Nothing: App logs its requests itself."""
+    def _serve(self) -> None:
+        after_post = False
+        while (head := read_head(self._source, after_post=after_post)) is not None:
+            # An end of the connection within the first bytes is none within a request.
+            if not self._answer(head) or len(self._source.peek(4)) < 4:
+                return
+            after_post = head.method == "POST"
+
+    def _answer(self, head: Head) -> bool:
+        """Returns whether another request may follow."""
+        invite = None
+        if "100-continue" in head.expects.replace(",", " ").split():
+            if head.length and not head.is_old:
+                invite = self._invite
+        elif head.expects:
+            self._send(head, ("417 Expectation Failed", [("Content-Length", "0")], b""), "close")
+            return False
+        body = Body(self._source, head.length, invite)
+        answer = self._app(
+            {
+                "REQUEST_METHOD": head.method,
+                "PATH_INFO": head.path,
+                "QUERY_STRING": head.query,
+                "CONTENT_LENGTH": head.length,
+                "REMOTE_ADDR": self._remote[0],
+                "REMOTE_PORT": self._remote[1],
+                "wsgi.input": body,
+            }
+        )
+        # Who expects to be invited may send the body or the next request: nobody knows which.
+        closes = head.closes or (invite is not None and not body.is_whole)
+        body.invite = None
+        is_long = False
+        if not closes:
+            # A client that sends all of a request before it reads gets its answer, too.
+            is_long = _skip(body)
+            closes = not body.is_whole
+        connection = "keep-alive" if head.keeps_alive else ""
+        if is_long or (closes and not head.is_old):
+            connection = "close"
+        self._send(head, answer, connection)
+        if closes and (body.is_chunked or not head.closes):
+            is_long = _skip(body) or is_long
+        if is_long:
+            self._linger()
+        return not closes
+
+    def _invite(self) -> None:
+        self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _send(self, head: Head, answer: Answered, connection: str) -> None:
+        status, headers, body = answer
+        lines = [f"HTTP/1.{0 if head.is_old else 1} {status}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        lines.append(time.strftime("Date: %a, %d %b %Y %H:%M:%S GMT", time.gmtime()))
+        if connection:
+            lines.append(f"Connection: {connection}")
+        self._sock.sendall("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
+
+    def _linger(self) -> None:
+        self._sock.shutdown(socket.SHUT_WR)
+        gevent.sleep(_LINGER)
 
 
-class _Server(WSGIServer):  # type: ignore[misc]
+def _skip(body: Body) -> bool:
+    """Reads what no handler wanted; returns whether that is more than anybody wants to read."""
+    left = _MOST_UNWANTED
+    if body.unread >= left and not body.is_chunked:
+        return True
+    try:
+        while left > 0 and (part := body.read(left)):
+            left -= len(part)
+    except BadBody:
+        return False
+    return not body.is_whole
+
+
+class _Server(StreamServer):  # type: ignore[misc]
     """A server with a gate, and a limit for TLS handshakes, which gevent does not have."""
 
-    gate: Gate
+    def __init__(self, listener: Any, app: App, gate: Gate, tls: ssl.SSLContext | None) -> None:
+        super().__init__(listener, None, **({} if tls is None else {"ssl_context": tls}))
+        self._app = app
+        self._gate = gate
 
     def handle(self, sock: Any, address: Any) -> None:
-        if self.ssl_enabled:
-            sock.settimeout(None)
-            super().handle(sock, address)
-        else:
-            self.gate.serve(super().handle, sock, address)
+        """One connection, in a greenlet of its own."""
+        self._gate.serve(self._serve, sock, address)
+
+    def _serve(self, sock: Any, address: Any) -> None:
+        with sock:
+            if sock.family != socket.AF_UNIX:
+                # An answer does not wait for the peer's ACK of an invitation.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _Connection(sock, address, self._app).run()
 
     def wrap_socket_and_handle(self, sock: Any, address: Any) -> None:
-        self.gate.serve(self._serve_tls, sock, address)
+        """As handle(), after the handshake of TLS."""
+        self._gate.serve(self._serve_tls, sock, address)
 
     def _serve_tls(self, sock: Any, address: Any) -> None:
         sock.settimeout(_TLS_HANDSHAKE_TIMEOUT)
         try:
-            super().wrap_socket_and_handle(sock, address)
+            if sock.recv(5, socket.MSG_PEEK) in _PLAIN:
+                # What has come is taken: to close without that would reset the connection.
+                sock.recv(65536)
+                sock.sendall(_NO_TLS)
+                return
+            wrapped = self.wrap_socket(sock, **self.ssl_args)
+            wrapped.settimeout(None)
+            self._serve(wrapped, address)
         except OSError:
-            # The client's fault; gevent would print a traceback.
+            # The handshake failed, which is the client's fault.
             return
 
 
@@ -84,23 +182,12 @@ class HTTPServer:
     def __init__(
         self, listener: Any, app: App, gate: Gate, tls: ssl.SSLContext | None = None
     ) -> None:
-        options = {} if tls is None else {"ssl_context": tls}
-        self._server = _Server(
-            listener,
-            app,
-            log=None,
-            error_log=None,
-            # Given because gevent would ask the DNS for it.
-            environ={"SERVER_NAME": "localhost"},
-            handler_class=_Handler,
-            **options,
-        )
-        self._server.gate = gate
+        self._server = _Server(listener, app, gate, tls)
 
     def start(self) -> None:
         """Accepts connections from now on; returns at once."""
         self._server.start()
 
     def stop(self) -> None:
-        """Closes the listener; requests under way get a moment to end, then all is closed."""
-        self._server.stop(timeout=0.2)
+        """Closes the listener. Connections end with the process."""
+        self._server.stop()

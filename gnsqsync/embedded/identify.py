@@ -6,8 +6,7 @@ nothing of the other commands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnsqsync.embedded.gojson import read_object
 from gnsqsync.embedded.options import NsqdOptions
@@ -43,8 +42,7 @@ _FIELDS = {
 }
 
 
-@dataclass(slots=True)
-class Identification:
+class Identification(NamedTuple):
     """The fields of an IDENTIFY body as the client sent them; absent ones are Go's zero."""
 
     client_id: str = ""
@@ -73,18 +71,32 @@ class Identification:
         return found
 
 
-@dataclass(slots=True)
 class Settings:
     """The values of a connection: the defaults, or what IDENTIFY asked for. Seconds and bytes."""
 
-    client_id: str
-    hostname: str
-    msg_timeout: float
-    output_buffer_timeout: float
-    user_agent: str = ""
-    heartbeat_interval: float = DEFAULT_HEARTBEAT  # 0: no heartbeats
-    output_buffer_size: int = 16384
-    sample_rate: int = 0
+    __slots__ = (
+        "client_id",
+        "heartbeat_interval",
+        "hostname",
+        "msg_timeout",
+        "output_buffer_size",
+        "output_buffer_timeout",
+        "sample_rate",
+        "user_agent",
+    )
+
+    def __init__(
+        self, client_id: str, hostname: str, msg_timeout: float, output_buffer_timeout: float
+    ) -> None:
+        self.client_id = client_id
+        self.hostname = hostname
+        self.msg_timeout = msg_timeout
+        self.output_buffer_timeout = output_buffer_timeout
+        self.user_agent = ""
+        # 0: no heartbeats.
+        self.heartbeat_interval = DEFAULT_HEARTBEAT
+        self.output_buffer_size = 16384
+        self.sample_rate = 0
 
     def apply(self, asked: Identification, options: NsqdOptions) -> None:
         """Take over what is asked for; Fatal for the first value out of range."""

@@ -19,7 +19,6 @@ below. How nsqd uses it::
 
 from __future__ import annotations
 
-import http.client
 import json
 import struct
 import time
@@ -208,7 +207,6 @@ class LookupPeers:
         self._started = False
         gevent.killall([greenlet for _, greenlet in self._peers.values()])
         self._peers.clear()
-        self._log.info("LOOKUP: closing")
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
         """Connects to the new ones, leaves those that are not listed any more."""
@@ -250,14 +248,17 @@ class LookupPeers:
         try:
             with gevent.Timeout(self._request_timeout, TimeoutError("timed out")):
                 return self._get_channels(http_address, topic)
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             text = "LOOKUPD(%s): failed to query for channels to pre-create for topic %s - %s"
             self._log.warning(text, address, topic, error)
             return []
 
     def _get_channels(self, http_address: tuple[str, int], topic: str) -> list[str]:
         # The stdlib's HTTP over a socket of gevent: nothing is patched in this process.
-        connection = http.client.HTTPConnection(*http_address)
+        # Imported here, because most starts ask no nsqlookupd.
+        from http.client import HTTPConnection, HTTPException
+
+        connection = HTTPConnection(*http_address)
         try:
             connection.sock = socket.create_connection(http_address, timeout=self._connect_timeout)
             connection.sock.settimeout(self._request_timeout)
@@ -274,6 +275,8 @@ class LookupPeers:
             if not isinstance(channels, list):
                 raise ValueError(f"no list of channels in {body[:200]!r}")
             return [name for name in channels if isinstance(name, str) and _is_valid(name)]
+        except HTTPException as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
         finally:
             connection.close()
 

@@ -19,7 +19,7 @@ from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import Gate, address_text, listen, port_of
 from gnsqsync.embedded.lookupd import LookupSession, identity
 from gnsqsync.embedded.registrations import Peer, Producer, RegistrationDB
-from gnsqsync.embedded.web import Answer, App, HTTPFault, Request, Response, Route
+from gnsqsync.embedded.web import Answer, App, HTTPFault, Request, Response, Route, when_whole
 
 # time.Time{}.UnixNano() in Go: what /debug shows for "never tombstoned".
 _GO_ZERO_TIME_NS = -6795364578871345152
@@ -142,15 +142,15 @@ class LookupdHTTPApi:
             ("GET", "/ping", lambda request: Response("OK", plain=True)),
             ("GET", "/info", lambda request: {"version": NSQ_VERSION}),
             ("GET", "/debug", self._debug),
-            ("GET", "/lookup", self._lookup),
+            ("GET", "/lookup", when_whole(self._lookup)),
             ("GET", "/topics", lambda request: {"topics": self._db.topics()}),
-            ("GET", "/channels", self._channels),
+            ("GET", "/channels", when_whole(self._channels)),
             ("GET", "/nodes", self._nodes),
-            ("POST", "/topic/create", self._create_topic),
-            ("POST", "/topic/delete", self._delete_topic),
-            ("POST", "/channel/create", self._create_channel),
-            ("POST", "/channel/delete", self._delete_channel),
-            ("POST", "/topic/tombstone", self._tombstone),
+            ("POST", "/topic/create", when_whole(self._create_topic)),
+            ("POST", "/topic/delete", when_whole(self._delete_topic)),
+            ("POST", "/channel/create", when_whole(self._create_channel)),
+            ("POST", "/channel/delete", when_whole(self._delete_channel)),
+            ("POST", "/topic/tombstone", when_whole(self._tombstone)),
         ]
 
     def _is_active(self, peer: Peer) -> bool:

@@ -7,12 +7,10 @@ them (flags.py), nor of what the servers do with them.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import socket
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 # Read and checked, but without effect here: the embedded nsqd keeps its queues in memory, scans
 # every channel exactly when something is due, and sends frames at once.
@@ -52,27 +50,75 @@ def is_loopback(address: str) -> bool:
     if not colon:
         return True
     host = host.strip("[]")
+    if host in ("localhost", "127.0.0.1"):
+        return True
+    # Here, as most listen nowhere else.
+    import ipaddress
+
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False  # a name, wherever it leads
+
+
+class Option(NamedTuple):
+    """One option of a program."""
+
+    kind: str
+    default: Callable[[], Any]
+    help: str
+    cfg: str
+    """Its name in the config file, where that is another."""
 
 
 def _option(
     kind: str, default: Any, text: str, *, cfg: str = "", factory: Callable[[], Any] | None = None
 ) -> Any:
-    metadata = {"kind": kind, "help": text, "cfg": cfg}
-    if factory is not None:
-        return field(default_factory=factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return Option(kind, (lambda: default) if factory is None else factory, text, cfg)
 
 
 def _broadcast_address(tcp_address: str) -> str:
     return "127.0.0.1" if is_loopback(tcp_address) else socket.gethostname()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NsqdOptions:
+class _Options:
+    """Frozen values of options, given by keyword.
+
+    As a dataclass would be, which takes a tenth of nsqd's start to import and to build.
+    """
+
+    known: ClassVar[dict[str, Option]]
+    """All options, by field name."""
+
+    def __init_subclass__(cls) -> None:
+        cls.known = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
+
+    def __init__(self, **given: Any) -> None:
+        unknown = given.keys() - self.known.keys()
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        for name, option in self.known.items():
+            self.__dict__[name] = given[name] if name in given else option.default()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Sets what depends on other values."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed; use replace()")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({vars(self)!r})"
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return type(self)(**{**vars(self), **changes})
+
+
+class NsqdOptions(_Options):
     """Every flag of nsqd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqd-flags).
 
     Durations are float seconds, sizes bytes, addresses str, repeatable flags tuples.
@@ -208,16 +254,16 @@ class NsqdOptions:
     max_deflate_level: int = _option("int", 6, "highest deflate level that a client may ask for")
     snappy: bool = _option("bool", True, "offer snappy compression")
 
-    def __post_init__(self) -> None:
+    def _settle(self) -> None:
         if not self.broadcast_address:
             address = _broadcast_address(self.tcp_address)
-            object.__setattr__(self, "broadcast_address", address)
+            self.__dict__["broadcast_address"] = address
         if self.tls_client_auth_policy and self.tls_required == "false":
-            object.__setattr__(self, "tls_required", "true")
+            self.__dict__["tls_required"] = "true"
         found = sorted(self.e2e_processing_latency_percentile, reverse=True)
         # Go writes 1.0 as 1, in GET /config and in /stats.
         latencies = tuple(1 if latency == 1 else latency for latency in found)
-        object.__setattr__(self, "e2e_processing_latency_percentile", latencies)
+        self.__dict__["e2e_processing_latency_percentile"] = latencies
 
     def check(self) -> None:
         """OptionsError with the Go program's text for a value that nsqd does not start with."""
@@ -238,8 +284,7 @@ class NsqdOptions:
             raise OptionsError("--statsd-interval must be positive")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookupdOptions:
+class LookupdOptions(_Options):
     """Every flag of nsqlookupd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqlookupd-flags).
 
     Durations are float seconds. Listens on 127.0.0.1 unless told otherwise, like NsqdOptions.
@@ -266,10 +311,10 @@ class LookupdOptions:
         "duration", 45.0, "time that a producer remains tombstoned if registration remains"
     )
 
-    def __post_init__(self) -> None:
+    def _settle(self) -> None:
         if not self.broadcast_address:
             address = _broadcast_address(self.tcp_address)
-            object.__setattr__(self, "broadcast_address", address)
+            self.__dict__["broadcast_address"] = address
 
     def check(self) -> None:
         """Nothing is refused: nsqlookupd starts with any value that can be read."""

@@ -16,7 +16,6 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from gnsqsync.embedded import flags as flag_module
@@ -93,7 +92,7 @@ class _Server:
     ) -> None:
         addresses = {"tcp_address": tcp_address, "http_address": http_address}
         given = {name: value for name, value in addresses.items() if value is not None} | flags
-        known = [option.name for option in fields(self.options)]
+        known = list(self.options.known)
         for name in given:
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)

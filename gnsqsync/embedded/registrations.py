@@ -7,7 +7,6 @@ Knows nothing of the commands and requests that change it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqsync.embedded.names import is_ephemeral
@@ -15,18 +14,29 @@ from gnsqsync.embedded.names import is_ephemeral
 _ANY = "*"
 
 
-@dataclass(eq=False)
 class Peer:
     """One connection that has sent IDENTIFY. ``id`` and ``remote_address`` are its ip:port."""
 
-    id: str
-    remote_address: str
-    hostname: str
-    broadcast_address: str
-    tcp_port: int
-    http_port: int
-    version: str
-    last_update: float
+    def __init__(
+        self,
+        *,
+        id: str,
+        remote_address: str,
+        hostname: str,
+        broadcast_address: str,
+        tcp_port: int,
+        http_port: int,
+        version: str,
+        last_update: float,
+    ) -> None:
+        self.id = id
+        self.remote_address = remote_address
+        self.hostname = hostname
+        self.broadcast_address = broadcast_address
+        self.tcp_port = tcp_port
+        self.http_port = http_port
+        self.version = version
+        self.last_update = last_update
 
     @property
     def node(self) -> str:
@@ -49,23 +59,23 @@ class Peer:
         }
 
 
-@dataclass(eq=False)
 class Producer:
     """A peer under one registration; tombstones are per registration."""
 
-    peer: Peer
-    tombstoned_at: float | None = None
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.tombstoned_at: float | None = None
 
     def is_tombstoned(self, now: float, lifetime: float) -> bool:
         return self.tombstoned_at is not None and now - self.tombstoned_at < lifetime
 
 
-@dataclass
 class _Topic:
-    producers: dict[str, Producer] = field(default_factory=dict)
-    # False when the entry exists only because a channel of the topic does.
-    registered: bool = False
-    channels: dict[str, dict[str, Producer]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.producers: dict[str, Producer] = {}
+        # False when the entry exists only because a channel of the topic does.
+        self.registered = False
+        self.channels: dict[str, dict[str, Producer]] = {}
 
 
 class RegistrationDB:

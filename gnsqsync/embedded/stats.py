@@ -8,8 +8,8 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from gnsqsync.embedded.broker import Broker
@@ -163,8 +163,9 @@ def render_text(
     figures: dict[str, Any], memory: dict[str, int] | None, started_at: float, now: float
 ) -> str:
     """The text form; both times are seconds since the epoch."""
-    start = datetime.fromtimestamp(int(started_at), UTC).astimezone().isoformat()
-    start = start.replace("+00:00", "Z")
+    start = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started_at))
+    # RFC 3339 wants a colon within the offset, and Go writes Z for none.
+    start = start[:-5] + "Z" if start.endswith("+0000") else f"{start[:-2]}:{start[-2:]}"
     lines = [
         version_text("nsqd"),
         f"start_time {start}",

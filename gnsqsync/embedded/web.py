@@ -1,5 +1,4 @@
-"""The HTTP behaviour that nsqd and nsqlookupd share (docs/protocol/nsqd-http#http-common), as a
-WSGI application.
+"""The HTTP behaviour that nsqd and nsqlookupd share (docs/protocol/nsqd-http#http-common).
 
 Knows routing, query strings, error answers and headers; knows neither topics nor registrations.
 No gevent and no socket: http_server.py serves it.
@@ -7,27 +6,33 @@ No gevent and no socket: http_server.py serves it.
 
 from __future__ import annotations
 
-import http
 import json
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.names import valid_name
 
-RAW_PATH = "gnsqsync.raw_path"
-"""Where the WSGI environment may have the path as it was sent."""
-
+_CHUNK = 65536
 JSON_TYPE = "application/json; charset=utf-8"
 TEXT_TYPE = "text/plain; charset=utf-8"
 _NSQ_HEADER = ("X-Nsq-Content-Type", "nsq; version=1.0")
-_HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
-# A path, the * of OPTIONS, or the whole URL, as a proxy gets it.
-_PATH = re.compile(r"/|\*$|[A-Za-z][A-Za-z0-9+.-]*:")
+# The phrases of Go, which are not those of Python.
+_PHRASES = {
+    200: "OK",
+    301: "Moved Permanently",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Request Entity Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 _BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
 # What Go's json.Marshal escapes besides the JSON rules.
 _GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -42,12 +47,10 @@ class HTTPFault(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """An answer when the handler's plain return value does not say enough.
 
-    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping. ``phrase`` follows the status
-    in the first line; empty for the usual one.
+    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping.
     """
 
     body: bytes | str = b""
@@ -55,7 +58,6 @@ class Response:
     content_type: str = TEXT_TYPE
     headers: Sequence[tuple[str, str]] = ()
     plain: bool = False
-    phrase: str = ""
 
 
 def to_json(value: object) -> bytes:
@@ -115,9 +117,16 @@ class Request:
     @property
     def content_length(self) -> int:
         """The announced size of the body in bytes: 0 without a body, -1 when it is chunked."""
-        if "chunked" in self.environ.get("HTTP_TRANSFER_ENCODING", "").lower():
-            return -1
-        return int(self.environ.get("CONTENT_LENGTH") or 0)
+        return int(self.environ["CONTENT_LENGTH"])
+
+    def finish(self) -> None:
+        """Reads the body and forgets it; HTTPFault 400 when the client breaks it off."""
+        self.get("")
+        try:
+            while self.read(_CHUNK):
+                pass
+        except HTTPFault:
+            raise HTTPFault(400, "INVALID_REQUEST") from None
 
     def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes of the body; HTTPFault 500 when the client breaks it off."""
@@ -132,9 +141,22 @@ class Request:
         return b"".join(parts)
 
 
+Answered = tuple[str, list[tuple[str, str]], bytes]
+"""Status and phrase, headers, body."""
 Answer = Response | bytes | str | Mapping[str, Any] | list[Any] | int | float | None
 Handler = Callable[[Request], Answer]
 Route = tuple[str, str, Handler]
+
+
+def when_whole(handler: Handler) -> Handler:
+    """``handler``, called when the query is right and all of the body, for which it has no use, has
+    come."""
+
+    def answer(request: Request) -> Answer:
+        request.finish()
+        return handler(request)
+
+    return answer
 
 
 class _Pattern:
@@ -172,7 +194,7 @@ def _clean_path(path: str) -> str:
 
 
 class App:
-    """WSGI application from a list of routes ``(method, path, handler)``.
+    """Answers from a list of routes ``(method, path, handler)``.
 
     A handler takes a Request and returns str or bytes (text), None (empty), anything else (JSON),
     or a Response; it raises HTTPFault for an error. ``https_port`` given: every request is
@@ -186,9 +208,8 @@ class App:
         self._log = log
         self._https_port = https_port
 
-    def __call__(
-        self, environ: Mapping[str, Any], start_response: Callable[..., Any]
-    ) -> list[bytes]:
+    def __call__(self, environ: Mapping[str, Any]) -> Answered:
+        """Status and phrase, headers and body of the answer to one request."""
         response = self.respond(environ)
         body = response.body.encode() if isinstance(response.body, str) else response.body
         headers = [("Content-Length", str(len(body))), *response.headers]
@@ -196,8 +217,6 @@ class App:
             headers.append(("Content-Type", response.content_type))
         if not response.plain:
             headers.append(_NSQ_HEADER)
-        phrase = response.phrase or http.HTTPStatus(response.status).phrase
-        start_response(f"{response.status} {phrase}", headers)
         if self._log is not None:
             self._log.debug(
                 "%d %s %s (%s:%s)",
@@ -207,15 +226,14 @@ class App:
                 environ.get("REMOTE_ADDR", ""),
                 environ.get("REMOTE_PORT", ""),
             )
-        # After HEAD a client would take a body for the next answer.
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+        if environ["REQUEST_METHOD"] == "HEAD":
+            # A client would take a body for the next answer.
+            body = b""
+        return f"{response.status} {_PHRASES[response.status]}", headers, body
 
     def respond(self, environ: Mapping[str, Any]) -> Response:
         """The answer to one request; never raises."""
         try:
-            refusal = _refusal(environ)
-            if refusal is not None:
-                return refusal
             if self._https_port is not None:
                 text = f'{{"message": "TLS_REQUIRED", "https_port": {self._https_port}}}'
                 return Response(text, 403, JSON_TYPE)
@@ -230,10 +248,6 @@ class App:
 
     def _route(self, environ: Mapping[str, Any]) -> Response:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        scheme, absolute, rest = path.partition("://")
-        if absolute and "/" not in scheme:
-            # The whole URL: a client that takes this server for a proxy sends it.
-            path = "/" + rest.partition("/")[2]
         allowed = set()
         for its_method, pattern, handler in self._routes:
             value = pattern.match(path)
@@ -241,7 +255,7 @@ class App:
                 if its_method == method:
                     return _as_response(handler(Request(environ, value)))
                 allowed.add(its_method)
-            elif method == "OPTIONS" and path == "*":
+            elif path == "*":
                 allowed.add(its_method)
         for its_method, pattern, _ in self._routes:
             meant = pattern.corrected(_clean_path(path)) if its_method == method else None
@@ -251,30 +265,8 @@ class App:
             raise HTTPFault(404, "NOT_FOUND")
         allow = [("Allow", ", ".join(sorted(allowed | {"OPTIONS"})))]
         if method == "OPTIONS":
-            return Response(headers=allow, plain=True)
+            return Response(headers=() if path == "*" else allow, plain=True)
         return Response(to_json({"message": "METHOD_NOT_ALLOWED"}), 405, JSON_TYPE, allow)
-
-
-def _refusal(environ: Mapping[str, Any]) -> Response | None:
-    """Go's answer to a request that its HTTP server does not hand on."""
-    reason = _what_is_wrong(environ)
-    if reason is None:
-        return None
-    phrase = f"Bad Request{reason}"
-    close = [("Connection", "close")]
-    return Response(f"400 {phrase}", 400, TEXT_TYPE, close, plain=True, phrase=phrase)
-
-
-def _what_is_wrong(environ: Mapping[str, Any]) -> str | None:
-    path = environ.get(RAW_PATH, "/")
-    host = environ.get("HTTP_HOST")
-    if _BAD_ESCAPE.search(path.encode("latin-1")) or not _PATH.match(path):
-        return ""
-    if host is None and environ.get("SERVER_PROTOCOL") == "HTTP/1.1":
-        return ": missing required Host header"
-    if host is not None and not _HOST.fullmatch(host):
-        return ": malformed Host header"
-    return None
 
 
 def _as_response(answer: Answer) -> Response:

@@ -25,7 +25,7 @@ from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.runtime.timer import Timer
-from gnsqsync.stats import ReaderStats, StopResult
+from gnsqsync.stats import ReaderStats, StopResult, counted
 
 __all__ = ["RunningReader"]
 
@@ -262,10 +262,10 @@ class RunningReader:
             log.info("%s stopped", self._setup.name, extra=self._setup.log_fields)
         else:
             log.warning(
-                "%s stopped with %d messages unanswered and %d handlers at work",
+                "%s stopped with %s unanswered and %s at work",
                 self._setup.name,
-                left,
-                running,
+                counted(left, "message"),
+                counted(running, "handler"),
                 extra=self._setup.log_fields,
             )
         self._ended.set()

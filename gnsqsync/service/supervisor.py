@@ -23,7 +23,7 @@ from gnsqsync.policy.backoff import ReconnectDelays
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import ReaderGroup
 from gnsqsync.runtime import choose
-from gnsqsync.stats import StopResult
+from gnsqsync.stats import StopResult, counted
 
 __all__ = [
     "ESCALATION",
@@ -98,11 +98,8 @@ class Ending:
         unanswered = sum(result.unanswered for result in self.results)
         running = sum(result.workers_running for result in self.results)
         if unanswered or running:
-            messages = "message" if unanswered == 1 else "messages"
-            handlers = "handler" if running == 1 else "handlers"
-            return (
-                f"stopped with {unanswered} {messages} unanswered and {running} {handlers} at work"
-            )
+            messages, handlers = counted(unanswered, "message"), counted(running, "handler")
+            return f"stopped with {messages} unanswered and {handlers} at work"
         return "stopped" if self.asked else "stopped without being asked"
 
 

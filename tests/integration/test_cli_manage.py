@@ -123,6 +123,35 @@ def test_a_terminal_is_asked(site: Site, answer: str) -> None:
         assert len(client.stats(topic).topics) == (0 if answer == "y" else 1)
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_nothing_moves_while_a_person_types(site: Site, typed: bool) -> None:
+    """On a terminal: what is typed stands between what moves, and both are unreadable."""
+    nsqd, topic = site.nsqd(), unique()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("pub", topic, "-t", tcp(nsqd)),
+        stdin=theirs if typed else subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment(), "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        if typed:
+            os.write(ours, b"a\nb\n\x04")
+        else:
+            process.communicate(b"a\nb\n", timeout=60)
+        while b"2 messages (" not in shown:
+            shown += os.read(ours, 1000)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+    # What moves is drawn with control sequences.
+    assert (b"\x1b[" in shown) is not typed, shown
+
+
 @pytest.mark.parametrize("action", ["create", "delete"])
 def test_a_bad_name_is_one_sentence(action: str) -> None:
     assert run("topic", action, "no spaces", "-H", "127.0.0.1:1").returncode == 2

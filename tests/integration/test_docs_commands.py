@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -96,8 +95,8 @@ def test_commands_of_gnsqsync() -> None:
         name, *rest = words[1:]
         seen.add(name)
         if name in SERVERS:
-            flags = fields(NsqdOptions if name == "nsqd" else LookupdOptions)
-            known = {f"--{flag.name.replace('_', '-')}" for flag in flags}
+            flags = (NsqdOptions if name == "nsqd" else LookupdOptions).known
+            known = {f"--{flag.replace('_', '-')}" for flag in flags}
         else:
             command = command_group.get_command(context, name)
             assert command is not None, f"{page}: gnsqsync {name}"

@@ -89,7 +89,7 @@ def test_flags_of_the_embedded_servers() -> None:
     ):
         its_own = {*keyword_only(server), "lookupd_tcp_address"}
         of_options = {
-            name: kind for name, kind in of_fields(options).items() if name not in its_own
+            name: options.__annotations__[name] for name in options.known if name not in its_own
         }
         told = said(keywords)
         assert told.keys() == of_options.keys()

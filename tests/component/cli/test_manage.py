@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import signal
+import socket
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
 from gnsqsync import NsqdHTTP
+from gnsqsync.cli import manage
 from gnsqsync.cli.app import run_command
 from gnsqsync.embedded import Nsqd
 
@@ -104,6 +109,7 @@ def test_what_throws_messages_away_asks_and_needs_a_terminal_for_it(
 def test_what_is_not_there(commands: Commands, words: tuple[str, ...], text: str) -> None:
     result = commands.run(*words)
     assert (result.exit_code, text in result.output) == (1, True), result.output
+    assert commands.address in result.output, "which server has none"
     assert commands.topics() == {}
 
 
@@ -113,3 +119,77 @@ def test_an_nsqd_that_is_away(commands: Commands) -> None:
     assert result.exit_code == 1
     assert "http://127.0.0.1:1: " in result.output
     assert commands.topics() == {"t": False}, "the other one is asked all the same"
+
+
+def test_servers_are_asked_at_the_same_time_and_told_of_in_order(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ask at once: each waits for the other, and the first is the slower one."""
+    both = threading.Barrier(2, timeout=10)
+    second_is_done = threading.Event()
+    create = NsqdHTTP.create_topic
+
+    def slowly(client: NsqdHTTP, topic: str) -> None:
+        both.wait()
+        if "localhost" in client.url:
+            create(client, topic)
+            second_is_done.set()
+        else:
+            assert second_is_done.wait(10)
+            create(client, topic)
+
+    monkeypatch.setattr(NsqdHTTP, "create_topic", slowly)
+    other = f"localhost:{commands.address.rpartition(':')[2]}"
+    code = manage.run(manage.Work("create", "t", None, [commands.address, other], []), yes=False)
+    lines = "".join(commands._capsys.readouterr()).splitlines()
+    assert code == 0
+    assert [line.split(": ")[0] for line in lines] == [
+        f"http://{commands.address}",
+        f"http://{other}",
+    ]
+
+
+def test_ctrl_c_does_not_wait_for_a_server_that_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        work = manage.Work("create", "t", None, [address], [])
+
+        def interrupt() -> None:
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                # Until the request is cut.
+                while connection.recv(65536):
+                    pass
+
+        asked = threading.Thread(target=interrupt)
+        asked.start()
+        with pytest.raises(KeyboardInterrupt):
+            work.create()
+        asked.join(5)
+        assert not asked.is_alive()
+        work.close()
+
+
+def test_an_end_of_input_is_no_answer_and_ends_the_line(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.http.pub("t", b"1")
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    result = commands.run("topic", "empty", "t")
+    assert result.exit_code != 0
+    assert "? [y/N]: \n" in result.output, result.output
+    assert commands.http.stats("t").topics[0].depth == 1
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+@pytest.mark.parametrize("action", manage.ACTIONS)
+def test_each_help_has_an_example(
+    capsys: pytest.CaptureFixture[str], kind: str, action: str
+) -> None:
+    assert run_command([kind, action, "--help"]) == 0
+    name = "orders billing" if kind == "channel" else "orders"
+    assert f"Example: gnsqsync {kind} {action} {name}" in capsys.readouterr().out

@@ -105,7 +105,7 @@ def test_the_shutdown_timeout(project: Project) -> None:
     )
     command.eventually(lambda: project.notes("begun"))
     command.signal(TERM)
-    assert "1 handlers at work" in command.end(1)
+    assert "1 handler at work" in command.end(1)
 
 
 def test_a_reader_that_ends_by_itself(project: Project) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -295,13 +294,26 @@ def test_every_option_survives_the_way_through_its_flag() -> None:
         options = cls(log_level="warn", tcp_address="127.0.0.1:0")
         arguments = [
             argument
-            for option in fields(cls)
-            for argument in flags.flag_text(cls, option.name, getattr(options, option.name))
+            for name in cls.known
+            for argument in flags.flag_text(cls, name, getattr(options, name))
         ]
         assert parse(arguments) == options
+
+
+def test_options_are_frozen_values() -> None:
+    options = NsqdOptions(msg_timeout=5.0)
+    with pytest.raises(AttributeError, match=r"use replace\(\)"):
+        options.msg_timeout = 6.0
+    changed = options.replace(tcp_address=":1")
+    assert (changed.msg_timeout, changed.tcp_address) == (5.0, ":1")
+    assert options != changed
+    assert options == NsqdOptions(msg_timeout=5.0)
+    assert "'msg_timeout': 5.0" in repr(options)
+    with pytest.raises(TypeError, match="unknown options: msg_timeuot"):
+        NsqdOptions(msg_timeuot=5.0)
 
 
 def test_flags_without_effect_exist_and_say_so() -> None:
     usage = flags.flag_set(NsqdOptions).usage()
     assert usage.count("has no effect in the embedded nsqd") == len(flags.NO_EFFECT)
-    assert {option.name for option in fields(NsqdOptions)} >= flags.NO_EFFECT
+    assert NsqdOptions.known.keys() >= flags.NO_EFFECT

@@ -55,10 +55,14 @@ class World:
     def http(self, method: str, target: str) -> tuple[int, Any]:
         """Status and decoded body."""
         path, _, query = target.partition("?")
-        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
-        answer: list[Any] = []
-        body = b"".join(self._app(environ, lambda status, headers: answer.append(status)))
-        return int(answer[0].split()[0]), json.loads(body) if body[:1] == b"{" else body
+        environ = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "wsgi.input": io.BytesIO(),
+        }
+        status, _, body = self._app(environ)
+        return int(status.split()[0]), json.loads(body) if body[:1] == b"{" else body
 
     def get(self, target: str) -> Any:
         status, body = self.http("GET", target)

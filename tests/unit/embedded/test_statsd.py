@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -176,4 +175,4 @@ def test_an_interval_is_positive_when_there_is_something_to_push_to() -> None:
     options = NsqdOptions(statsd_interval=0.0)
     options.check()
     with pytest.raises(OptionsError, match="--statsd-interval must be positive"):
-        dataclasses.replace(options, statsd_address="127.0.0.1:8125").check()
+        options.replace(statsd_address="127.0.0.1:8125").check()

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.web import App, HTTPFault, Request, Response, parse_query, to_json
+from gnsqsync.embedded.web import (
+    App,
+    HTTPFault,
+    Request,
+    Response,
+    parse_query,
+    to_json,
+    when_whole,
+)
 
 
 def _boom(request: Request) -> None:
@@ -30,6 +38,7 @@ ROUTES = [
     ("GET", "/config/:opt", lambda request: request.path_value),
     ("PUT", "/config/:opt", lambda request: request.read(5)),
     ("GET", "/names", lambda request: request.name("topic") + "/" + request.name("channel")),
+    ("POST", "/whole", when_whole(lambda request: "done")),
     ("GET", "/boom", _boom),
     ("GET", "/teapot", _teapot),
 ]
@@ -44,12 +53,12 @@ def ask(
         "REQUEST_METHOD": method,
         "PATH_INFO": path,
         "QUERY_STRING": query,
+        "CONTENT_LENGTH": len(body),
         "wsgi.input": io.BytesIO(body),
         **extra,
     }
-    answer: list[Any] = []
-    parts = (app or App(ROUTES))(environ, lambda status, headers: answer.extend((status, headers)))
-    return int(answer[0].split()[0]), dict(answer[1]), b"".join(parts)
+    status, headers, answer = (app or App(ROUTES))(environ)
+    return int(status.split()[0]), dict(headers), answer
 
 
 def message(body: bytes) -> str:
@@ -98,7 +107,9 @@ def test_wrong_method() -> None:
 def test_options() -> None:
     status, headers, body = ask("OPTIONS", "/config/x")
     assert (status, body, headers["Allow"]) == (200, b"", "GET, OPTIONS, PUT")
-    assert ask("OPTIONS", "*")[1]["Allow"] == "GET, OPTIONS, POST, PUT"
+    # Go answers this one before nsqd sees it.
+    assert "Allow" not in ask("OPTIONS", "*")[1]
+    assert ask("GET", "*")[1]["Allow"] == "GET, OPTIONS, POST, PUT"
     assert ask("OPTIONS", "/nope")[0] == 404
 
 
@@ -107,11 +118,6 @@ def test_redirects(path: str) -> None:
     status, headers, body = ask("GET", path)
     assert (status, headers["Location"]) == (301, "/ping")
     assert body == b'<a href="/ping">Moved Permanently</a>.\n\n'
-
-
-def test_the_whole_url_in_the_request_line() -> None:
-    assert ask("GET", "http://host:4151/ping")[2] == b"OK"
-    assert ask("GET", "http://host:4151")[0] == 404
 
 
 def test_redirects_keep_query_value_and_method() -> None:
@@ -163,13 +169,17 @@ def test_a_body_that_breaks_off_is_an_internal_error() -> None:
     assert (status, message(body)) == (500, "INTERNAL_ERROR")
 
 
-def test_content_length() -> None:
-    def length(**environ: str) -> int:
-        return Request({"REQUEST_METHOD": "POST", **environ}).content_length
+def test_the_body_comes_before_the_arguments() -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise ValueError("no chunk")
 
-    assert length() == 0
-    assert length(CONTENT_LENGTH="17") == 17
-    assert length(HTTP_TRANSFER_ENCODING="chunked") == -1
+    for target, code in (("/whole", "INVALID_REQUEST"), ("/whole?a=%zz", "INVALID_REQUEST")):
+        status, _, body = ask("POST", target, **{"wsgi.input": Broken()})
+        assert (status, message(body)) == (400, code)
+    body = io.BytesIO(b"x" * 100_000)
+    assert ask("POST", "/whole", **{"wsgi.input": body})[2] == b"done"
+    assert body.read() == b""
 
 
 def test_faults_and_panics() -> None:
@@ -200,32 +210,6 @@ def test_tls_required_refuses_every_path() -> None:
         status, headers, body = ask("GET", path, app=app)
         assert (status, body) == (403, b'{"message": "TLS_REQUIRED", "https_port": 4152}')
         assert headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
-
-
-@pytest.mark.parametrize(
-    ("protocol", "host", "reason"),
-    [
-        ("HTTP/1.1", None, "missing required Host header"),
-        ("HTTP/1.1", "a b", "malformed Host header"),
-        ("HTTP/1.0", "a/b", "malformed Host header"),
-        ("HTTP/1.0", None, ""),
-        ("HTTP/1.1", "", ""),
-        ("HTTP/1.1", "[::1]:4151", ""),
-    ],
-)
-def test_host(protocol: str, host: str | None, reason: str) -> None:
-    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/ping", "SERVER_PROTOCOL": protocol}
-    if host is not None:
-        environ["HTTP_HOST"] = host
-    # Go looks at it before nsqd sees the request.
-    for app in (App(ROUTES), App(ROUTES, https_port=4152)):
-        response = app.respond(environ)
-        if reason:
-            text = f"400 Bad Request: {reason}"
-            assert (response.status, response.body, response.phrase) == (400, text, text[4:])
-            assert (response.plain, response.headers) == (True, [("Connection", "close")])
-        else:
-            assert response.status != 400
 
 
 def test_json_is_written_as_go_does() -> None:

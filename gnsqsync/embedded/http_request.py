@@ -1,0 +1,356 @@
+"""HTTP/1.x requests as Go's net/http reads them for nsqd and nsqlookupd: what it takes, what it
+refuses, and with which words.
+
+Knows bytes; of a socket it knows recv(). Routes and answers are elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+__all__ = ["BadBody", "Body", "Head", "Refused", "Source", "read_head"]
+
+# Go's limit for a request line and headers: a megabyte, and the buffer that it reads into.
+_MAX_HEAD = (1 << 20) + 4096
+_MAX_CHUNK_LINE = 4096
+_MAX_TRAILER = 4096
+# What Go's chunked reader bears of bytes that are no data, beside 16 for each chunk and twice the
+# data.
+_MAX_EXCESS = 16 * 1024
+_MAX_LENGTH = 2**63 - 1
+
+# Sets of bytes, for translate(): what is left after these are taken away is bad. Regular
+# expressions would take longer to compile than all else here to import.
+_DIGITS = b"0123456789"
+_LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_HEX = _DIGITS + b"abcdefABCDEF"
+_TOKEN = _DIGITS + _LETTERS + b"!#$%&'*+-.^_`|~"
+_NAME = _TOKEN + b" "
+_HOST = _DIGITS + _LETTERS + b"!$%&'()*+,-.:;=[]_~"
+_SCHEME = _DIGITS + _LETTERS + b"+-."
+_CONTROL = bytes((*range(32), 127))
+_AUTHORITY = (
+    rb"(?:[A-Za-z0-9\-._~:!$&'()*+,;=%@]*@)?"
+    rb"(?:\[[^\[\]/@]*\]|[A-Za-z0-9\-._~!$&'()*+,;=\x80-\xff]*)(?::[0-9]*)?"
+)
+
+
+class Refused(Exception):
+    """Go's own answer to a request that it does not hand on; it closes the connection then.
+
+    ``line`` follows HTTP/1.1 in the first line, ``text`` is the body. ``is_long``: the client may
+    still be sending.
+    """
+
+    def __init__(self, line: str, text: str = "", *, is_long: bool = False) -> None:
+        super().__init__(line)
+        self.line = line
+        self.text = text or line
+        self.is_long = is_long
+
+
+class BadBody(ValueError):
+    """The body breaks off, or is not chunked as it should be."""
+
+
+class Source:
+    """The bytes of one connection, in the order in which they are taken. ``recv`` is a
+    socket's."""
+
+    def __init__(self, recv: Callable[[int], bytes]) -> None:
+        self._recv = recv
+        self._data = bytearray()
+
+    def _fill(self) -> bool:
+        part = self._recv(65536)
+        self._data += part
+        return bool(part)
+
+    def peek(self, size: int) -> bytes:
+        """The next ``size`` bytes, fewer when the client has closed; they stay."""
+        while len(self._data) < size and self._fill():
+            pass
+        return bytes(self._data[:size])
+
+    def take(self, size: int) -> bytes:
+        """At least one byte and at most ``size``; empty when the client has closed."""
+        if not self._data:
+            self._fill()
+        part = bytes(self._data[:size])
+        del self._data[:size]
+        return part
+
+    def line(self, limit: int) -> bytes | None:
+        """The next bytes up to a line feed, with it, or up to the end; None for more than
+        ``limit``."""
+        searched = 0
+        while (end := self._data.find(b"\n", searched)) < 0:
+            searched = len(self._data)
+            if searched >= limit:
+                return None
+            if not self._fill():
+                end = searched
+                break
+        return None if end >= limit else self.take(end + 1)
+
+
+class Head(NamedTuple):
+    """A request without its body."""
+
+    method: str
+    path: str
+    """Decoded, one character for each byte."""
+    query: str
+    is_old: bool
+    """Whether it is HTTP/1.0."""
+    length: int
+    """The body's, in bytes; -1 when it is chunked."""
+    keeps_alive: bool
+    """Whether an old client asked for that, and has to be told."""
+    closes: bool
+    """Whether no request comes after it."""
+    expects: str
+
+
+def read_head(source: Source, *, after_post: bool = False) -> Head | None:
+    """The next request, None when the client has closed. Raises Refused, and what ``recv`` raises.
+
+    ``after_post``: line ends before it are left out, which some clients send after a body.
+    """
+    left = _MAX_HEAD
+    if after_post:
+        # Go looks at four bytes.
+        peeked = source.peek(4)
+        source.take(len(peeked) - len(peeked.lstrip(b"\r\n")))
+
+    def line() -> bytes:
+        nonlocal left
+        found = source.line(left)
+        if found is None:
+            raise Refused("431 Request Header Fields Too Large", is_long=True)
+        left -= len(found)
+        return found
+
+    first = line()
+    if not first:
+        return None
+    method, target, version = _request_line(_without_end(first))
+    path, query = _target(target, is_connect=method == b"CONNECT")
+    headers = _read_headers(line)
+    hosts = headers.get(b"host", [])
+    _check(len(hosts) <= 1)
+    is_chunked = _is_chunked(headers, version)
+    length = _content_length(headers)
+    if is_chunked:
+        length = -1
+        _check_trailers(headers)
+    is_upgrade = (method, target, version) == (b"PRI", b"*", (2, 0))
+    if version[0] != 1 and not is_upgrade:
+        raise Refused("505 HTTP Version Not Supported: unsupported protocol version")
+    if version >= (1, 1) and not hosts and not is_upgrade and method != b"CONNECT":
+        raise Refused("400 Bad Request: missing required Host header")
+    if hosts and hosts[0] and not _is_of(hosts[0], _HOST):
+        raise Refused("400 Bad Request: malformed Host header")
+    if any(b" " in name for name in headers):
+        raise Refused("400 Bad Request: invalid header name")
+    connection = _tokens(headers.get(b"connection", []))
+    is_old = version < (1, 1)
+    keeps_alive = is_old and b"keep-alive" in connection
+    return Head(
+        method.decode(),
+        path.decode("latin-1"),
+        query.decode("latin-1"),
+        is_old,
+        length,
+        keeps_alive,
+        not keeps_alive and (is_old or is_upgrade or b"close" in connection),
+        headers.get(b"expect", [b""])[0].decode("latin-1").lower(),
+    )
+
+
+def _check(is_good: object) -> None:
+    if not is_good:
+        raise Refused("400 Bad Request")
+
+
+def _is_of(text: bytes, allowed: bytes) -> bool:
+    """Whether it has these bytes only, and one at least."""
+    return bool(text) and not text.translate(None, allowed)
+
+
+def _has(text: bytes, unwanted: bytes) -> bool:
+    return len(text.translate(None, unwanted)) != len(text)
+
+
+def _without_end(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _request_line(line: bytes) -> tuple[bytes, bytes, tuple[int, int]]:
+    words = line.split(b" ", 2)
+    _check(len(words) == 3)
+    method, target, proto = words
+    _check(_is_of(method, _TOKEN))
+    _check(len(proto) == 8 and proto.startswith(b"HTTP/") and proto[6:7] == b".")
+    major, minor = proto[5:6], proto[7:]
+    _check(_is_of(major + minor, _DIGITS))
+    return method, target, (int(major), int(minor))
+
+
+def _target(target: bytes, *, is_connect: bool) -> tuple[bytes, bytes]:
+    """Path, decoded, and query: of a path, the * of OPTIONS, or a URL as a proxy gets it."""
+    _check(target and not _has(target, _CONTROL + b" "))
+    if target == b"*":
+        return target, b""
+    if is_connect and not target.startswith(b"/"):
+        target = b"http://" + target
+    rest, _, query = target.partition(b"?")
+    if not target.startswith(b"/"):
+        scheme, colon, rest = rest.partition(b":")
+        _check(colon and _is_of(scheme, _SCHEME) and scheme[:1].isalpha())
+        if not rest.startswith(b"/"):
+            return b"", query
+        if rest.startswith(b"//"):
+            authority, slash, rest = rest[2:].partition(b"/")
+            _check(re.fullmatch(_AUTHORITY, authority))
+            rest = slash + rest
+    escapes = rest.split(b"%")[1:]
+    _check(all(len(escape) >= 2 and _is_of(escape[:2], _HEX) for escape in escapes))
+    return unquote_to_bytes(rest), query
+
+
+def _read_headers(line: Callable[[], bytes]) -> dict[bytes, list[bytes]]:
+    """By name in lower case, up to the empty line."""
+    headers: dict[bytes, list[bytes]] = {}
+    values: list[bytes] | None = None
+    while True:
+        raw = line()
+        _check(raw)
+        text = _without_end(raw)
+        if not text:
+            return headers
+        if text[:1] in b" \t":
+            # The last header goes on.
+            if values is None:
+                raise Refused("400 Bad Request")
+            value = values.pop() + b" " + text.strip(b" \t")
+        else:
+            name, colon, value = text.partition(b":")
+            _check(colon and _is_of(name, _NAME))
+            values = headers.setdefault(name.lower(), [])
+        _check(not _has(value.replace(b"\t", b""), _CONTROL))
+        values.append(value.strip(b" \t"))
+
+
+def _is_chunked(headers: dict[bytes, list[bytes]], version: tuple[int, int]) -> bool:
+    found = headers.get(b"transfer-encoding")
+    if found is None or version < (1, 1):
+        return False
+    if len(found) != 1 or found[0].lower() != b"chunked":
+        raise Refused("501 Not Implemented", "Unsupported transfer encoding")
+    return True
+
+
+def _content_length(headers: dict[bytes, list[bytes]]) -> int:
+    found = headers.get(b"content-length", [b""])
+    _check(len(set(found)) == 1)
+    if not found[0]:
+        # Also a header without a value: nsqd is built so that Go takes it.
+        return 0
+    _check(found[0].isdigit())
+    digits = found[0].lstrip(b"0")
+    _check(len(digits) <= len(str(_MAX_LENGTH)))
+    length = int(digits or b"0")
+    _check(length <= _MAX_LENGTH)
+    return length
+
+
+def _check_trailers(headers: dict[bytes, list[bytes]]) -> None:
+    named = _tokens(headers.get(b"trailer", []))
+    _check(not named & {b"transfer-encoding", b"trailer", b"content-length"})
+
+
+def _tokens(values: list[bytes]) -> set[bytes]:
+    return {token.strip().lower() for value in values for token in value.split(b",")}
+
+
+class Body:
+    """The body of one request.
+
+    ``invite`` is called before its first byte is read, unless it is None by then. ``unread`` is how
+    many bytes are still announced, for a chunk if it is chunked; ``is_whole`` says that all was
+    read.
+    """
+
+    def __init__(self, source: Source, length: int, invite: Callable[[], None] | None) -> None:
+        self.is_chunked = length < 0
+        self.invite = invite
+        self.unread = max(0, length)
+        self.is_whole = length == 0
+        self._source = source
+        self._excess = 0
+        self._is_bad = False
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes, empty at the end. Raises BadBody, and again when called
+        again."""
+        if self.invite is not None:
+            self.invite()
+            self.invite = None
+        if self._is_bad:
+            raise BadBody("it was bad before")
+        try:
+            if self.is_chunked and not self.unread and not self.is_whole:
+                self._begin_chunk()
+            return b"" if self.is_whole else self._read(limit)
+        except (BadBody, OSError):
+            self._is_bad = True
+            raise
+
+    def _read(self, limit: int) -> bytes:
+        part = self._source.take(min(limit, self.unread))
+        if not part:
+            raise BadBody("it breaks off")
+        self.unread -= len(part)
+        if not self.unread:
+            if not self.is_chunked:
+                self.is_whole = True
+            elif self._take(2) != b"\r\n":
+                raise BadBody("a chunk is longer than its size")
+        return part
+
+    def _take(self, size: int) -> bytes:
+        found = self._source.peek(size)
+        self._source.take(size)
+        return found
+
+    def _begin_chunk(self) -> None:
+        line = self._source.line(_MAX_CHUNK_LINE)
+        if line is None or not line.endswith(b"\r\n") or line.count(b"\r") > 1:
+            raise BadBody("the line of a chunk is too long, or has another end")
+        size = line[:-2].rstrip(b" \t").partition(b";")[0]
+        if len(size) > 16 or not _is_of(size, _HEX):
+            raise BadBody("the size of a chunk is none")
+        self.unread = int(size, 16)
+        self._excess = max(0, self._excess + len(line) - 16 - 2 * self.unread)
+        if self._excess > _MAX_EXCESS:
+            raise BadBody("too much that is no data")
+        if not self.unread:
+            self._read_trailer()
+            self.is_whole = True
+
+    def _read_trailer(self) -> None:
+        size = 2
+        while not (seen := self._source.peek(size)).endswith(b"\r\n\r\n"):
+            if seen == b"\r\n":
+                break
+            if len(seen) < size or size == _MAX_TRAILER:
+                raise BadBody("the trailer breaks off, or is too long")
+            size += 1
+        try:
+            _read_headers(lambda: self._source.line(_MAX_TRAILER) or b"")
+        except Refused:
+            raise BadBody("the trailer is none") from None
