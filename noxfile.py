@@ -50,6 +50,15 @@ def all_tests(session: nox.Session) -> None:
     session.run("pytest", *session.posargs)
 
 
+@nox.session(python=PYTHONS)
+def integrations(session: nox.Session) -> None:
+    """Django, on SQLite and PostgreSQL, and Flask; each Python gets its newest Django."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "django", "--version")
+    chosen = "integrations and not long"
+    session.run("pytest", "-m", chosen, "tests/integration", *session.posargs)
+
+
 @nox.session
 def campaigns(session: nox.Session) -> None:
     """Whole suites in a patched process, and programs that work under faults for minutes."""
@@ -62,6 +71,13 @@ def docs(session: nox.Session) -> None:
     """The pages, with every warning an error."""
     session.install("-e", ".[docs]")
     session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build")
+
+
+@nox.session
+def deploy(session: nox.Session) -> None:
+    """The files of the page on Docker, Kubernetes and systemd; needs systemd-analyze, too."""
+    session.install("kubernetes-validate", "-e", ".[test]")
+    session.run("pytest", "tests/integration/test_docs_deploy.py", *session.posargs)
 
 
 @nox.session

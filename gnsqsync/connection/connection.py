@@ -270,6 +270,15 @@ class Connection:
                 # Also where a callback of a future ends this thread.
                 self.lose(reason)
 
+    def not_read(self, seconds: float) -> float | None:
+        """For how long nothing was received, if ``read`` would have ended so many seconds ago.
+
+        Once it is open. Takes no lock.
+        """
+        last = self.publishes.replies if self._consumer is None else self
+        since = self._runtime.now() - last.last_frame_at
+        return since if since > 2 * self._options.heartbeat_interval + seconds else None
+
     def on_reply(self, reply: Reply) -> None:
         """A reply that answers no publish. By the reading thread, or a publisher that reads."""
         kind, data = reply

@@ -178,6 +178,10 @@ class DeadLetters:
                 self._writers[address] = writer
             return writer
 
+    def stuck(self, name: str) -> list[str]:
+        """A sentence for each thread of the Writers that hangs. Takes no lock."""
+        return [line for writer in list(self._writers.values()) for line in writer._stuck(name)]
+
     def close(self) -> None:
         with self._lock:
             writers = list(self._writers.values())

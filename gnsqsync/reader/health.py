@@ -10,18 +10,13 @@ import math
 from gnsqsync.addresses import Address
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.runtime import Runtime
 from gnsqsync.runtime.timer import Timer
+from gnsqsync.writer.health import LATE_SECONDS, stuck_threads
 
 __all__ = ["Health"]
-
-# How long after its time a thread may come round: hooks of observers and a machine without free
-# processors delay it, but not for so long.
-_LATE_SECONDS = 60.0
-# For a question to an nsqlookupd: that ends in bounded time too, but the resolver of the system,
-# asked for its name, and a lookupd_session have time-outs of their own.
-_QUESTION_SECONDS = 300.0
 
 
 class Health:
@@ -41,6 +36,7 @@ class Health:
         subscription: Subscription,
         discovery: Discovery[Address],
         chunks: Chunks,
+        dead_letters: DeadLetters,
     ) -> None:
         self._name = name
         self._now = runtime.now
@@ -48,6 +44,7 @@ class Health:
         self._subscription = subscription
         self._discovery = discovery
         self._chunks = chunks
+        self._dead_letters = dead_letters
         # By worker: what it was at when we looked last, and since when.
         self._handlers: dict[int, tuple[tuple[float, int], float]] = {}
 
@@ -57,14 +54,10 @@ class Health:
         behind = self._timer.behind()
         if behind == math.inf:
             found.append(f"{self._name}: the timer thread has died")
-        elif behind > _LATE_SECONDS:
+        elif behind > LATE_SECONDS:
             found.append(f"{self._name}: the timer thread is stuck since {behind:.0f} s")
-        for address, seconds in self._subscription.not_read(_LATE_SECONDS):
-            found.append(
-                f"{self._name}: the thread that reads from {address} is stuck since {seconds:.0f} s"
-            )
-        for url, seconds in self._discovery.not_asked(_QUESTION_SECONDS):
-            found.append(f"{self._name}: the thread that asks {url} is stuck since {seconds:.0f} s")
+        found += stuck_threads(self._name, self._subscription.live, self._discovery)
+        found += self._dead_letters.stuck(f"{self._name}, dead letters")
         if handler_limit is not None:
             found += self._slow_handlers(handler_limit)
         return found

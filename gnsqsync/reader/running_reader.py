@@ -129,7 +129,13 @@ class RunningReader:
             ),
         )
         self.health: Health = Health(
-            setup.name, runtime, self._timer, self.subscription, self._discovery, chunks
+            setup.name,
+            runtime,
+            self._timer,
+            self.subscription,
+            self._discovery,
+            chunks,
+            self._dead_letters,
         )
 
     def start(self) -> None:

@@ -469,21 +469,15 @@ class Subscription:
             if connection.level is not None and not connection.end_was_asked
         )
 
-    def not_read(self, seconds: float) -> list[tuple[str, float]]:
-        """Connections whose thread is away for ``seconds`` longer than a receive may take, and for
-        how long. Takes no lock."""
-        now = self._runtime.now()
-        limit = 2 * self._setup.options.heartbeat_interval + seconds
-        return [
-            (connection.nsqd_address, now - connection.last_frame_at)
-            for connection in list(self._rdy.connections.values())
-            if now - connection.last_frame_at > limit
-        ]
+    @property
+    def live(self) -> list[Connection]:
+        """As ``connections()``; takes no lock."""
+        return list(self._rdy.connections.values())
 
     @property
     def is_connected(self) -> bool:
         """Takes no lock."""
-        return any(c.state is State.OPEN for c in list(self._rdy.connections.values()))
+        return any(c.state is State.OPEN for c in self.live)
 
     def totals(self) -> Counters:
         with self._lock:

@@ -78,14 +78,15 @@ class Exposed:
             return
         from prometheus_client import make_wsgi_app
 
+        named = writers()
         for reader in readers:
             self._metrics.watch(reader)
-        for name, writer in writers().items():
+        for name, writer in named.items():
             self._metrics.watch(writer, name)
         port = port_of_process(self._host, self._port, number)
         pages = {
             "/metrics": make_wsgi_app(self._metrics.registry),
-            LIVE: text_page(lambda: _liveness(readers, self._handler_limit)),
+            LIVE: text_page(lambda: _liveness(readers, named, self._handler_limit)),
             READY: text_page(lambda: _readiness(readers)),
         }
         with contextlib.ExitStack() as stack:
@@ -97,8 +98,12 @@ class Exposed:
             yield
 
 
-def _liveness(readers: Sequence[Reader], limit: float | None) -> tuple[bool, list[str]]:
+def _liveness(
+    readers: Sequence[Reader], writers: Mapping[str, Writer], limit: float | None
+) -> tuple[bool, list[str]]:
     stuck = [line for reader in readers for line in reader._stuck(limit)]
+    for name, writer in writers.items():
+        stuck += writer._stuck(f"the Writer {name}")
     return not stuck, stuck or ["alive"]
 
 

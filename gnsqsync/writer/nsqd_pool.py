@@ -23,6 +23,7 @@ from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.wire import commands
 from gnsqsync.writer.dials import Dial, Dials
 from gnsqsync.writer.events import Events
+from gnsqsync.writer.health import stuck_threads
 
 __all__ = ["NsqdPool", "within"]
 
@@ -376,6 +377,13 @@ class NsqdPool:
     def connections(self) -> list[Connection]:
         with self._lock:
             return [*self._live.values(), *self._replaced]
+
+    def stuck(self, name: str) -> list[str]:
+        """A sentence for each thread that hangs. Takes no lock.
+
+        Not for that of a connection that was replaced, which holds up no publish any more.
+        """
+        return stuck_threads(name, list(self._live.values()), self._discovery)
 
     # -- what the connections tell -----------------------------------------------------------------
 

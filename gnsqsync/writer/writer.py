@@ -478,6 +478,15 @@ class Writer:
         """For gnsqsync.prometheus: tell this one, too, from now on."""
         self._events.watch(observer)
 
+    def _stuck(self, name: str) -> list[str]:
+        """A sentence for each thread of it that hangs; ``name`` says whose.
+
+        Takes no lock, and may be called by any OS thread. Nothing before the first publish in this
+        process and from ``close()`` on, whose time is limited.
+        """
+        publisher = self._by_process.get(os.getpid())
+        return [] if publisher is None or self._closed else publisher.pool.stuck(name)
+
     def _after_fork(self) -> None:
         for pid in [pid for pid in self._by_process if pid != os.getpid()]:
             self._by_process.pop(pid).pool.abandon()

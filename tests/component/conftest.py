@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from gnsqsync import Reader, Writer
 from tests.support.scripted import ScriptedNsqd
-from tests.support.worlds import Clients, client_fixture
+from tests.support.worlds import Clients, World, client_fixture
 
 
 def address(nsqd: ScriptedNsqd) -> str:
@@ -45,3 +49,26 @@ class Client(Clients):
 
 
 client = client_fixture(Client)
+
+
+class Gate:
+    """Holds up whoever comes, in its world, until the end of the test."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open = threading.Event()
+        self.came = 0
+
+    def __call__(self, *args: Any) -> None:
+        self.came += 1
+        self._world.eventually(self._open.is_set, 30.0)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate(world: World) -> Iterator[Gate]:
+    gate = Gate(world)
+    yield gate
+    gate.open()

@@ -1,13 +1,19 @@
-"""The guide for Docker, Kubernetes and systemd: its files parse, its commands and probes run."""
+"""The guide for Docker, Kubernetes and systemd: its files are valid, its commands and probes run.
+
+systemd-analyze and kubernetes-validate check files where they are installed; ``nox -s deploy``.
+"""
 
 from __future__ import annotations
 
 import configparser
+import copy
 import json
 import re
 import shlex
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +42,7 @@ def unit(number: int) -> configparser.ConfigParser:
     return found
 
 
-UNIT, CHECK = unit(0), unit(1)
+UNIT, CHECK, TIMER = unit(0), unit(1), unit(2)
 POD: Any = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINER: Any = POD["containers"][0]
 
@@ -197,3 +203,52 @@ def test_the_unit_restarts_the_consumer_and_nothing_else() -> None:
     condition, start = CHECK["Service"]["ExecCondition"], CHECK["Service"]["ExecStart"]
     assert condition.split()[-1] == "invoices.service"
     assert start.endswith("|| systemctl restart invoices.service'")
+    assert TIMER["Install"]["WantedBy"] == "timers.target"
+
+
+# -- what others say of the files ----------------------------------------------------------------
+
+
+def verified(folder: Path, texts: dict[str, str]) -> str:
+    """What systemd-analyze says of units; nothing where it has nothing to say."""
+    program = folder / "bin" / "gnsqsync"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for name, text in texts.items():
+        (folder / name).write_text(text.replace("/srv/shop/venv/bin/", f"{program.parent}/"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(f"./{name}" for name in texts)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 or done.stdout
+    # Of whatever else the machine has installed, other units may be wrong.
+    own = [line for line in done.stdout.splitlines() if any(name in line for name in texts)]
+    return "\n".join(own)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_has_nothing_to_say(tmp_path: Path) -> None:
+    names = "invoices.service", "invoices-check.service", "invoices-check.timer"
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(name in page for name in names)
+    units = dict(zip(names, code_blocks(PAGE, "ini"), strict=True))
+    assert verified(tmp_path, units) == ""
+    wrong = units["invoices.service"].replace("KillMode", "KilMode")
+    assert "KilMode" in verified(tmp_path, {"invoices.service": wrong})
+
+
+@pytest.mark.parametrize("probes", [{}, EXEC_PROBE], ids=["http", "exec"])
+def test_the_deployment_is_valid(probes: dict[str, Any]) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    newest = kubernetes.latest_version()
+    manifest = copy.deepcopy(DEPLOYMENT)
+    manifest["spec"]["template"]["spec"]["containers"][0].update(probes)
+    kubernetes.validate(manifest, newest, strict=True)
+    manifest["spec"]["template"]["spec"]["terminationGracePeriod"] = 60
+    with pytest.raises(kubernetes.ValidationError):
+        kubernetes.validate(manifest, newest, strict=True)

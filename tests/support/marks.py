@@ -1,4 +1,4 @@
-"""The marks that a test has by where it lies: ``quick`` and ``campaign``."""
+"""The marks that a test has by where it lies: ``quick``, ``campaign`` and ``integrations``."""
 
 from __future__ import annotations
 
@@ -39,12 +39,26 @@ _CAMPAIGNS = (
 # One of them belongs to all tests, so that the program itself does not rot unseen.
 _SAMPLE = "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained[cuts]"
 
+# Django and Flask as users have them. Each Python gets the newest Django that runs on it.
+_INTEGRATIONS = (
+    "tests/integration/django/",
+    "tests/integration/examples/",
+    "tests/integration/flask/",
+    "tests/integration/test_default_log.py",
+    "tests/integration/test_output_of_commands.py",
+    "tests/integration/test_publish_commands.py",
+    "tests/integration/test_quickstarts.py",
+    "tests/integration/test_stop_of_commands.py",
+)
+
 
 # Before pytest itself chooses by the marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = item.nodeid
+        if name.startswith(_INTEGRATIONS):
+            item.add_marker("integrations")
         if name.startswith(_CAMPAIGNS) and name != _SAMPLE:
             item.add_marker("campaign")
         elif (

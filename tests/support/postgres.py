@@ -27,6 +27,8 @@ class Unavailable(Exception):
 # Debian has them outside of the PATH, a folder for each version.
 DEBIAN = Path("/usr/lib/postgresql")
 PROGRAMS = ("initdb", "pg_ctl", "postgres")
+# Few, so that a program that opens too many is noticed.
+MAX_CONNECTIONS = 20
 # Whom to be when we are root, which PostgreSQL refuses: any user that owns nothing does.
 USERS = ("postgres", "nobody")
 
@@ -78,6 +80,7 @@ class Postgres:
     def start(self) -> None:
         # Nothing of it has to survive a crash of the machine.
         flags = f"-k {self._folder} -c listen_addresses= -c fsync=off"
+        flags += f" -c max_connections={MAX_CONNECTIONS}"
         log = str(self._folder / "log")
         self._run("pg_ctl", "-D", str(self._data), "-l", log, "-o", flags, "-w", "start")
 

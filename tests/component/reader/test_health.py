@@ -3,51 +3,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gnsqsync import Observer, Reader
+from gnsqsync import Message, Observer, Reader
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.reader import health
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.timer import Timer
-from tests.component.conftest import Client
-from tests.support.scripted import ScriptedNsqd, automatic, message, silence
-from tests.support.worlds import World
+from gnsqsync.writer import health as writer_health
+from tests.component.conftest import Client, Gate
+from tests.support.scripted import (
+    Command,
+    Connection,
+    ScriptedNsqd,
+    automatic,
+    message,
+    silence,
+    wait_until,
+)
 
 LATE = 0.3
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_LATE_SECONDS", LATE)
-    monkeypatch.setattr(health, "_QUESTION_SECONDS", LATE)
-
-
-class Gate:
-    """Holds up whoever comes, in its world, until the end of the test."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._open = threading.Event()
-        self.came = 0
-
-    def __call__(self, *args: Any) -> None:
-        self.came += 1
-        self._world.eventually(self._open.is_set, 30.0)
-
-    def open(self) -> None:
-        self._open.set()
-
-
-@pytest.fixture
-def gate(world: World) -> Iterator[Gate]:
-    gate = Gate(world)
-    yield gate
-    gate.open()
+    monkeypatch.setattr(health, "LATE_SECONDS", LATE)
+    monkeypatch.setattr(writer_health, "LATE_SECONDS", LATE)
+    monkeypatch.setattr(writer_health, "_QUESTION_SECONDS", LATE)
 
 
 def only_line(client: Client, reader: Reader, limit: float | None = None) -> str:
@@ -185,6 +170,36 @@ def test_an_nsqlookupd_that_is_away(client: Client) -> None:
     assert str(reader._not_ready()).startswith("t/ch has no connection to an nsqd; ")
 
 
+def test_a_writer_of_dead_letters_that_hangs(client: Client, gate: Gate) -> None:
+    def fails(message: Message) -> None:
+        raise ValueError
+
+    told = threading.Event()
+
+    def answer(connection: Connection, command: Command) -> None:
+        if command.body == b"held":
+            wait_until(told)(connection)
+        connection.answer(command)
+
+    script = [automatic(until="RDY"), message(b"x"), automatic()]
+    with ScriptedNsqd(script, [automatic(hooks={"PUB": answer})]) as nsqd:
+        reader = client.consume(
+            *(fails, nsqd),
+            max_attempts=1,
+            dead_letter_topic="dead",
+            heartbeat_interval=1.0,
+        )
+        assert reader._run is not None
+        writers = reader._run._dead_letters._writers
+        client.world.eventually(lambda: reader.stats().gave_up)
+        (writer,) = writers.values()
+        # Its callback runs on the reading thread.
+        writer.publish_async("dead", "held").add_done_callback(gate)
+        told.set()
+        line = only_line(client, reader)
+        assert line.startswith("t/ch, dead letters: the thread that reads from 127.0.0.1:")
+
+
 def test_a_handler_may_run_for_ever_unless_there_is_a_limit(client: Client, gate: Gate) -> None:
     with ScriptedNsqd([automatic(until="RDY"), message(b"x"), automatic()]) as nsqd:
         reader = client.consume(gate, nsqd)
@@ -211,7 +226,7 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
     fake: Any = clock
     chunks = Chunks(runtime.queue(), fake, cuts=True)
     others: Any = None
-    watch = health.Health("t/ch", fake, others, others, others, chunks)
+    watch = health.Health("t/ch", fake, others, others, others, chunks, others)
     left, _ = chunks.begin(0, (others, [others] * 3))
     for _ in range(3):
         next(left)

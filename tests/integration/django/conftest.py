@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +14,144 @@ import pytest
 
 from gnsqsync import NsqdHTTP, Writer
 from tests.integration.conftest import address, url
-from tests.support.postgres import postgres
+from tests.support.postgres import Postgres, postgres
 from tests.support.programs import Program
 from tests.support.servers import Pool, Server, unique
+from tests.support.waiting import eventually
 
-__all__ = ["Command", "Project", "postgres"]
+__all__ = [
+    "ON_BOTH",
+    "ON_POSTGRES",
+    "Command",
+    "Database",
+    "PostgresDatabase",
+    "Project",
+    "SqliteDatabase",
+    "postgres",
+]
 
 PROJECT = Path(__file__).parent / "project"
+# For a test with a project whose database counts. The others have SQLite.
+ON_BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 
 
 class Command(Program):
-    """A running ``manage.py``."""
+    """A running ``manage.py``, or another program of the project."""
 
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
-        super().__init__(["python", "-W", "error", "manage.py", *words], folder, environment)
+        # What PostgreSQL calls its sessions.
+        self.name = unique(words[0])
+        super().__init__(words, folder, {"PGAPPNAME": self.name, **environment})
+
+
+class SqliteDatabase:
+    """A file in the project's folder."""
+
+    environment: dict[str, str] = {}
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "shop.sqlite3"
+
+    def ask(self, query: str) -> list[Any]:
+        """The rows."""
+        with closing(sqlite3.connect(self._path, timeout=30)) as database:
+            return database.execute(query).fetchall()
+
+    def connections(self, command: Command) -> int:
+        """How many the command has at this moment. On Linux."""
+        found = 0
+        for entry in Path(f"/proc/{command.process.pid}/fd").iterdir():
+            try:
+                found += os.readlink(entry) == str(self._path)
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """It goes with the folder."""
+
+
+class PostgresDatabase:
+    """One of its own on the server of the test session."""
+
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+        self._name = unique("shop")
+        # Stays open, so that asking often costs little.
+        self._connection: Any = None
+        self.environment = {"SHOP_POSTGRES": server.host, "SHOP_DATABASE": self._name}
+        self._manage(f'CREATE DATABASE "{self._name}"')
+
+    def ask(self, query: str, *values: str) -> list[Any]:
+        """The rows."""
+        if self._connection is None:
+            self._connection = self._connect(self._name)
+        found: list[Any] = self._connection.execute(query, values).fetchall()
+        return found
+
+    def connections(self, command: Command) -> int:
+        """How many the command and its children have at this moment."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+        ((found,),) = self.ask(query, command.name)
+        return int(found)
+
+    def stop(self) -> None:
+        self._forget()
+        self._server.stop()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._forget()
+        eventually(self._is_dropped)
+
+    def _is_dropped(self) -> bool:
+        import psycopg
+
+        try:
+            self._manage(f'DROP DATABASE "{self._name}" WITH (FORCE)')
+        except psycopg.OperationalError:
+            return False  # sessions of killed programs still end, and there is no room for one more
+        return True
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _manage(self, command: str) -> None:
+        with self._connect("postgres") as connection:
+            connection.execute(command)
+
+    def _connect(self, name: str) -> Any:
+        import psycopg
+
+        return psycopg.connect(
+            host=self._server.host, user="postgres", dbname=name, autocommit=True
+        )
+
+
+Database = SqliteDatabase | PostgresDatabase
 
 
 class Project:
     """A copy of the project, with a topic of its own."""
 
-    def __init__(self, folder: Path, nsqd: Server) -> None:
+    def __init__(self, folder: Path, nsqd: Server, database: Database) -> None:
         self.folder = folder
         self.nsqd = nsqd
+        self.database = database
         self.topic = unique("django")
         self._commands: list[Command] = []
 
     def manage(self, *words: str, **environment: str) -> Command:
         """Start ``manage.py words``; the environment is what the settings and handlers read."""
+        return self.run("python", "-W", "error", "manage.py", *words, **environment)
+
+    def run(self, *words: str, **environment: str) -> Command:
+        """Start another program in its folder, likewise."""
         command = Command(
             list(words),
             self.folder,
@@ -45,6 +159,7 @@ class Project:
                 "SHOP_NSQD": address(self.nsqd),
                 "SHOP_NSQD_HTTP": url(self.nsqd),
                 "SHOP_TOPIC": self.topic,
+                **self.database.environment,
                 **environment,
             },
         )
@@ -83,11 +198,7 @@ class Project:
 
     def orders(self) -> list[tuple[int, str]]:
         """Number and worker of what was stored."""
-        import sqlite3
-        from contextlib import closing
-
-        with closing(sqlite3.connect(self.folder / "shop.sqlite3", timeout=30)) as database:
-            return database.execute("SELECT number, worker FROM shop_order").fetchall()
+        return self.database.ask("SELECT number, worker FROM shop_order")
 
     def close(self) -> None:
         for command in self._commands:
@@ -101,9 +212,21 @@ def nsqd(server_pool: Pool) -> Server:
 
 
 @pytest.fixture
-def project(tmp_path: Path, nsqd: Server) -> Iterator[Project]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """SQLite, where a test does not say otherwise."""
+    found: Database
+    if getattr(request, "param", "sqlite") == "sqlite":
+        found = SqliteDatabase(tmp_path / "project")
+    else:
+        found = PostgresDatabase(request.getfixturevalue("postgres"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path, nsqd: Server, database: Database) -> Iterator[Project]:
     folder = tmp_path / "project"
     shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3"))
-    project = Project(folder, nsqd)
+    project = Project(folder, nsqd, database)
     yield project
     project.close()

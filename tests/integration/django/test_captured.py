@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.django.conftest import Project
+from tests.integration.django.conftest import ON_BOTH, Project
 from tests.support.programs import Program
 
 # Says nothing of capturing. Two classes, so that two processes get one each.
@@ -117,6 +117,7 @@ def assert_nobody_came(listener: socket.socket) -> None:
         listener.accept()
 
 
+@ON_BOTH
 @pytest.mark.parametrize("parallel", [(), ("--parallel", "2")], ids=["one", "parallel"])
 def test_the_runner_of_django(
     project: Project, listener: socket.socket, parallel: tuple[str, ...]
@@ -129,6 +130,7 @@ def test_the_runner_of_django(
     assert_nobody_came(listener)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("workers", ["0", "2"], ids=["one", "xdist"])
 def test_pytest_django(project: Project, listener: socket.socket, workers: str) -> None:
     pytest.importorskip("pytest_django")

@@ -7,18 +7,18 @@ import os
 import re
 import signal
 import socket
-from pathlib import Path
 
 import pytest
 import requests
 
-from tests.integration.django.conftest import Project
+from tests.integration.django.conftest import ON_BOTH, Project
 from tests.support.servers import Server, Site
 from tests.support.waiting import eventually
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 
+@ON_BOTH
 def test_the_tests_of_the_project(project: Project) -> None:
     """Settings, checks, publishing, the memory backend, connections: see project/shop/tests.py."""
     output = project.manage("test", "--noinput", SHOP_NSQD="127.0.0.1:1").end(timeout=90)
@@ -57,6 +57,7 @@ class TestOnTheRealServer:
     def nsqd(self, site: Site) -> Server:
         return site.nsqd()
 
+    @ON_BOTH
     def test_published_consumed_and_shown(self, project: Project) -> None:
         project.migrate()
         project.make_channel("shop")
@@ -205,51 +206,7 @@ def test_metrics_that_cannot_be_served(project: Project) -> None:
 # -- the database --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("patched", "age"),
-    # Age 0 on threads is in the project's own tests; a connection for each message is slow.
-    [pytest.param("", "null", id="threads"), ("gevent", "null"), ("gevent", "0")],
-)
-def test_no_more_connections_than_handler_threads(project: Project, patched: str, age: str) -> None:
-    project.migrate()
-    project.make_channel("shop")
-    count = 1000 if age == "null" else 100
-    project.publish(*(f'{{"number": {n}}}' for n in range(count)))
-    command = project.manage(
-        "nsq_consume", "store_order", SHOP_CONN_MAX_AGE=age, SHOP_GEVENT=patched
-    )
-
-    def connections() -> int:
-        folder = Path(f"/proc/{command.process.pid}/fd")
-        found = 0
-        for entry in folder.iterdir():
-            try:
-                found += os.readlink(entry).endswith("/shop.sqlite3")
-            except OSError:
-                continue
-        return found
-
-    seen = []
-
-    def all_are_stored() -> bool:
-        seen.append(connections())
-        return len(project.orders()) == count
-
-    # Often, as a connection may live for one message, and not all the time: it has to work, too.
-    command.eventually(all_are_stored, pause=0.005)
-    stored, most = project.orders(), max(seen)
-    # Greenlets change only where one waits, so a few messages may all come to one of them.
-    workers = {worker for _, worker in stored}
-    assert 0 < len(workers) <= 4
-    assert most <= 4
-    if age == "null":
-        assert connections() == len(workers)
-    else:
-        command.eventually(lambda: connections() == 0)
-    command.signal(TERM)
-    assert f"{count} finished" in command.end()
-
-
+@ON_BOTH
 def test_a_transaction_for_each_message(project: Project) -> None:
     project.migrate()
     project.make_channel("transaction")

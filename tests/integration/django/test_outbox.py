@@ -9,13 +9,18 @@ import threading
 from collections import Counter
 from functools import partial
 
-import django
 import pytest
 
 from gnsqsync import Message, NsqdHTTP, Reader
 from tests.integration.conftest import address
-from tests.integration.django.conftest import Command, Project
-from tests.support.postgres import Postgres
+from tests.integration.django.conftest import (
+    ON_BOTH,
+    ON_POSTGRES,
+    Command,
+    Database,
+    PostgresDatabase,
+    Project,
+)
 from tests.support.servers import Server, Site
 
 ROWS = 10_000
@@ -45,12 +50,12 @@ def nsqd(site: Site) -> Server:
 
 
 class Outbox:
-    """The project's, on one kind of database."""
+    """The project's, in its database."""
 
-    def __init__(self, project: Project, environment: dict[str, str]) -> None:
+    def __init__(self, project: Project, **environment: str) -> None:
         self.project = project
         self._environment = environment
-        self.manage("migrate", "--run-syncdb", "-v0").end()
+        project.migrate()
 
     def manage(self, *words: str, **environment: str) -> Command:
         return self.project.manage(*words, **self._environment, **environment)
@@ -92,15 +97,13 @@ class Outbox:
         return found
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def outbox(project: Project, request: pytest.FixtureRequest) -> Outbox:
-    if request.param == "sqlite":
-        return Outbox(project, {})
-    server = request.getfixturevalue("postgres")
-    return Outbox(project, {"SHOP_POSTGRES": server.host})
+@pytest.fixture
+def outbox(project: Project) -> Outbox:
+    return Outbox(project)
 
 
 # The real nsqd only: what is to be shown is that none of its messages is missing.
+@ON_BOTH
 @pytest.mark.timeout(500)  # ten thousand rows, six programs
 @pytest.mark.parametrize("server_kind", ["real"])
 def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> None:
@@ -125,6 +128,7 @@ def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> Non
 
 
 # The real nsqd only, whose files are another matter.
+@ON_BOTH
 @pytest.mark.parametrize("server_kind", ["real"])
 @pytest.mark.parametrize(
     ("flags", "left"),
@@ -136,7 +140,7 @@ def test_what_was_relayed_is_as_safe_as_nsqd_keeps_it(
 ) -> None:
     """The outbox has forgotten it; a killed nsqd forgets what it had in its memory."""
     project.nsqd = site.own_nsqd(*flags)
-    outbox = Outbox(project, {})
+    outbox = Outbox(project)
     project.make_channel("count")
     outbox.fill(300).end()
     outbox.relay("--once").end()
@@ -154,11 +158,12 @@ def test_what_was_relayed_is_as_safe_as_nsqd_keeps_it(
     site.eventually(lambda: depths() == (0, left))
 
 
+@ON_BOTH
 @pytest.mark.parametrize("server_kind", ["embedded"])
 def test_relays_beside_each_other_and_beside_those_who_write(
-    outbox: Outbox, request: pytest.FixtureRequest
+    outbox: Outbox, database: Database
 ) -> None:
-    several = "postgres" in request.node.name
+    several = isinstance(database, PostgresDatabase)
     outbox.project.make_channel("count")
     relays = [outbox.relay("--batch", "20") for _ in range(3 if several else 1)]
     fill = outbox.fill(2000)
@@ -176,10 +181,11 @@ def test_relays_beside_each_other_and_beside_those_who_write(
     assert bodies.total() == 2000
 
 
+@ON_BOTH
 @pytest.mark.parametrize("server_kind", ["embedded"])
 def test_nsqd_is_away_for_a_while(project: Project, site: Site) -> None:
     project.nsqd = site.own_nsqd()
-    outbox = Outbox(project, {"SHOP_OPTIONS": '{"publish_timeout": 0.3}'})
+    outbox = Outbox(project, SHOP_OPTIONS='{"publish_timeout": 0.3}')
     project.make_channel("count")
     project.nsqd.kill()
     outbox.fill(300).end()
@@ -195,45 +201,34 @@ def test_nsqd_is_away_for_a_while(project: Project, site: Site) -> None:
     assert set(outbox.bodies()) == {b"%d" % n for n in range(300)}
 
 
+@ON_POSTGRES
 @pytest.mark.parametrize("server_kind", ["embedded"])
-def test_the_database_is_restarted(project: Project, postgres: Postgres) -> None:
+def test_the_database_is_restarted(
+    outbox: Outbox, project: Project, database: PostgresDatabase
+) -> None:
     """Under the relay, and under nsq_consume between two messages; then a thousand of them."""
-    import psycopg
-
-    outbox = Outbox(project, {"SHOP_POSTGRES": postgres.host})
     project.make_channel("shop")
 
-    def ask(query: str, *values: object) -> int:
-        with psycopg.connect(host=postgres.host, user="postgres", dbname="postgres") as database:
-            row = database.execute(query, values).fetchone()
-        assert row is not None
-        return int(row[0])
-
     def stored() -> int:
-        return ask("SELECT count(*) FROM shop_order WHERE number >= 1000000")
+        return len(project.orders())
 
     def order(number: int) -> None:
         body = f"""outbox.publish("{project.topic}", '{{"number": {number}}}')"""
         outbox.manage("shell", "-c", f"from gnsqsync.django import outbox; {body}").end()
 
     relay = outbox.relay()
-    consumer = outbox.manage(
-        "nsq_consume", "store_order", SHOP_CONN_MAX_AGE="null", PGAPPNAME="consumer"
-    )
-    order(1_000_000)
+    consumer = outbox.manage("nsq_consume", "store_order", SHOP_CONN_MAX_AGE="null")
+    order(0)
     consumer.eventually(lambda: stored() == 1)
-    postgres.stop()
+    database.stop()
     relay.wait_for("trying again in")
-    postgres.start()
-    order(1_000_001)
+    database.start()
+    order(1)
     consumer.eventually(lambda: stored() == 2)
-    project.publish(*(f'{{"number": {n}}}' for n in range(1_000_002, 1_001_000)))
+    project.publish(*(f'{{"number": {n}}}' for n in range(2, 1000)))
     most = 0
     while stored() < 1000:
-        most = max(
-            most,
-            ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", "consumer"),
-        )
+        most = max(most, database.connections(consumer))
         assert consumer.process.poll() is None, consumer.output
     # As many as handler threads.
     assert 0 < most <= 4
@@ -241,48 +236,6 @@ def test_the_database_is_restarted(project: Project, postgres: Postgres) -> None
         command.signal(signal.SIGTERM)
     assert "2 published" in relay.end()
     assert "1000 finished" in consumer.end()
-
-
-@pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1")
-@pytest.mark.parametrize("server_kind", ["embedded"])
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_pool_of_connections(project: Project, postgres: Postgres, processes: str) -> None:
-    """Each process has a pool of its own, whatever its parent had; none is left at the end."""
-    import psycopg
-
-    outbox = Outbox(project, {"SHOP_POSTGRES": postgres.host})
-    project.make_channel("shop")
-    project.publish(*(f'{{"number": {n}}}' for n in range(2_000_000, 2_000_200)))
-    name = f"pool {project.topic}"
-    consumer = outbox.manage(
-        *("nsq_consume", "store_order", "--processes", processes, "--max-in-flight", "4"),
-        SHOP_POOL="yes",
-        PGAPPNAME=name,
-    )
-    with psycopg.connect(
-        host=postgres.host, user="postgres", dbname="postgres", autocommit=True
-    ) as database:
-
-        def stored() -> list[tuple[int, int]]:
-            """Worker process and number of orders."""
-            return database.execute(
-                "SELECT split_part(worker, ' ', 1)::int, count(*) FROM shop_order"
-                " WHERE number >= 2000000 GROUP BY 1"
-            ).fetchall()
-
-        def sessions() -> int:
-            query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
-            row = database.execute(query, [name]).fetchone()
-            assert row is not None
-            return int(row[0])
-
-        consumer.eventually(lambda: sum(count for _, count in stored()) == 200)
-        assert 1 <= len(stored()) <= int(processes)
-        assert sessions() <= 4 * int(processes)
-        consumer.signal(signal.SIGTERM)
-        assert "Traceback" not in consumer.end()
-        assert sessions() == 0
-        database.execute("DELETE FROM shop_order WHERE number >= 2000000")
 
 
 def test_a_database_that_there_is_not_is_wrong_usage(project: Project) -> None:

@@ -10,7 +10,10 @@ import pytest
 from tests.support import marks, workers
 
 ROOT = Path(__file__).parents[3]
-LINES = (*marks._CAMPAIGNS, *marks._NOT_QUICK, *marks._QUICK, marks._SAMPLE, *workers._SESSION_OF)
+LINES = (
+    *(*marks._CAMPAIGNS, marks._SAMPLE, *marks._INTEGRATIONS),
+    *(*marks._QUICK, *marks._NOT_QUICK, *workers._SESSION_OF),
+)
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -8,6 +8,7 @@ from django.db.backends.signals import connection_created
 
 BASE_DIR = Path(__file__).parent
 SECRET_KEY = "for these tests"
+ALLOWED_HOSTS = ["127.0.0.1"]
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = [
@@ -65,12 +66,14 @@ connection_created.connect(in_a_hurry)
 if "SHOP_POSTGRES" in os.environ:
     DATABASES["default"] = {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": "postgres",
+        "NAME": os.environ["SHOP_DATABASE"],
         "USER": "postgres",
         "HOST": os.environ["SHOP_POSTGRES"],
         "CONN_MAX_AGE": json.loads(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {"min_size": 1, "max_size": 4}} if "SHOP_POOL" in os.environ else {},
+        "OPTIONS": {"pool": json.loads(os.environ["SHOP_POOL"])}
+        if "SHOP_POOL" in os.environ
+        else {},
     }
 GNSQSYNC = {
     "default": {

@@ -1,6 +1,7 @@
 from django.contrib import admin
 from django.http import HttpResponse
 from django.urls import path
+from shop.models import Order
 
 from gnsqsync.django import publish
 
@@ -10,4 +11,12 @@ def publishes(request):
     return HttpResponse("published")
 
 
-urlpatterns = [path("admin/", admin.site.urls), path("publish/", publishes)]
+def count_orders(request):
+    return HttpResponse(Order.objects.count())
+
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("publish/", publishes),
+    path("orders/", count_orders),
+]

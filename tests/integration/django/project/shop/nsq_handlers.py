@@ -30,6 +30,8 @@ if "SHOP_POOL" in os.environ:
 def store_order(message):
     number = message.json()["number"]
     Order.objects.create(number=number, worker=f"{os.getpid()} {threading.get_ident()}")
+    # The connection is the worker's until its handler returns.
+    time.sleep(float(os.environ.get("SHOP_PAUSE", "0")))
 
 
 @nsq_handler(TOPIC, "slow", concurrency=2, max_in_flight=50)

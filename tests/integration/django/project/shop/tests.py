@@ -12,7 +12,7 @@ from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command, load_command_class
 from django.core.management.base import CommandError
-from django.db import InterfaceError, ProgrammingError, connection, transaction
+from django.db import DatabaseError, InterfaceError, connection, transaction
 from django.test import (
     LiveServerTestCase,
     SimpleTestCase,
@@ -509,10 +509,12 @@ class Connections(TransactionTestCase):
         store_order = handler("shop.store_order")
         # As a database that was restarted; SQLite itself would always call it usable.
         broken = mock.patch.object(connection, "is_usable", return_value=False)
-        with mock.patch.dict(connection.settings_dict, CONN_MAX_AGE=None), broken:
+        as_is = {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
+        with mock.patch.dict(connection.settings_dict, as_is), broken:
+            connection.close()
             Order.objects.create(number=1)
             connection.connection.close()
-            with self.assertRaises(ProgrammingError):
+            with self.assertRaises(DatabaseError):
                 store_order(FakeMessage(2))
             store_order(FakeMessage(2))
         self.assertEqual(Order.objects.count(), 2)
