@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-# Tests mostly wait, for servers and for clocks: twice as many workers as processors.
-_PER_PROCESSOR = 2
+# Tests mostly wait, for servers and for clocks.
+_PER_PROCESSOR = 3
 
 # What shares one session of Spark, a JVM that takes longer to start than most tests take; and those
 # that start one for themselves, so that no more than two run at a time. They come first, as they
