@@ -13,7 +13,6 @@ from gnsqsync.cli.common import (
     Number,
     Signals,
     connection_keywords,
-    counted,
     print_json,
     rate_text,
 )
@@ -24,6 +23,7 @@ from gnsqsync.cli.spark_options import (
     nsq_options,
     spark_errors,
 )
+from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gnsqsync.service.log_output import Lines, make_readable
 from gnsqsync.service.output import told_when_full
-from gnsqsync.stats import counted as counted
+from gnsqsync.stats import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Self = TypeVar("Self", bound="Scope")

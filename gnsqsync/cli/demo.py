@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import click
 
 from gnsqsync import Message, Observer, Reader, Requeue
-from gnsqsync.cli.common import Flag, Number, Signals, counted, rate_text, show_log
+from gnsqsync.cli.common import Flag, Number, Signals, rate_text, show_log
 from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
@@ -25,6 +25,7 @@ from gnsqsync.cli.demo_lines import (
 )
 from gnsqsync.cli.demo_view import View, make_view
 from gnsqsync.embedded import Nsqd, Nsqlookupd
+from gnsqsync.stats import counted
 
 CHANNEL = "count"
 MAX_IN_FLIGHT = 200

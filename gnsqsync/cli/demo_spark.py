@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gnsqsync import NsqdHTTP
-from gnsqsync.cli.common import Flag, Signals, counted, rate_text
+from gnsqsync.cli.common import Flag, Signals, rate_text
 from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
@@ -32,6 +32,7 @@ from gnsqsync.cli.demo_spark_setup import PICTURE, require, settings, working_fo
 from gnsqsync.cli.demo_spark_view import NsqdRow, View, make_view
 from gnsqsync.cli.spark_options import job_session, spark_errors
 from gnsqsync.embedded import Nsqd, Nsqlookupd
+from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

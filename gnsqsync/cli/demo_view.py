@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gnsqsync.cli.common import PLAIN_INTERVAL, Scope, counted
+from gnsqsync.cli.common import PLAIN_INTERVAL, Scope
+from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
     from gnsqsync.stats import ReaderStats

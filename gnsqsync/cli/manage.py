@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import click
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cli.common import counted, lookupd_option, nsqd_http_option, show_log
+from gnsqsync.cli.common import lookupd_option, nsqd_http_option, show_log
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
+from gnsqsync.stats import counted
 
 Client = NsqdHTTP | LookupdHTTP
 _C = TypeVar("_C", NsqdHTTP, LookupdHTTP, Client)

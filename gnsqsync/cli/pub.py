@@ -19,7 +19,6 @@ from gnsqsync.cli.common import (
     Signals,
     connection_keywords,
     connection_options,
-    counted,
     lookupd_option,
     nsqd_option,
     rate_text,
@@ -28,6 +27,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.options import check_duration, check_topic
 from gnsqsync.service.output import CannotWrite, say
+from gnsqsync.stats import counted
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
 # published at once and lines which stream in are published in batches.

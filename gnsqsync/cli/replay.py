@@ -13,7 +13,6 @@ from gnsqsync.cli.common import (
     Counting,
     Number,
     connection_keywords,
-    counted,
     print_json,
     rate_text,
 )
@@ -25,6 +24,7 @@ from gnsqsync.cli.spark_options import (
     spark_errors,
     window_options,
 )
+from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
     from gnsqsync.spark.jobs.replay import Replayed

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gnsqsync.cli.common import counted, print_json, show_log
+from gnsqsync.cli.common import print_json, show_log
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     job_session,
@@ -16,6 +16,7 @@ from gnsqsync.cli.spark_options import (
     spark_options,
     window_options,
 )
+from gnsqsync.stats import counted
 
 
 @click.command(

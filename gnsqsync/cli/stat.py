@@ -18,7 +18,6 @@ from gnsqsync.cli.common import (
     Flag,
     Number,
     Signals,
-    counted,
     lookupd_option,
     nsqd_http_option,
     print_json,
@@ -27,6 +26,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.service.output import told_when_full
+from gnsqsync.stats import counted
 
 # The numbers of a channel: key in our JSON, attribute in nsqd's, heading in the table.
 CHANNEL_NUMBERS = (

@@ -16,12 +16,12 @@ from gnsqsync.cli.common import (
     Signals,
     connection_keywords,
     connection_options,
-    counted,
     lookupd_option,
     nsqd_option,
     reader_addresses,
 )
 from gnsqsync.service.output import nowhere, send_nowhere
+from gnsqsync.stats import counted
 
 MAX_IN_FLIGHT = 200
 # Seconds without a message until ``tail --count`` says how many are missing.

@@ -10,6 +10,7 @@ from gnsqsync.observer import tell
 from gnsqsync.options import handler_name
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
+from gnsqsync.stats import counted
 from gnsqsync.writer.writer import Writer
 
 __all__ = ["DeadLetters"]
@@ -70,11 +71,11 @@ class DeadLetters:
             self.count += 1
         self._log(
             logging.ERROR,
-            "gave up on message %s after %d attempts; %s",
+            "gave up on message %s after %s; %s",
             message,
             error,
             message.id,
-            message.attempts,
+            counted(message.attempts, "attempt"),
             self._where_it_is(),
         )
         tell(self._setup.observers, "gave_up", message, error, log=log)

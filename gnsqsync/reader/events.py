@@ -13,6 +13,7 @@ from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.observer import Observer, tell
 from gnsqsync.reader.silence import UNCONNECTED
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
+from gnsqsync.stats import counted
 
 __all__ = ["Events"]
 
@@ -196,10 +197,10 @@ class Events:
         """So many were taken from a Reader without a handler, and not answered in time."""
         log.log(
             logging.DEBUG if self._told_overdue else logging.WARNING,
-            "%s: %d messages from %s were taken and not answered within their timeout; nsqd"
-            " delivers them again. Answer each message that you take (told once)",
+            "%s: %s from %s not answered within the timeout; nsqd delivers again what is not"
+            " answered. Answer each message that you take (told once)",
             self._name,
-            count,
+            counted(count, "message"),
             connection.nsqd_address,
             extra=self._fields_of(connection),
         )

@@ -144,10 +144,10 @@ class RunningReader:
         if in_flight == 1 or 0 < in_flight < flow.concurrency:
             log.log(
                 logging.WARNING if in_flight < flow.concurrency else logging.INFO,
-                "%s: max_in_flight is %d for %d workers; raise it when messages are small and many",
+                "%s: max_in_flight is %d for %s; raise it when messages are small and many",
                 self._setup.name,
                 in_flight,
-                flow.concurrency,
+                counted(flow.concurrency, "worker"),
                 extra=self._setup.log_fields,
             )
         if flow.max_attempts and not flow.gives_up:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gnsqsync import Message, Observer, Reader
 from gnsqsync.errors import ConnectionLost, NSQError
+from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
     from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
@@ -205,7 +206,9 @@ class Intake(Observer):
             return batch
         known = seen.among(again)
         if known:
-            log.info("%d messages of %s are in the log already", len(known), self._plan.nsqd)
+            log.info(
+                "in the log already: %s of %s", counted(len(known), "message"), self._plan.nsqd
+            )
         kept = []
         for message in batch:
             if message.attempts > 1 and message.id in known:

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.utils import timezone
 
 from gnsqsync.django.outbox.models import OutboxMessage
+from gnsqsync.stats import counted
 
 __all__ = ["OutboxMessageAdmin"]
 
@@ -36,7 +37,7 @@ class StateFilter(admin.SimpleListFilter):
 def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
     """Failed messages wait again, and waiting ones are due at once."""
     count = queryset.update(failed_at=None, retry_at=timezone.now(), attempts=0)
-    model_admin.message_user(request, f"{count} messages are due now.")
+    model_admin.message_user(request, f"Due now: {counted(count, 'message')}.")
 
 
 class OutboxMessageAdmin(_Admin):

@@ -458,7 +458,7 @@ class Outbox(TestCase):
         answer = self.client.post(
             url, {"action": "try_again", "_selected_action": keys}, follow=True
         )
-        self.assertContains(answer, "2 messages are due now.")
+        self.assertContains(answer, "Due now: 2 messages.")
         self.assertEqual((outbox.lag().waiting, outbox.lag().failed), (2, 0))
         page = self.client.get(f"{url}{keys[0]}/change/")
         self.assertContains(page, "café \\xff")
