@@ -203,7 +203,7 @@ class Publishes:
         send_queue.slots.append(slot)
         if turn.owner is slot:
             return True  # it became free before the latch was there
-        if not (turn.is_lent and (self._is_near or self._gathering)):
+        if not ((self._is_near or self._gathering) and turn.is_lent):
             send_queue.flush()
         if send_queue.is_closed:
             send_queue.fail_unsent(slot)

@@ -124,8 +124,9 @@ class ReadTurn:
 
     def leave(self, caller: Caller) -> bool:
         """Stop waiting. Whether the turn has been given to the caller."""
-        # One that is still there is given nothing.
-        if self._waiting.pop(caller, None) is not None:
+        # One that is still there is given nothing, nor is one that has its answer. An answer that
+        # comes later than the turn is the end of the connection, when nobody needs the turn.
+        if self._waiting.pop(caller, None) is not None or caller.done:
             return False
         with self._mutex:
             return self.owner is caller
