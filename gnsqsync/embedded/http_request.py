@@ -47,9 +47,9 @@ class Refused(Exception):
 
     def __init__(self, line: str, text: str = "", *, is_long: bool = False) -> None:
         super().__init__(line)
-        self.line = line
-        self.text = text or line
-        self.is_long = is_long
+        self.line: str = line
+        self.text: str = text or line
+        self.is_long: bool = is_long
 
 
 class BadBody(ValueError):
@@ -286,10 +286,10 @@ class Body:
     """
 
     def __init__(self, source: Source, length: int, invite: Callable[[], None] | None) -> None:
-        self.is_chunked = length < 0
-        self.invite = invite
-        self.unread = max(0, length)
-        self.is_whole = length == 0
+        self.is_chunked: bool = length < 0
+        self.invite: Callable[[], None] | None = invite
+        self.unread: int = max(0, length)
+        self.is_whole: bool = length == 0
         self._source = source
         self._excess = 0
         self._is_bad = False

@@ -88,15 +88,15 @@ class Settings:
     def __init__(
         self, client_id: str, hostname: str, msg_timeout: float, output_buffer_timeout: float
     ) -> None:
-        self.client_id = client_id
-        self.hostname = hostname
-        self.msg_timeout = msg_timeout
-        self.output_buffer_timeout = output_buffer_timeout
-        self.user_agent = ""
+        self.client_id: str = client_id
+        self.hostname: str = hostname
+        self.msg_timeout: float = msg_timeout
+        self.output_buffer_timeout: float = output_buffer_timeout
+        self.user_agent: str = ""
         # 0: no heartbeats.
-        self.heartbeat_interval = DEFAULT_HEARTBEAT
-        self.output_buffer_size = 16384
-        self.sample_rate = 0
+        self.heartbeat_interval: float = DEFAULT_HEARTBEAT
+        self.output_buffer_size: int = 16384
+        self.sample_rate: int = 0
 
     def apply(self, asked: Identification, options: NsqdOptions) -> None:
         """Take over what is asked for; Fatal for the first value out of range."""

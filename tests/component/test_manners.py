@@ -319,7 +319,8 @@ def test_a_limit_that_keeps_workers_idle_is_told(
 ) -> None:
     with ScriptedNsqd() as nsqd, caplog.at_level(logging.INFO, "gnsqsync"):
         client.consume(print, nsqd, max_in_flight=max_in_flight, concurrency=concurrency)
-    text = f"t/ch: max_in_flight is {max_in_flight} for {concurrency} workers"
+    workers = "1 worker" if concurrency == 1 else f"{concurrency} workers"
+    text = f"t/ch: max_in_flight is {max_in_flight} for {workers};"
     told = [r.levelname for r in caplog.records if r.getMessage().startswith(text)]
     assert told == ([level] if level else [])
 

@@ -91,7 +91,7 @@ def test_a_consumer_from_its_start_to_its_drain(
         assert ask(capsys, "--address", page) == (0, f"{page}/livez: alive\n")
         assert ask(capsys, "--address", page, "--ready") == (0, f"{page}/readyz: ready\n")
         with NsqdHTTP(nsqd.http_address) as client:
-            client.pub(topic, b"3")
+            client.pub(topic, b"5")
 
             def is_at_work() -> bool:
                 return client.stats(topic).topics[0].channels[0].in_flight_count == 1

@@ -65,7 +65,9 @@ def most_until_stored(project: Project, consumer: Command, count: int) -> int:
 def test_no_more_connections_than_workers(project: Project, patched: str, age: str) -> None:
     count = 1000 if age == "null" else 100
     consumer = consume(project, count, SHOP_CONN_MAX_AGE=age, SHOP_GEVENT=patched)
-    assert 0 < most_until_stored(project, consumer, count) <= 4
+    # PostgreSQL lists a session for a moment after its end, so of each worker there may be two.
+    most = 4 if age == "null" else 8
+    assert 0 < most_until_stored(project, consumer, count) <= most
     # Greenlets change only where one waits, so a few messages may all come to one of them.
     workers = {worker for _, worker in project.orders()}
     assert 0 < len(workers) <= 4
