@@ -5,7 +5,7 @@ Knows outcomes and deadlines; its NsqdPool says which nsqd takes a publish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from gnsqsync.addresses import Address
@@ -25,6 +25,7 @@ from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import WriterConnectionStats, WriterStats
+from gnsqsync.wire import commands
 from gnsqsync.writer.async_window import BACKLOG_BYTES, BACKLOG_PUBLISHES, AsyncWindow
 from gnsqsync.writer.events import Events
 from gnsqsync.writer.nsqd_pool import NsqdPool, within
@@ -79,22 +80,23 @@ class Publisher:
 
     # -- publishing ------------------------------------------------------------------------------
 
-    def publish_all(self, commands: Iterable[tuple[bytes, int]], timeout: float) -> None:
-        """As ``publish()``, one after the other, with one ``timeout`` for all of them.
+    def publish_all(self, topic: str, chunks: list[list[bytes]], timeout: float) -> None:
+        """Publish each chunk of bodies as one MPUB, one after the other, all within ``timeout``.
 
-        ``commands``: each with its number of messages. An error says how many were confirmed.
+        Raises as ``publish()``; the error says how many messages nsqd has confirmed.
         """
         deadline = self._now() + timeout
         acknowledged = 0
-        for data, messages in commands:
+        for chunk in chunks:
+            data = commands.mpub(topic, chunk)
             started = self._now()
             try:
                 latest = max(deadline, started + _LEAST_SECONDS)
-                self.publish(data, messages, timeout, started, latest)
+                self.publish(data, len(chunk), timeout, started, latest)
             except (PublishError, ClosedError) as error:
                 error.acknowledged = acknowledged
                 raise
-            acknowledged += messages
+            acknowledged += len(chunk)
 
     def publish(
         self,

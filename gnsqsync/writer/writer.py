@@ -9,7 +9,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
@@ -241,8 +240,7 @@ class Writer:
         seconds = self._timeout(timeout)
         began = time.monotonic()
         try:
-            encoded = map(partial(commands.mpub, topic), chunks)
-            publisher.publish_all(zip(encoded, map(len, chunks), strict=True), seconds)
+            publisher.publish_all(topic, chunks, seconds)
         except PublishError as error:
             self._events.publish_failed(topic, len(checked), began, error)
             raise
