@@ -6,11 +6,16 @@ them (flags.py), nor of what the servers do with them.
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
+
+try:
+    # As hashlib has it, without OpenSSL, which takes a twentieth of a start to load.
+    from _md5 import md5  # type: ignore[import-not-found]
+except ImportError:
+    from hashlib import md5
 
 # Read and checked, but without effect here: the embedded nsqd keeps its queues in memory, scans
 # every channel exactly when something is due, and sends frames at once.
@@ -38,10 +43,7 @@ class StartError(OptionsError):
 
 def default_node_id() -> int:
     """0 to 1023, from the host name, the same number as the Go nsqd derives."""
-    return (
-        zlib.crc32(hashlib.md5(socket.gethostname().encode(), usedforsecurity=False).digest())
-        % 1024
-    )
+    return zlib.crc32(md5(socket.gethostname().encode(), usedforsecurity=False).digest()) % 1024
 
 
 def is_loopback(address: str) -> bool:
