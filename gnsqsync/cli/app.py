@@ -46,18 +46,15 @@ class Commands(click.Group):
     """Loads a command's module when it is asked for: ``pub`` need not import what ``stat`` does."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *SERVERS]
+        return [*self.commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        texts = {name: text for name, (_, text) in COMMANDS.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(list({**texts, **SERVERS}.items()))
+            formatter.write_dl([(name, each.help or "") for name, each in self.commands.items()])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in SERVERS:
-            return click.Command(name, help=SERVERS[name])
         if name not in COMMANDS:
-            return None
+            return self.commands.get(name)
         command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
@@ -84,8 +81,15 @@ def _broken_pipe_kept() -> Iterator[None]:
         raise ReaderLeft from error
 
 
+def _names() -> dict[str, click.Command]:
+    """Every command with its help, unloaded: for the list, and for "did you mean"."""
+    texts = {name: text for name, (_, text) in COMMANDS.items()}
+    return {name: click.Command(name, help=text) for name, text in {**texts, **SERVERS}.items()}
+
+
 @click.command(
     cls=Commands,
+    commands=_names(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage. 'gnsqsync COMMAND --help' shows examples.",
 )

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ Self = TypeVar("Self", bound="Scope")
 
 # How often a job that is not on a terminal says how far it is, in seconds.
 PLAIN_INTERVAL = 5.0
+# How many servers a sentence names.
+_NAMED = 5
 
 
 def nsqd_option() -> Callable[[Command], Command]:
@@ -66,6 +68,13 @@ def lookupd_option() -> Callable[[Command], Command]:
         metavar="HOST:PORT",
         help="An nsqlookupd's HTTP address, to find the nsqds by; may be given several times.",
     )
+
+
+def asked(addresses: Sequence[str]) -> str:
+    """Which servers were asked, in brackets: the first ones, and how many more."""
+    more = len(addresses) - _NAMED
+    names = ", ".join(addresses[:_NAMED])
+    return f"(asked: {names}{f' and {more} more' if more > 0 else ''})"
 
 
 _CONNECTION_OPTIONS = (

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cli.common import lookupd_option, nsqd_http_option, show_log
+from gnsqsync.cli.common import asked, lookupd_option, nsqd_http_option, show_log
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.stats import counted
@@ -31,7 +31,7 @@ ACTIONS = {
     "create": ("created", "Create {what}; one that exists is left as it is."),
     "delete": ("deleted", "Delete {what} with its messages. Live consumers may create it again."),
     "empty": ("emptied", "Throw away the messages of {what}."),
-    "pause": ("paused", "Pause {what}: nothing is delivered from it, and it goes on collecting."),
+    "pause": ("paused", "Pause {what}: it goes on collecting, and delivers nothing."),
     "unpause": ("unpaused", "Undo pause."),
 }
 
@@ -133,10 +133,10 @@ class Work:
 
     def _ask(self, clients: Iterable[_C], call: Callable[[_C], _T]) -> Iterator[tuple[_C, _T]]:
         """What ``call`` returns for each that answers, in this order; the others are told of."""
-        asked = list(clients)
+        servers = list(clients)
         pool = ThreadPoolExecutor(_AT_A_TIME)
         try:
-            for client, future in [(client, pool.submit(call, client)) for client in asked]:
+            for client, future in [(client, pool.submit(call, client)) for client in servers]:
                 try:
                     answer = future.result()
                 except NSQError as error:
@@ -144,7 +144,7 @@ class Work:
                 else:
                     yield client, answer
         except BaseException:  # Ctrl-C: the requests under way would keep the process
-            for client in asked:
+            for client in servers:
                 client.cut()
             raise
         finally:
@@ -205,7 +205,7 @@ def run(work: Work, yes: bool) -> int:
         lookupds = []
     if not nsqds and not lookupds:
         if not work.failed:
-            raise NSQError(f"no such {work.name} (asked: {', '.join(work.asked)})")
+            raise NSQError(f"no such {work.name} {asked(work.asked)}")
         return 1
     if asks:
         click.echo(lost(work, numbers), err=True)
@@ -235,7 +235,7 @@ def _command(kind: str, action: str) -> click.Command:
     words = "TOPIC" if kind == "topic" else "CHANNEL of TOPIC"
     text = ACTIONS[action][1].format(what=words)
     if kind == "topic" and action == "empty":
-        text = "Throw away what waits in TOPIC itself; its channels keep their messages."
+        text = "Throw away what waits in TOPIC itself. Its channels keep their messages."
     if kind == "topic" and action == "create":
         text += " In nsqlookupds it is registered only: nsqds get it with the first publish."
 

@@ -18,6 +18,7 @@ from gnsqsync.cli.common import (
     Flag,
     Number,
     Signals,
+    asked,
     lookupd_option,
     nsqd_http_option,
     print_json,
@@ -225,11 +226,7 @@ def stat(
         if once:
             servers, topics = source.measure()
             _print(servers, topics, as_json, Console())
-            if not any(_answered(server) for server in servers):
-                return 1
-            if not topics and (topic is not None or channel is not None):
-                raise NSQError(_nothing_found(servers, topic, channel))
-            return 0
+            return 0 if topics else _tell_why_nothing(servers, topic, channel)
         _watch(source, interval, as_json)
     finally:
         source.close()
@@ -240,14 +237,21 @@ def _answered(server: Row) -> bool:
     return server["kind"] == "nsqd" and server["error"] is None
 
 
-def _nothing_found(servers: list[Row], topic: str | None, channel: str | None) -> str:
-    """Says on how many nsqds there is no such topic or channel."""
-    if channel is None:
-        name = f"topic {topic!r}"
-    else:
-        name = f"channel {channel!r}" + (f" of topic {topic!r}" if topic is not None else "")
-    answered = sum(map(_answered, servers))
-    return f"no such {name} on {counted(answered, 'nsqd')} that answered"
+def _tell_why_nothing(servers: list[Row], topic: str | None, channel: str | None) -> int:
+    """The exit code of a measurement without a topic; what was not found is an NSQError."""
+    nsqds = [str(server["address"]) for server in servers if server["kind"] == "nsqd"]
+    if not nsqds and not any(server["error"] for server in servers):
+        lookupds = [str(server["address"]) for server in servers]
+        raise NSQError(f"no nsqd is registered {asked(lookupds)}")
+    if not any(_answered(server) for server in servers):
+        return 1
+    if channel is not None:
+        of = f" of topic {topic!r}" if topic is not None else ""
+        raise NSQError(f"no such channel {channel!r}{of} {asked(nsqds)}")
+    if topic is not None:
+        raise NSQError(f"no such topic {topic!r} {asked(nsqds)}")
+    click.echo(f"gnsqsync: there are no topics {asked(nsqds)}", err=True)
+    return 0
 
 
 def _watch(source: Source, interval: float, as_json: bool) -> None:

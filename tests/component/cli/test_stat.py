@@ -1,0 +1,79 @@
+"""``gnsqsync stat --once`` where there is nothing to show, and names that are nearly right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gnsqsync import NsqdHTTP
+from gnsqsync.cli.app import run_command
+from gnsqsync.embedded import Nsqd, Nsqlookupd
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[Nsqd]:
+    with Nsqd() as server:
+        yield server
+
+
+def stat(*words: str) -> int:
+    return run_command(["stat", "--once", *words])
+
+
+def test_an_nsqd_without_topics(nsqd: Nsqd, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stat("-H", nsqd.http_address) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        f"gnsqsync: there are no topics (asked: http://{nsqd.http_address})\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("t",), "topic 't'"),
+        (("-c", "ch"), "channel 'ch'"),
+        (("t", "-c", "ch"), "channel 'ch' of topic 't'"),
+    ],
+)
+def test_what_is_not_there(
+    nsqd: Nsqd, words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stat(*words, "-H", nsqd.http_address) == 1
+    assert capsys.readouterr().err == (
+        f"gnsqsync: no such {name} (asked: http://{nsqd.http_address})\n"
+    )
+
+
+def test_an_nsqlookupd_that_knows_no_nsqd(capsys: pytest.CaptureFixture[str]) -> None:
+    with Nsqlookupd() as lookupd:
+        assert stat("-l", lookupd.http_address) == 1
+        assert capsys.readouterr().err == (
+            f"gnsqsync: no nsqd is registered (asked: http://{lookupd.http_address})\n"
+        )
+
+
+def test_many_servers_are_not_all_named(nsqd: Nsqd, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same nsqd under several names."""
+    port = nsqd.http_address.rpartition(":")[2]
+    addresses = [f"127.0.0.{number}:{port}" for number in range(1, 9)]
+    with NsqdHTTP(nsqd.http_address) as client:
+        client.create_topic("other")
+        try:
+            assert stat("t", *(word for each in addresses for word in ("-H", each))) == 1
+        finally:
+            client.delete_topic("other")
+    err = capsys.readouterr().err
+    assert "no such topic 't'" in err and addresses[0] in err
+    assert "and 3 more" in err and addresses[-1] not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["pubb"], "pub"), (["nsqlookup"], "nsqlookupd"), (["topic", "crate"], "create")],
+)
+def test_did_you_mean(words: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(words) == 2
+    assert f"Did you mean '{name}'?" in capsys.readouterr().err
