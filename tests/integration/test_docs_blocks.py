@@ -13,7 +13,7 @@ from requests import certs
 
 from gnsqsync import Reader, Writer
 from gnsqsync.embedded import Nsqd, Nsqlookupd
-from tests.support.texts import DOCS, ROOT, code_blocks
+from tests.support.texts import DOCS, ROOT, code_blocks, replaced
 
 
 def handle(message: object) -> None:
@@ -47,9 +47,7 @@ def test_connection_options(tmp_path: Path) -> None:
     (block,) = code_blocks(DOCS / "guides" / "connections.rst", "python")
     secret = tmp_path / "secret"
     secret.write_text("a secret\n")
-    for usual, here in (("/etc/nsq/ca.pem", certs.where()), ("/run/secrets/nsq", str(secret))):
-        assert usual in block
-        block = block.replace(usual, here)
+    block = replaced(block, {"/etc/nsq/ca.pem": certs.where(), "/run/secrets/nsq": str(secret)})
     names: dict[str, Any] = {"handle": handle}
     exec(block, names)
     assert names["secure"].secret() == b"a secret"
@@ -58,13 +56,8 @@ def test_connection_options(tmp_path: Path) -> None:
 def test_the_http_apis(capfd: pytest.CaptureFixture[str]) -> None:
     (block,) = code_blocks(DOCS / "reference" / "http.rst", "python")
     with Nsqlookupd() as lookupd, Nsqd(lookupd_tcp_addresses=lookupd.tcp_address) as nsqd:
-        for usual, here in (
-            ("127.0.0.1:4151", nsqd.http_address),
-            ("127.0.0.1:4161", lookupd.http_address),
-        ):
-            assert usual in block
-            block = block.replace(usual, here)
-        exec(block, {})
+        here = {"127.0.0.1:4151": nsqd.http_address, "127.0.0.1:4161": lookupd.http_address}
+        exec(replaced(block, here), {})
     assert "orders 0\n" in capfd.readouterr().out
 
 

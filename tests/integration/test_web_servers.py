@@ -24,7 +24,7 @@ from tests.support import realnsq
 from tests.support.forking import Nsqd
 from tests.support.programs import GUNICORN, UWSGI, Program
 from tests.support.servers import Server
-from tests.support.texts import DOCS, commands_of, files_of
+from tests.support.texts import DOCS, commands_of, files_of, replaced
 
 REQUESTS, CLIENTS, TOPIC = 1000, 32, "orders"
 PAGES = {path.stem: path for path in (DOCS / "servers").glob("*.rst") if path.stem != "index"}
@@ -60,9 +60,7 @@ class WebServer(Program):
     def __init__(self, case: Case, folder: Path, nsqds: list[Server]) -> None:
         self._stop_signal = signal.SIGINT if case.page == "waitress" else signal.SIGTERM
         text = files_of(PAGES[case.page])["app.py"]
-        for usual, nsqd in zip(USUAL_ADDRESSES, nsqds, strict=True):
-            assert usual in text
-            text = text.replace(usual, address(nsqd))
+        text = replaced(text, dict(zip(USUAL_ADDRESSES, map(address, nsqds), strict=True)))
         command = case.command.replace("127.0.0.1:8000", "127.0.0.1:0")
         text = text.replace('("127.0.0.1", 8000)', '("127.0.0.1", 0)')
         assert "8000" not in command + text

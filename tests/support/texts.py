@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,17 @@ def code_blocks(page: Path, language: str) -> list[str]:
         textwrap.dedent("\n".join(line for line in block if not line.lstrip().startswith(":")))
         for block in blocks
     ]
+
+
+def replaced(text: str, usual_here: Mapping[str, str]) -> str:
+    """The text with each word of a page as it is here. Each must be there.
+
+    In one go: what a free port makes of one address may begin with the next.
+    """
+    for usual in usual_here:
+        assert usual in text, usual
+    pattern = "|".join(map(re.escape, usual_here))
+    return re.sub(pattern, lambda found: usual_here[found[0]], text)
 
 
 def files_of(page: Path) -> dict[str, str]:
