@@ -9,7 +9,8 @@ from typing import Any
 from flask import Flask
 
 from gnsqsync import Message, Reader
-from gnsqsync.flask.config import read_settings
+from gnsqsync.errors import ConfigError
+from gnsqsync.flask.config import backend_of, read_settings
 from gnsqsync.service.metrics_page import Exposed
 
 __all__ = ["Handler", "InContext", "name_of"]
@@ -34,7 +35,14 @@ class Handler:
         """A Reader for it, not started; ``overrides``: options that are not None win.
 
         With ``exposed``, as of a command, it gets the Observer that NSQ_OBSERVER makes.
+        ConfigError with a backend that reaches no nsqd, as in tests.
         """
+        backend = backend_of(app)
+        if backend != "nsq":
+            raise ConfigError(
+                f"{self.name} cannot consume: the backend is {backend!r}, which reaches no nsqd;"
+                " NSQ_BACKEND = 'nsq' does"
+            )
         given = {name: value for name, value in overrides.items() if value is not None}
         settings = read_settings(app)
         keywords = {**settings.reader_keywords(), **self.options, **given}

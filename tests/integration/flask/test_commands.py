@@ -182,6 +182,8 @@ def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
             "publish", "t", "x", "--timeout", "0.1", FLASK_NSQ_NSQD_ADDRESSES="127.0.0.1:1"
         ),
         "NSQ_OBSERVER is 'shop.nothing'": shop("consume", FLASK_NSQ_OBSERVER="shop.nothing"),
+        "cannot consume: the backend is 'memory'": shop("consume", "work", FLASK_TESTING="true"),
+        "cannot consume: the backend is 'eager'": shop("consume", FLASK_NSQ_BACKEND="eager"),
         "must be PORT or HOST:PORT": shop("consume", "--metrics-address", "x:y"),
         "127.0.0.1:1": shop("stat", FLASK_NSQ_NSQD_HTTP_ADDRESSES="127.0.0.1:1"),
     }
