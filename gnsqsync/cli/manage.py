@@ -120,6 +120,12 @@ class Work:
         return self._clients.enter_context(NsqdHTTP(address))
 
     def _act(self, client: Client) -> None:
+        if self.action == "create":
+            # Both kinds of servers have a page to create a topic; these pages only one has.
+            if isinstance(client, LookupdHTTP):
+                self._look_up(client)
+            else:
+                self._numbers(client)
         if self.channel is None:
             getattr(client, f"{self.action}_topic")(self.topic)
             return

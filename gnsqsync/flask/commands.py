@@ -260,7 +260,8 @@ def _stat(topic: str | None, as_json: bool) -> None:
     """Show depths and clients of topics and channels, summed over all nsqds.
 
     It asks NSQ_NSQD_HTTP_ADDRESSES, or the nsqds that NSQ_LOOKUPD_ADDRESSES list, or the ports
-    after those of NSQ_NSQD_ADDRESSES. Exit code 1: a server did not answer.
+    after those of NSQ_NSQD_ADDRESSES. Exit code 1: a server did not answer, or there is no such
+    topic.
     """
     try:
         settings = read_settings(_app())

@@ -110,6 +110,7 @@ class NsqdHTTP(HTTPClient):
     _port_hint = (
         "this may be nsqd's TCP port (4150 by default); give its HTTP port (4151 by default)"
     )
+    _kind_hint = "this may be nsqlookupd; nsqd's HTTP port is 4151 by default"
     has_unix_sockets = True
 
     def __init__(
@@ -375,6 +376,7 @@ class LookupdHTTP(HTTPClient):
     _port_hint = (
         "this may be nsqlookupd's TCP port (4160 by default); give its HTTP port (4161 by default)"
     )
+    _kind_hint = "this may be nsqd; nsqlookupd's HTTP port is 4161 by default"
 
     def __init__(
         self,

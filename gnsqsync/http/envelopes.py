@@ -10,7 +10,7 @@ from typing import Any
 
 from gnsqsync.errors import HTTPError, ProtocolError
 
-__all__ = ["http_error", "payload"]
+__all__ = ["http_error", "payload", "words"]
 
 # Characters of a server's own words that go into an error's text, and so into logs.
 _MAX_WORDS = 200
@@ -38,14 +38,17 @@ def payload(content: bytes, shown: str) -> Any:
             code = data.get("status_txt")
             raise HTTPError(
                 status if isinstance(status, int) else 500,
-                _words(code) if isinstance(code, str) and code else "UNKNOWN",
+                words(code) if isinstance(code, str) and code else "UNKNOWN",
                 shown,
             )
         return data["data"]
     return data
 
 
-def http_error(status: int, reason: str, content: bytes, shown: str) -> HTTPError:
+def http_error(
+    status: int, reason: str, content: bytes, shown: str, not_found_hint: str = ""
+) -> HTTPError:
+    """For an answer that is not 2xx. ``not_found_hint``: why there may be no such page."""
     code = ""
     port: object = None
     try:
@@ -60,16 +63,18 @@ def http_error(status: int, reason: str, content: bytes, shown: str) -> HTTPErro
             found = data.get("message") or data.get("status_txt")
             code = found if isinstance(found, str) else ""
             port = data.get("https_port")
-    code = _words(code)
-    error = HTTPError(status, code or _words(reason or "") or "UNKNOWN", shown)
+    code = words(code)
+    error = HTTPError(status, code or words(reason or "") or "UNKNOWN", shown)
     if code == "TLS_REQUIRED":
         has_port = type(port) is int and 0 < port < 65536
         where = f"https://<host>:{port}" if has_port else "its https:// address"
         error.args = (f"{error}; this nsqd answers over HTTPS only, use {where}",)
+    elif code == "NOT_FOUND" and not_found_hint:
+        error.args = (f"{error}; {not_found_hint}",)
     return error
 
 
-def _words(text: str) -> str:
+def words(text: str) -> str:
     """A server's words on one line and not too many: they go into logs."""
     shown = text[:_MAX_WORDS]
     return shown if shown.isprintable() else repr(shown)[1:-1]

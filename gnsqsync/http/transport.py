@@ -27,7 +27,7 @@ from gnsqsync.errors import (
     NSQError,
     ProtocolError,
 )
-from gnsqsync.http.envelopes import http_error, payload
+from gnsqsync.http.envelopes import http_error, payload, words
 from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
 from gnsqsync.http.unix_socket import UnixAdapter
 from gnsqsync.options import check_duration, check_tls_files
@@ -95,6 +95,8 @@ class HTTPClient:
     # For an answer as a TCP port of the server gives it. It closes with the request unread, so all
     # that is seen may be a reset, which has other causes too: hence "may".
     _port_hint = ""
+    # For an answer as the other kind of server gives it, which has no such page.
+    _kind_hint = ""
     # Whether the server can listen on a unix socket.
     has_unix_sockets = False
 
@@ -226,7 +228,9 @@ class HTTPClient:
         if isinstance(answer, NSQError):
             raise answer
         if not 200 <= answer.status < 300:
-            raise http_error(answer.status, answer.reason, answer.content, answer.url)
+            raise http_error(
+                answer.status, answer.reason, answer.content, answer.url, self._kind_hint
+            )
         return answer.content_type, answer.content, answer.url
 
     def _exchange(
@@ -339,7 +343,7 @@ class HTTPClient:
         ):
             return f"no answer within {self._timeout:g} s"
         if isinstance(first, (ConnectionResetError, http.client.BadStatusLine)):
-            what = getattr(first, "strerror", None) or f"no HTTP answer ({first})"
+            what = getattr(first, "strerror", None) or f"no HTTP answer ({words(str(first))})"
             return f"{what}; {self._port_hint}"
         if isinstance(first, OSError) and first.strerror:
             return first.strerror

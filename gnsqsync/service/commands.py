@@ -16,7 +16,7 @@ from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.reader import Reader
 from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
-from gnsqsync.stats import ReaderStats
+from gnsqsync.stats import ReaderStats, counted
 from gnsqsync.writer import Writer
 
 __all__ = [
@@ -190,7 +190,8 @@ def topics_of(
 
     failures: list[str] = []
     topics: dict[str, Row] = {}
-    for address in _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures):
+    addresses = _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures)
+    for address in addresses:
         try:
             with NsqdHTTP(address) as nsqd:
                 stats = nsqd.stats(topic)
@@ -198,6 +199,11 @@ def topics_of(
             failures.append(f"{address}: {error}")
         else:
             _add(topics, stats.topics)
+    if not topics and not failures:
+        if not addresses:
+            failures.append(f"no nsqd is registered at {', '.join(lookupd_http)}")
+        elif topic is not None:
+            failures.append(f"no such topic {topic!r} on {counted(len(addresses), 'nsqd')}")
     return topics, failures
 
 

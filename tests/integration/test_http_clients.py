@@ -222,3 +222,22 @@ def test_discovery_and_tombstones(site: Site) -> None:
         assert lookupd.lookup(topic).producers == ()
         assert lookupd.nodes()[0].tombstones == (True,)
         assert lookupd.debug()[f"topic:{topic}:"][0].tombstoned
+
+
+def test_a_wrong_port_says_which_would_be_right(site: Site) -> None:
+    nsqd, lookupd = site.nsqd(), site.nsqlookupd()
+    answers = {}
+    for client in (
+        NsqdHTTP(nsqd.tcp_address),
+        NsqdHTTP(lookupd.http_address),
+        LookupdHTTP(lookupd.tcp_address),
+        LookupdHTTP(nsqd.http_address),
+    ):
+        ask = client.stats if isinstance(client, NsqdHTTP) else client.nodes
+        with client, pytest.raises((ConnectionLost, HTTPError)) as caught:
+            ask()
+        answers[client] = str(caught.value)
+    right = [4151, 4151, 4161, 4161]
+    for answer, port in zip(answers.values(), right, strict=True):
+        assert f"{port} by default" in answer
+        assert answer.isprintable(), "the frame of a TCP port has bytes of NUL"

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from gnsqsync import NsqdHTTP
+from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli import manage
 from gnsqsync.cli.app import run_command
-from gnsqsync.embedded import Nsqd
+from gnsqsync.embedded import Nsqd, Nsqlookupd
 
 
 class Result(NamedTuple):
@@ -111,6 +111,19 @@ def test_what_is_not_there(commands: Commands, words: tuple[str, ...], text: str
     assert (result.exit_code, text in result.output) == (1, True), result.output
     assert commands.address in result.output, "which server has none"
     assert commands.topics() == {}
+
+
+def test_create_on_the_other_kind_of_server(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each has a page to create a topic, which would do nothing for who meant the other."""
+    assert run_command(["topic", "create", "t", "-l", commands.address]) == 1
+    assert "this may be nsqd; nsqlookupd's HTTP port is 4161" in capsys.readouterr().err
+    assert commands.topics() == {}
+    with Nsqlookupd() as lookupd, LookupdHTTP(lookupd.http_address) as http:
+        assert run_command(["topic", "create", "t", "-H", lookupd.http_address]) == 1
+        assert "this may be nsqlookupd; nsqd's HTTP port is 4151" in capsys.readouterr().err
+        assert http.topics() == ()
 
 
 def test_an_nsqd_that_is_away(commands: Commands) -> None:

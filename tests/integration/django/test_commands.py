@@ -93,6 +93,8 @@ def test_publish_reads_lines_and_defers(project: Project) -> None:
 def test_stat_without_an_answer_fails(project: Project) -> None:
     output = project.manage("nsq_stat", SHOP_NSQD_HTTP="127.0.0.1:1").end(1)
     assert "127.0.0.1:1" in output
+    output = project.manage("nsq_stat", "nobody").end(1)
+    assert "no such topic 'nobody' on 1 nsqd" in output
 
 
 # -- the stop ------------------------------------------------------------------------------------

@@ -185,6 +185,7 @@ def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
         "cannot consume: the backend is 'memory'": shop("consume", "work", FLASK_TESTING="true"),
         "cannot consume: the backend is 'eager'": shop("consume", FLASK_NSQ_BACKEND="eager"),
         "must be PORT or HOST:PORT": shop("consume", "--metrics-address", "x:y"),
+        "no such topic 'nobody' on 1 nsqd": shop("stat", "nobody"),
         "127.0.0.1:1": shop("stat", FLASK_NSQ_NSQD_HTTP_ADDRESSES="127.0.0.1:1"),
     }
     listed = shop("consume", "--list")

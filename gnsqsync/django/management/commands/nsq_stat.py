@@ -18,7 +18,8 @@ __all__ = ["Command"]
 class Command(NSQCommand):
     help = (
         "Show the depth of topics and channels, summed over the nsqds that LOOKUPD lists, or those"
-        " of NSQD_HTTP, or those of NSQD with the next port. Exit code 1: an answer is missing."
+        " of NSQD_HTTP, or those of NSQD with the next port. Exit code 1: an answer is missing, or"
+        " there is no such topic."
     )
 
     def add_arguments(self, parser: Any) -> None:
