@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -169,12 +169,7 @@ class Scope:
         self.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.end()
 
 

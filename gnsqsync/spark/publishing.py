@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import accumulate, islice
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -298,12 +297,7 @@ class PartitionPublisher:
     def __enter__(self) -> PartitionPublisher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
