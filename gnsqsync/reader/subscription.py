@@ -86,7 +86,7 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        self._nodes = ReaderNodes(self._direct, rng=rng)
+        self._nodes = ReaderNodes(self._direct, rng)
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
 
     # -- which nsqds -------------------------------------------------------------------------
@@ -139,8 +139,7 @@ class Subscription:
             return []
         due = []
         for address in self._nodes.due(now):
-            if not self._nodes.dialling(address):
-                continue
+            self._nodes.dialling(address)
             connection = Connection(
                 address,
                 self._setup.options,
@@ -201,7 +200,7 @@ class Subscription:
             if self._stopping:
                 return
             direct = address in self._direct
-            again = self._nodes.failed(address, self._runtime.now())
+            again = self._nodes.ended(address, self._runtime.now())
             # A ConfigError comes from a file or function that has changed since the check.
             if direct and not error.retriable and not isinstance(error, ConfigError):
                 self._refused[address] = error
@@ -231,7 +230,7 @@ class Subscription:
             error = self._rdy.take_error()
             pause = None
             if changed is not None:
-                again = self._nodes.lost(connection.address, now)
+                again = self._nodes.ended(connection.address, now)
                 pause = None if again is None or self._stopping else again - now
             discovered = connection.address not in self._direct
         if changed is None:
