@@ -68,15 +68,15 @@ class RdyAllocator(Generic[Key]):
 
           ceil(N / max_in_flight) * (low_rdy_timeout + D)
 
-      if update() is called when next_at() says, and on answers while ``waiting``.
+      if update() is called when ``next_at`` says, and on answers while ``waiting``.
     * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST): one message is
       enough to see whether handlers work again. It is passed on from a node that has none.
 
-    Call update() after every other method and whenever next_at() has come: nothing else
-    computes. A node is any hashable key of the caller's. ``transit`` (seconds) is how long a
-    lowered RDY may take to reach nsqd: for so long the slots count as used, since messages may be
-    on the wire. At 0 they are free at once, as far as none of them is known to be in flight. Not
-    thread-safe: the owner holds a lock.
+    Call update() after every change and whenever ``next_at`` has come: nothing else computes. A
+    node is any hashable key of the caller's. ``transit`` (seconds) is how long a lowered RDY may
+    take to reach nsqd: for so long the slots count as used, since messages may be on the wire. At
+    0 they are free at once, as far as none of them is known to be in flight. Not thread-safe: the
+    owner holds a lock.
     """
 
     def __init__(
@@ -88,17 +88,21 @@ class RdyAllocator(Generic[Key]):
         transit: float = 0.0,
         rng: random.Random | None = None,
     ) -> None:
+        # What is wished: a limit of 0 is like a pause, and joins and losses end neither.
         self.max_in_flight: int = max_in_flight
+        self.paused: bool = False
+        # What the backoff allows.
+        self.phase: Phase = Phase.OPEN
+        # As of the last update: some node gets its RDY when messages elsewhere are answered; and
+        # when time alone will change the picture (seconds), or None.
         self.waiting: bool = False
+        self.next_at: float | None = None
         self._idle_timeout = low_rdy_idle_timeout
         self._turn_timeout = low_rdy_timeout
         self._transit = transit
         self._rng = rng or random.Random()
         self._nodes: dict[Key, RdyNode[Key]] = {}
-        self._paused = False
-        self._phase = Phase.OPEN
         self._test: RdyNode[Key] | None = None
-        self._next_at: float | None = None
         # Waiting is ordered by this and not by time: a node that joined before an update waits
         # longer than one that lost its turn in it, even at the same moment.
         self._updates = 0
@@ -126,44 +130,18 @@ class RdyAllocator(Generic[Key]):
         if found is not None:
             found.cap = found.target = 0
 
-    def set_max_in_flight(self, n: int) -> None:
-        """Change the limit; 0 is like a pause."""
-        self.max_in_flight = n
-
-    def pause(self) -> None:
-        """RDY 0 for every node until ``resume()``; joins and losses do not end it."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """End a pause."""
-        self._paused = False
-
-    def set_phase(self, phase: Phase) -> None:
-        """What the backoff allows now."""
-        self._phase = phase
-
     # What follows from it.
 
     @property
     def regime(self) -> Regime:
-        """The rule that is in force. Also the reason when no node has RDY."""
-        if self._paused or self.max_in_flight == 0 or self._phase is Phase.BLOCKED:
+        """The rule that is in force."""
+        if self.paused or self.max_in_flight == 0 or self.phase is Phase.BLOCKED:
             return Regime.SILENT
-        if self._phase is Phase.TESTING:
+        if self.phase is Phase.TESTING:
             return Regime.TEST
         if len(self._eligible()) <= self.max_in_flight:
             return Regime.SHARE
         return Regime.ROTATE
-
-    @property
-    def test_node(self) -> Key | None:
-        """The node that has RDY 1 for the test message of the backoff, or None."""
-        test = self._test
-        return None if test is None or not test.rdy else test.key
-
-    def next_at(self) -> float | None:
-        """When time alone will change the picture (seconds), as of the last update; or None."""
-        return self._next_at
 
     def update(self, now: float, loads: Mapping[Key, Load]) -> list[tuple[Key, int]]:
         """Decide anew. Returns (node, RDY) for those that change, the lowered ones first.
@@ -188,7 +166,7 @@ class RdyAllocator(Generic[Key]):
             self._target_rotate(now)
         changes = self._grant(regime, now)
         self.waiting = any(node.rdy < node.target for node in self._nodes.values())
-        self._next_at = self._find_next(regime, now)
+        self.next_at = self._find_next(regime, now)
         return changes
 
     def _idle_limit(self, node: RdyNode[Key]) -> float:

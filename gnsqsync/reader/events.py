@@ -34,6 +34,7 @@ class Events:
             type(one).batch is not Observer.batch for one in observers
         )
         self._told_overdue = False
+        self._told_strategy = False
         # Its name, where there is one.
         self._handler = handler
 
@@ -171,7 +172,8 @@ class Events:
 
     def strategy(self, error: Exception | None) -> None:
         """``error``: what the user's backoff_strategy raised for the first time, if it did."""
-        if error is not None:
+        if error is not None and not self._told_strategy:
+            self._told_strategy = True
             log.error(
                 "backoff_strategy of %s failed, its pauses are those of 'exponential'; told once",
                 self._name,

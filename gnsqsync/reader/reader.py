@@ -444,11 +444,11 @@ class Reader:
 
     def pause(self) -> None:
         """RDY 0 everywhere at once; connections stay. What was delivered is still handled."""
-        self._running().subscription.pause()
+        self._running().subscription.set_paused(True)
 
     def resume(self) -> None:
         """End a pause."""
-        self._running().subscription.resume()
+        self._running().subscription.set_paused(False)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 or more. 0 stops deliveries, as ``pause()`` does.
@@ -471,7 +471,7 @@ class Reader:
     def is_in_backoff(self) -> bool:
         """Whether failures have slowed the reader down."""
         run = self._run
-        return run is not None and run.subscription.in_backoff
+        return run is not None and run.subscription.backoff.level > 0
 
     def stats(self) -> ReaderStats:
         """Counters and connections at this moment. From any thread."""
@@ -515,7 +515,9 @@ class Reader:
             # It may have been lowered for a while. With max_idle a list need not be full to end,
             # and in a group the others may have it all now.
             waits = max_idle is None and self._setup.together is None
-            limit = max(limit, self._run.subscription.max_in_flight) if waits else math.inf
+            limit = (
+                max(limit, self._run.subscription.allocator.max_in_flight) if waits else math.inf
+            )
         if max_messages > limit:
             raise ConfigError(
                 f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could never"

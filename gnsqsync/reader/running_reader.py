@@ -285,7 +285,7 @@ class RunningReader:
     def give_back_taken(self) -> None:
         """REQ 0 for what the pull form handed out and nobody answered or detached."""
         # Or nsqd would deliver it here again at once.
-        self.subscription.pause()
+        self.subscription.set_paused(True)
         for connection in self.subscription.connections():
             for message in list(connection.in_flight.values()):
                 if not message.is_detached:
@@ -378,8 +378,8 @@ class RunningReader:
             gave_up=self._dead_letters.count,
             answers_failed=totals.answers_failed,
             in_flight=sum(c.in_flight for c in connections),
-            max_in_flight=subscription.max_in_flight,
-            is_paused=subscription.paused,
-            is_in_backoff=subscription.in_backoff,
-            backoff_level=subscription.backoff_level,
+            max_in_flight=subscription.allocator.max_in_flight,
+            is_paused=subscription.allocator.paused,
+            is_in_backoff=subscription.backoff.level > 0,
+            backoff_level=subscription.backoff.level,
         )

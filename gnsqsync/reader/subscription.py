@@ -16,8 +16,10 @@ from gnsqsync.connection.connection import PASSING_WAIT, Connection, State
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.message import Fate, Message
+from gnsqsync.policy.backoff import Backoff
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
+from gnsqsync.policy.rdy import RdyAllocator
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.counters import Counters, stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
@@ -88,6 +90,9 @@ class Subscription:
         self._tick_at = math.inf
         self._nodes = ReaderNodes(self._direct, rng)
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
+        # To be read without the lock.
+        self.backoff: Backoff = self._rdy.backoff
+        self.allocator: RdyAllocator[Address] = self._rdy.allocator
 
     # -- which nsqds -------------------------------------------------------------------------
 
@@ -174,7 +179,7 @@ class Subscription:
             if joined:
                 self._refused.pop(address, None)
                 changed = self._rdy.join(connection, now)
-                limit = self._rdy.max_in_flight
+                limit = self.allocator.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
             # No RDY was sent, and a stop waits for this thread: do not wait for nsqd's EOF.
@@ -227,7 +232,6 @@ class Subscription:
         with self._lock:
             now = self._runtime.now()
             changed = self._rdy.lose(connection, now)
-            error = self._rdy.take_error()
             pause = None
             if changed is not None:
                 again = self._nodes.ended(connection.address, now)
@@ -236,7 +240,7 @@ class Subscription:
         if changed is None:
             return
         self._apply(changed)
-        self._events.strategy(error)
+        self._events.strategy(self.backoff.error)
         self.settled()
         try:
             self._events.lost(connection, reason, pause, discovered=discovered)
@@ -255,7 +259,7 @@ class Subscription:
         with self._lock:
             self._tick_at = math.inf
             now = self._runtime.now()
-            resumed = self._rdy.tick(now)
+            resumed = self.backoff.tick(now)
             useless = [] if self._stopping else self._rdy.leave_useless(now)
             self._retiring.add(connection for connection, _ in useless)
             changed = self._rdy.plan(now)
@@ -300,7 +304,7 @@ class Subscription:
                 return
             now = self._runtime.now()
             when = now + self._flow.rdy_redistribute_interval
-            for at in (self._nodes.next_at(), *self._rdy.next_times()):
+            for at in (self._nodes.next_at(), self.allocator.next_at, self.backoff.resume_at):
                 if at is not None:
                     when = min(when, at)
             if when >= self._tick_at:
@@ -315,10 +319,8 @@ class Subscription:
 
     def answered(self) -> None:
         """Messages have left the in-flight table: a waiting nsqd may have their room."""
-        if self._rdy.waiting:
-            with self._lock:
-                changed = self._rdy.plan(self._runtime.now())
-            self._apply(changed)
+        if self.allocator.waiting:
+            self._replan()
         self.settled()
 
     def settled(self) -> None:
@@ -333,27 +335,30 @@ class Subscription:
 
         Called before the answers are flushed, so that RDY 0 is sent before the REQs.
         """
+        backoff = self.backoff
         with self._lock:
-            verdict = self._rdy.note(finished, failed, self._runtime.now())
-        if verdict is None:
-            return
-        self._apply(verdict.changed)
-        self._events.strategy(verdict.error)
-        self._events.backoff(verdict.level, verdict.seconds)
+            now = self._runtime.now()
+            if not backoff.note(finished, failed, now):
+                return
+            changed = self._rdy.plan(now)
+            level, resume_at = backoff.level, backoff.resume_at
+        self._apply(changed)
+        self._events.strategy(backoff.error)
+        self._events.backoff(level, 0.0 if resume_at is None else resume_at - now)
 
     def set_max_in_flight(self, count: int) -> None:
         with self._lock:
-            changed = self._rdy.set_max_in_flight(count, self._runtime.now())
-        self._apply(changed)
+            self.allocator.max_in_flight = count
+        self._replan()
 
-    def pause(self) -> None:
+    def set_paused(self, paused: bool) -> None:
         with self._lock:
-            changed = self._rdy.pause(self._runtime.now())
-        self._apply(changed)
+            self.allocator.paused = paused
+        self._replan()
 
-    def resume(self) -> None:
+    def _replan(self) -> None:
         with self._lock:
-            changed = self._rdy.resume(self._runtime.now())
+            changed = self._rdy.plan(self._runtime.now())
         self._apply(changed)
 
     # -- what the connections tell -------------------------------------------------------------
@@ -366,7 +371,7 @@ class Subscription:
             self.settled()
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
-        if success is False or self.in_backoff:
+        if success is False or self.backoff.level:
             self.note(int(success is True), int(success is False))
         self.answered()
 
@@ -376,7 +381,7 @@ class Subscription:
         return self._dead_letters.settle(connection, message, sys.exc_info()[1])
 
     def on_finished(self, count: int) -> None:
-        if self.in_backoff:
+        if self.backoff.level:
             self.note(count, 0)
         self.answered()
 
@@ -442,22 +447,6 @@ class Subscription:
     def is_drained(self) -> bool:
         """After ``start_closing``: nothing is in flight, and nsqd sends nothing more."""
         return all(c.state is State.DRAINED and not c.in_flight for c in self.connections())
-
-    @property
-    def in_backoff(self) -> bool:
-        return self._rdy.in_backoff
-
-    @property
-    def paused(self) -> bool:
-        return self._rdy.paused
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._rdy.max_in_flight
-
-    @property
-    def backoff_level(self) -> int:
-        return self._rdy.backoff_level
 
     @property
     def is_starved(self) -> bool:

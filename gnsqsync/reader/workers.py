@@ -213,7 +213,7 @@ class Workers:
                 # Otherwise detached, or answered by the handler itself.
         unfinished = failed or kept or neutral
         # With none at all there is no verdict: they were detached, or orphaned by a loss.
-        if failed or ((finished or unfinished) and self._subscription.in_backoff):
+        if failed or ((finished or unfinished) and self._subscription.backoff.level):
             self._subscription.note(finished, failed)
         if self._events.observes_batches:
             seconds = self._runtime.now() - started

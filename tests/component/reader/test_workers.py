@@ -12,6 +12,7 @@ from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.message import ANSWERED, Fate
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy import ownership
+from gnsqsync.policy.backoff import Backoff
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions, ReaderSetup
 from gnsqsync.reader.workers import Workers
@@ -71,7 +72,7 @@ class Bench:
     def __init__(self, world: World) -> None:
         self.world = world
         self.connection = FakeConnection()
-        self.in_backoff = False
+        self.backoff = Backoff()
         # Of each chunk: how many were finished, and failed.
         self.chunks: list[tuple[int, int]] = []
         # The same, as the backoff is told.
