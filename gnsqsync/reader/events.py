@@ -11,7 +11,7 @@ import logging
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.observer import Observer, tell
-from gnsqsync.reader.silence import UNCONNECTED
+from gnsqsync.reader.rdy_control import UNCONNECTED
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 from gnsqsync.stats import counted
 

@@ -56,7 +56,7 @@ class Health:
             found.append(f"{self._name}: the timer thread has died")
         elif behind > LATE_SECONDS:
             found.append(f"{self._name}: the timer thread is stuck since {behind:.0f} s")
-        found += stuck_threads(self._name, self._subscription.live, self._discovery)
+        found += stuck_threads(self._name, self._subscription.connections(), self._discovery)
         found += self._dead_letters.stuck(f"{self._name}, dead letters")
         if handler_limit is not None:
             found += self._slow_handlers(handler_limit)

@@ -6,21 +6,48 @@ Holds the policy objects. Takes no lock and sends nothing: the Subscription does
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
-from gnsqsync.reader.counters import Counters
+from gnsqsync.reader.counters import counts_of
 from gnsqsync.reader.options import ReaderOptions
 from gnsqsync.reader.retiring import why_useless
-from gnsqsync.reader.silence import UNCONNECTED, Silence
 
-__all__ = ["RdyControl"]
+__all__ = ["SILENT_SECONDS", "UNCONNECTED", "RdyControl", "Silence"]
 
 # A lowered RDY takes that long, at most, to reach nsqd and stop messages on the wire.
 _TRANSIT_SECONDS = 0.1
+
+# A shorter time without RDY is nothing to talk about.
+SILENT_SECONDS = 30.0
+
+# The reason that an outage may have told before.
+UNCONNECTED = "no nsqd is connected"
+
+
+class Silence:
+    """Tells once of each reason why all RDY is 0. Not thread-safe: the owner holds a lock."""
+
+    def __init__(self) -> None:
+        self._reason = ""
+        self._since = 0.0
+        self._told = False
+
+    def note(self, reason: str, now: float) -> float | None:
+        """``reason``: why no nsqd may send, "" when one may.
+
+        Returns for how many seconds it has been so, when it is time to say it; else None.
+        """
+        if reason != self._reason:
+            self._reason, self._since, self._told = reason, now, False
+        if not reason or self._told or now - self._since < SILENT_SECONDS:
+            return None
+        self._told = True
+        return now - self._since
 
 
 class RdyControl:
@@ -34,7 +61,8 @@ class RdyControl:
     def __init__(self, flow: ReaderOptions, together: Together, rng: random.Random) -> None:
         self.connections: dict[Address, Connection] = {}
         self._together = together
-        self._past = Counters()
+        # The counts of connections that are gone.
+        self._past: Counter[str] = Counter()
         # Said once: that there are more nsqds than max_in_flight.
         self._told_crowd = False
         self._silence = Silence()
@@ -89,7 +117,7 @@ class RdyControl:
 
     def lose(self, connection: Connection, now: float) -> list[Connection] | None:
         """It ended, and counts for the totals. None if it is not in the table."""
-        self._past.add(connection)
+        self._past.update(counts_of(connection))
         if connection.level is not None:
             self._together.leave(connection.level)
         address = connection.address
@@ -127,8 +155,9 @@ class RdyControl:
             return True, "backoff after failures"
         return False, "the messages in flight use up max_in_flight; handlers are slow or stuck"
 
-    def totals(self) -> Counters:
+    def totals(self) -> Counter[str]:
+        """The counts of all connections that there are or were."""
         totals = self._past.copy()
         for connection in self.connections.values():
-            totals.add(connection)
+            totals.update(counts_of(connection))
         return totals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from gnsqsync.policy.latency import Together
 
 __all__ = ["Reader"]
-
-log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Reader:

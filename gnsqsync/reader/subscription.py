@@ -9,6 +9,7 @@ import logging
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 from gnsqsync.addresses import Address
@@ -21,7 +22,7 @@ from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
 from gnsqsync.reader.chunks import Chunks
-from gnsqsync.reader.counters import Counters, stats_of
+from gnsqsync.reader.counters import stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
@@ -430,14 +431,14 @@ class Subscription:
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
         self._stopping = True
-        for connection in [*self._rdy.connections.values(), *self._dialling]:
+        for connection in [*self.connections(), *self._dialling]:
             connection.abandon()
 
     # -- looking ---------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
-        with self._lock:
-            return list(self._rdy.connections.values())
+        """Takes no lock: a copy of a dict's values is made in one piece."""
+        return list(self._rdy.connections.values())
 
     @property
     def in_flight(self) -> int:
@@ -458,16 +459,11 @@ class Subscription:
         )
 
     @property
-    def live(self) -> list[Connection]:
-        """As ``connections()``; takes no lock."""
-        return list(self._rdy.connections.values())
-
-    @property
     def is_connected(self) -> bool:
         """Takes no lock."""
-        return any(c.state is State.OPEN for c in self.live)
+        return any(c.state is State.OPEN for c in self.connections())
 
-    def totals(self) -> Counters:
+    def totals(self) -> Counter[str]:
         with self._lock:
             return self._rdy.totals()
 
