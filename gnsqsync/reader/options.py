@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gnsqsync.addresses import Address
-from gnsqsync.discovery.polling import check_new_session, check_polling
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import (
     ConnectionOptionKeywords,
@@ -86,10 +86,6 @@ class ReaderOptions:
     backoff_multiplier: float = 1.0
     backoff_strategy: BackoffStrategy = "exponential"
     backoff_on_fin_failed: bool = False
-    lookupd_poll_interval: float = 60.0
-    lookupd_poll_jitter: float = 0.3
-    lookupd_authorization: str | None = field(default=None, repr=False)
-    lookupd_session: Callable[[], requests.Session] | None = None
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0
@@ -116,8 +112,6 @@ class ReaderOptions:
                 f"backoff_strategy is {self.backoff_strategy!r}; it must be 'exponential',"
                 " 'full_jitter' or a callable from level to seconds"
             )
-        check_polling(self.lookupd_poll_interval, self.lookupd_poll_jitter)
-        check_new_session(self.lookupd_session)
         check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
         check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
         check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
@@ -170,8 +164,7 @@ class ReaderSetup:
     channel: str
     handler: Callable[[Message], object] | None
     nsqds: tuple[Address, ...]
-    # Their URLs may have a user and a password.
-    lookupds: tuple[str, ...] = field(repr=False)
+    lookups: Lookups
     flow: ReaderOptions
     options: ConnectionOptions
     observers: tuple[Observer, ...]

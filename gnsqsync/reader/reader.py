@@ -19,7 +19,7 @@ from gnsqsync.addresses import (
     parse_address,
     parse_addresses,
 )
-from gnsqsync.discovery.polling import lookupd_client
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
 from gnsqsync.observer import Observer, each
@@ -190,10 +190,6 @@ class Reader:
             backoff_multiplier=backoff_multiplier,
             backoff_strategy=backoff_strategy,
             backoff_on_fin_failed=backoff_on_fin_failed,
-            lookupd_poll_interval=lookupd_poll_interval,
-            lookupd_poll_jitter=lookupd_poll_jitter,
-            lookupd_authorization=lookupd_authorization,
-            lookupd_session=lookupd_session,
             low_rdy_idle_timeout=low_rdy_idle_timeout,
             low_rdy_timeout=low_rdy_timeout,
             rdy_redistribute_interval=rdy_redistribute_interval,
@@ -210,7 +206,14 @@ class Reader:
             channel=channel,
             handler=handler,
             nsqds=nsqds,
-            lookupds=lookupds,
+            lookups=Lookups(
+                urls=lookupds,
+                poll_interval=lookupd_poll_interval,
+                poll_jitter=lookupd_poll_jitter,
+                authorization=lookupd_authorization,
+                new_session=lookupd_session,
+                options=options,
+            ),
             flow=flow,
             options=options,
             observers=tuple(each(observer)),
@@ -219,8 +222,6 @@ class Reader:
         # What is wanted now: keys of dicts, since setting and popping one is atomic.
         self._nsqds = dict.fromkeys(nsqds)
         self._lookupds = dict.fromkeys(lookupds)
-        for url in lookupds:
-            self._check_lookupd(url)
         self._run: RunningReader | None = None
         self._stop_asked: float | None = None
 
@@ -258,7 +259,7 @@ class Reader:
             # What was added or removed before the line that published the run, and after the copy.
             for address in self._nsqds.keys() ^ set(setup.nsqds):
                 self._want_nsqd(run, address)
-            for url in self._lookupds.keys() ^ set(setup.lookupds):
+            for url in self._lookupds.keys() ^ set(setup.lookups.urls):
                 self._want_lookupd(run, url)
             if not block:
                 run.supervise_aside()
@@ -370,7 +371,8 @@ class Reader:
                 ``start()``.
         """
         (lookupd,) = http_urls([url])
-        self._check_lookupd(lookupd)
+        # Whether user info, token and TLS files fit together.
+        replace(self._setup.lookups, urls=(lookupd,))
         self._check_thread()
         self._lookupds[lookupd] = None
         if self._run is not None:
@@ -413,7 +415,8 @@ class Reader:
         ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
 
     def _current_setup(self) -> ReaderSetup:
-        return replace(self._setup, nsqds=tuple(self._nsqds), lookupds=tuple(self._lookupds))
+        lookups = replace(self._setup.lookups, urls=tuple(self._lookupds))
+        return replace(self._setup, nsqds=tuple(self._nsqds), lookups=lookups)
 
     def _want_nsqd(self, run: RunningReader, address: Address) -> None:
         if address in self._nsqds:
@@ -431,11 +434,6 @@ class Reader:
         """Before the change: what is refused is not to come with the next one."""
         if self._run is not None:
             self._running().runtime.check_thread()
-
-    def _check_lookupd(self, url: str) -> None:
-        # Whether user info, token and TLS files fit together shows when a client is made.
-        setup = self._setup
-        lookupd_client(url, setup.flow.lookupd_authorization, setup.options, None)
 
     # -- flow ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import math
 import os
 import random
 
-from gnsqsync.discovery.polling import Discovery, lookupd_client, nsqds_of
+from gnsqsync.discovery.polling import nsqds_of
 from gnsqsync.errors import ClosedError
 from gnsqsync.options import handler_name
 from gnsqsync.reader.batches import Batches
@@ -115,18 +115,8 @@ class RunningReader:
             # A handler's message counts until the handler returns.
             self.subscription.on_overdue if setup.handler is None else None,
         )
-        self._discovery = Discovery(
-            nsqds_of(setup.topic),
-            setup.lookupds,
-            self.subscription.on_discovered,
-            self._lookup_changed,
-            runtime,
-            interval=flow.lookupd_poll_interval,
-            jitter=flow.lookupd_poll_jitter,
-            rng=rng,
-            client=lambda url: lookupd_client(
-                url, flow.lookupd_authorization, setup.options, runtime, flow.lookupd_session
-            ),
+        self._discovery = setup.lookups.discovery(
+            nsqds_of(setup.topic), self.subscription.on_discovered, self._lookup_changed, runtime
         )
         self.health: Health = Health(
             setup.name,

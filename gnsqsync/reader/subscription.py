@@ -78,7 +78,7 @@ class Subscription:
         self._ask = ask
         self._wake = wake
         # Whether nsqlookupds are asked, so that more nsqds may come.
-        self.discovers: bool = bool(setup.lookupds)
+        self.discovers: bool = bool(setup.lookups.urls)
         self._direct = set(setup.nsqds)
         self._lock = runtime.lock()
         self._dialling: set[Connection] = set()

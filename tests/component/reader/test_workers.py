@@ -9,6 +9,7 @@ import pytest
 
 from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.message import ANSWERED, Fate
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy import ownership
@@ -90,7 +91,14 @@ class Bench:
             channel="shop",
             handler=handler,
             nsqds=(),
-            lookupds=(),
+            lookups=Lookups(
+                urls=(),
+                poll_interval=60.0,
+                poll_jitter=0.3,
+                authorization=None,
+                new_session=None,
+                options=ConnectionOptions(),
+            ),
             flow=flow,
             options=ConnectionOptions(),
             observers=(),
