@@ -7,7 +7,6 @@ import logging
 from gnsqsync.connection.connection import Connection
 from gnsqsync.message import Fate, Message
 from gnsqsync.observer import tell
-from gnsqsync.options import handler_name
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
@@ -32,18 +31,14 @@ class DeadLetters:
     ``_lock`` guards the table of Writers, the count and what was told.
     """
 
-    def __init__(
-        self,
-        setup: ReaderSetup,
-        runtime: Runtime,
-    ) -> None:
+    def __init__(self, setup: ReaderSetup, runtime: Runtime) -> None:
         self.count: int = 0
         self._setup = setup
         self._flow = setup.flow
         # For log lines: what consumes, and the function.
         self._name = setup.name
-        if setup.handler is not None:
-            self._name += f", handler {handler_name(setup.handler)}"
+        if setup.handler_name:
+            self._name += f", handler {setup.handler_name}"
         self._runtime = runtime
         self._lock = runtime.lock()
         self._writers: dict[str, Writer] = {}

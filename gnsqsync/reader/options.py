@@ -16,6 +16,7 @@ from gnsqsync.options import (
     check_handler,
     check_int,
     check_topic,
+    handler_name,
 )
 
 if TYPE_CHECKING:
@@ -176,6 +177,11 @@ class ReaderSetup:
     def name(self) -> str:
         """For logs and the names of threads."""
         return f"{self.topic}/{self.channel}"
+
+    @property
+    def handler_name(self) -> str:
+        """For logs; "" where there is no handler."""
+        return "" if self.handler is None else handler_name(self.handler)
 
     @property
     def log_fields(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from gnsqsync.addresses import (
     Address,
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from gnsqsync.policy.latency import Together
 
 __all__ = ["Reader"]
+
+Server = TypeVar("Server", Address, str)
 
 
 class Reader:
@@ -336,11 +338,7 @@ class Reader:
             ConfigError: The address is not valid, or on gevent this is another OS thread than that
                 of ``start()``.
         """
-        nsqd = parse_address(address)
-        self._check_thread()
-        self._nsqds[nsqd] = None
-        if self._run is not None:
-            self._want_nsqd(self._running(), nsqd)
+        self._change(self._nsqds, parse_address(address), True, self._want_nsqd)
 
     def remove_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd no more; returns at once. From any thread, as ``add_nsqd``.
@@ -354,11 +352,7 @@ class Reader:
         Raises:
             ConfigError: As of ``add_nsqd``.
         """
-        nsqd = parse_address(address)
-        self._check_thread()
-        self._nsqds.pop(nsqd, None)
-        if self._run is not None:
-            self._want_nsqd(self._running(), nsqd)
+        self._change(self._nsqds, parse_address(address), False, self._want_nsqd)
 
     def add_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
@@ -373,10 +367,7 @@ class Reader:
         (lookupd,) = http_urls([url])
         # Whether user info, token and TLS files fit together.
         replace(self._setup.lookups, urls=(lookupd,))
-        self._check_thread()
-        self._lookupds[lookupd] = None
-        if self._run is not None:
-            self._want_lookupd(self._running(), lookupd)
+        self._change(self._lookupds, lookupd, True, self._want_lookupd)
 
     def remove_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
@@ -390,10 +381,7 @@ class Reader:
             ConfigError: As of ``add_lookupd``.
         """
         (lookupd,) = http_urls([url])
-        self._check_thread()
-        self._lookupds.pop(lookupd, None)
-        if self._run is not None:
-            self._want_lookupd(self._running(), lookupd)
+        self._change(self._lookupds, lookupd, False, self._want_lookupd)
 
     def ensure_channel(self, timeout: float = 10.0) -> None:
         """Make topic and channel exist, so that no message is published before. Blocks.
@@ -418,6 +406,24 @@ class Reader:
         lookups = replace(self._setup.lookups, urls=tuple(self._lookupds))
         return replace(self._setup, nsqds=tuple(self._nsqds), lookups=lookups)
 
+    def _change(
+        self,
+        wanted: dict[Server, None],
+        server: Server,
+        add: bool,
+        want: Callable[[RunningReader, Server], None],
+    ) -> None:
+        # Before the change: what is refused is not to come with the next one.
+        if self._run is not None:
+            self._running().runtime.check_thread()
+        if add:
+            wanted[server] = None
+        else:
+            wanted.pop(server, None)
+        # It may have been started meanwhile.
+        if self._run is not None:
+            want(self._running(), server)
+
     def _want_nsqd(self, run: RunningReader, address: Address) -> None:
         if address in self._nsqds:
             run.subscription.add_nsqd(address)
@@ -429,11 +435,6 @@ class Reader:
             run.add_lookupd(url)
         else:
             run.remove_lookupd(url)
-
-    def _check_thread(self) -> None:
-        """Before the change: what is refused is not to come with the next one."""
-        if self._run is not None:
-            self._running().runtime.check_thread()
 
     # -- flow ------------------------------------------------------------------------------------
 

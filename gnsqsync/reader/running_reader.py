@@ -12,7 +12,6 @@ import random
 
 from gnsqsync.discovery.polling import nsqds_of
 from gnsqsync.errors import ClosedError
-from gnsqsync.options import handler_name
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
@@ -66,12 +65,7 @@ class RunningReader:
         self._result: StopResult | None = None
         self._error: BaseException | None = None
         self._supervisor: Task | None = None
-        self._events = Events(
-            setup.topic,
-            setup.channel,
-            setup.observers,
-            "" if setup.handler is None else handler_name(setup.handler),
-        )
+        self._events = Events(setup)
         rng = random.Random()
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
@@ -242,7 +236,7 @@ class RunningReader:
         self.workers.stop()
         deadline = self._wait_drained(deadline)
         if self._handlers_die:
-            self._give_back_all()
+            self._give_back(detached=True)
         # Also when the time is over: idle workers still have to notice.
         running = self.workers.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
         left = self.subscription.in_flight
@@ -266,19 +260,17 @@ class RunningReader:
             )
         self._ended.set()
 
-    def _give_back_all(self) -> None:
-        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
-        for connection in self.subscription.connections():
-            for message in list(connection.in_flight.values()):
-                connection.requeue_quietly(message, 0)
-
     def give_back_taken(self) -> None:
         """REQ 0 for what the pull form handed out and nobody answered or detached."""
         # Or nsqd would deliver it here again at once.
         self.subscription.set_paused(True)
+        self._give_back(detached=False)
+
+    def _give_back(self, *, detached: bool) -> None:
+        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
         for connection in self.subscription.connections():
             for message in list(connection.in_flight.values()):
-                if not message.is_detached:
+                if detached or not message.is_detached:
                     connection.requeue_quietly(message, 0)
 
     def _wait_drained(self, deadline: float) -> float:

@@ -11,7 +11,6 @@ from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
-from gnsqsync.options import handler_name
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
@@ -53,7 +52,7 @@ class Workers:
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # For log lines.
         self._name = setup.name
-        self._handler_name = "" if setup.handler is None else handler_name(setup.handler)
+        self._handler_name = setup.handler_name
         self._log_fields = setup.log_fields
         self._numbers = count()
         # By the number of the worker: setting and popping one is atomic.
