@@ -7,8 +7,7 @@ import random
 import pytest
 
 from gnsqsync.policy.backoff import Backoff, Phase
-from gnsqsync.policy.filling import fill
-from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime
+from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime, fill
 from tests.support.allocator import is_idle, node_under_test, rdy_of
 
 MAX_RDY = 2500
