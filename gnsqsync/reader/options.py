@@ -187,3 +187,12 @@ class ReaderSetup:
     def log_fields(self) -> dict[str, str]:
         """For the ``extra`` of log lines."""
         return {"topic": self.topic, "channel": self.channel}
+
+    def fields_of(self, message: Message) -> dict[str, object]:
+        """As ``log_fields``, of a line about this message."""
+        return {
+            **self.log_fields,
+            "message_id": message.id,
+            "attempts": message.attempts,
+            "nsqd": message.nsqd_address,
+        }

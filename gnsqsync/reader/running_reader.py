@@ -44,14 +44,12 @@ _EXIT_SECONDS = 0.5
 _INTERRUPT_SECONDS = 30.0
 
 
-_STOP, _SETTLED = "stop", "settled"
-
-
 class RunningReader:
     """One started Reader: its parts and threads, and their stop.
 
-    ``_control`` is a queue because ``stop()`` may be called by a signal handler, which must not
-    take a lock that its own thread may hold.
+    ``_control`` gets the seconds that a stop grants, and None when something settled. It is a queue
+    because ``stop()`` may be called by a signal handler, which must not take a lock that its own
+    thread may hold.
     """
 
     def __init__(self, setup: ReaderSetup) -> None:
@@ -87,7 +85,7 @@ class RunningReader:
             events=self._events,
             rng=rng,
             on_hopeless=self._fail,
-            on_settled=lambda: self._control.put((_SETTLED, 0.0)),
+            on_settled=lambda: self._control.put(None),
             ask=lambda: self._discovery.hurry(0.0),
             wake=lambda: self._housekeeping.wake(),
         )
@@ -184,7 +182,7 @@ class RunningReader:
         self._supervise()
 
     def stop(self, timeout: float) -> None:
-        self._control.put((_STOP, timeout))
+        self._control.put(timeout)
 
     def _fail(self, error: BaseException) -> None:
         """Every nsqd refuses us, and retries would not help: end; start() or join() raises it."""
@@ -227,10 +225,10 @@ class RunningReader:
         6. every thread is joined;
         7. the result says what was left.
         """
-        kind, timeout = self._next_word(math.inf)
-        while kind != _STOP:
-            kind, timeout = self._next_word(math.inf)
-        deadline = self.runtime.now() + timeout
+        granted: float | None = None
+        while granted is None:
+            granted = self._next_word(_WAKE_SECONDS)
+        deadline = self.runtime.now() + granted
         self._discovery.stop()
         self.subscription.start_closing()
         self.workers.stop()
@@ -288,31 +286,23 @@ class RunningReader:
                 left = min(left, answer_by - now)
             if left <= 0:
                 break
-            try:
-                # Not for long: a worker that was killed in its end does not tell.
-                kind, timeout = self._next_word(min(left, _WAKE_SECONDS))
-            except TimeoutError:
-                continue
-            if kind == _STOP:
-                deadline = min(deadline, self.runtime.now() + timeout)
+            granted = self._next_word(left)
+            if granted is not None:
+                deadline = min(deadline, self.runtime.now() + granted)
         return deadline
 
-    def _next_word(self, seconds: float) -> tuple[str, float]:
-        """What ``_control`` says next; TimeoutError after ``seconds``.
+    def _next_word(self, seconds: float) -> float | None:
+        """What a stop grants, in seconds; None when something settled or ``seconds`` are over.
 
-        Awake each second: a signal that comes while the main thread is just going to sleep
-        would have its handler run by Python only at the next wake-up.
+        After one second at the latest: a signal that comes while the main thread is just going to
+        sleep would have its handler run by Python only at the next wake-up; and a worker that was
+        killed in its end does not tell.
         """
-        deadline = self.runtime.now() + seconds
-        while True:
-            left = deadline - self.runtime.now()
-            try:
-                word: tuple[str, float] = self._control.get(min(left, _WAKE_SECONDS))
-            except TimeoutError:
-                if left <= _WAKE_SECONDS:
-                    raise
-            else:
-                return word
+        try:
+            granted: float | None = self._control.get(min(seconds, _WAKE_SECONDS))
+        except TimeoutError:
+            return None
+        return granted
 
     # -- which servers ---------------------------------------------------------------------------
 

@@ -51,9 +51,8 @@ class Workers:
         self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # For log lines.
-        self._name = setup.name
+        self._setup = setup
         self._handler_name = setup.handler_name
-        self._log_fields = setup.log_fields
         self._numbers = count()
         # By the number of the worker: setting and popping one is atomic.
         self._tasks: dict[int, Task] = {}
@@ -124,10 +123,10 @@ class Workers:
                     # A handler killed its thread or greenlet; the others rely on their number.
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
-                        self._name,
+                        self._setup.name,
                         self._handler_name,
                         number,
-                        extra=self._log_fields,
+                        extra=self._setup.log_fields,
                     )
                     self._spawn()
             finally:
@@ -246,28 +245,22 @@ class Workers:
             except (Exception, SystemExit):
                 log.exception(
                     "%s: worker_ended() of handler %s failed",
-                    self._name,
+                    self._setup.name,
                     self._handler_name,
-                    extra=self._log_fields,
+                    extra=self._setup.log_fields,
                 )
 
     def _log_failure(self, message: Message, what_now: str) -> None:
         log.warning(
             "%s: handler %s failed on message %s (attempt %d) from %s; %s",
-            self._name,
+            self._setup.name,
             self._handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
             what_now,
             exc_info=True,
-            extra={
-                **self._log_fields,
-                "handler": self._handler_name,
-                "message_id": message.id,
-                "attempts": message.attempts,
-                "nsqd": message.nsqd_address,
-            },
+            extra={**self._setup.fields_of(message), "handler": self._handler_name},
         )
 
     # -- stopping ----------------------------------------------------------------------------
