@@ -129,7 +129,7 @@ class WriterNodes:
             bench.on_trial = False
         return bench.until
 
-    def ok(self, address: Address, now: float) -> None:
+    def ok(self, address: Address) -> None:
         """A publish was acknowledged there: off the bench. Cheap, for every publish."""
         bench = self._benches.get(address)
         if bench is not None and bench.until:

@@ -112,7 +112,7 @@ class RdyAllocator(Generic[Key]):
         """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
         self._nodes[node] = RdyNode(node, max_rdy_count, now, self._updates, self._rng.random())
 
-    def remove(self, node: Key, now: float) -> bool:
+    def remove(self, node: Key) -> bool:
         """A connection is gone; so are its messages, and its slots are free.
 
         True when it was the node under test: then call ``Backoff.test_lost()``.
@@ -125,9 +125,8 @@ class RdyAllocator(Generic[Key]):
 
     def retire(self, node: Key) -> None:
         """This one gets no RDY any more; what it has in flight still counts until ``remove()``."""
-        found = self._nodes.get(node)
-        if found is not None:
-            found.cap = found.target = 0
+        retired = self._nodes[node]
+        retired.cap = retired.target = 0
 
     # What follows from it.
 
@@ -165,7 +164,7 @@ class RdyAllocator(Generic[Key]):
             self._target_rotate(now)
         changes = self._grant(regime, now)
         self.waiting = any(node.rdy < node.target for node in self._nodes.values())
-        self.next_at = self._find_next(regime, now)
+        self.next_at = self._find_next(regime)
         return changes
 
     def _idle_limit(self, node: RdyNode[Key]) -> float:
@@ -314,7 +313,7 @@ class RdyAllocator(Generic[Key]):
         if not node.target:
             node.queued = self._updates
 
-    def _find_next(self, regime: Regime, now: float) -> float | None:
+    def _find_next(self, regime: Regime) -> float | None:
         moments: list[float] = []
         nodes = self._eligible()
         if len(nodes) > 1:

@@ -303,7 +303,7 @@ class _SharedLimit:
 
     def remove(self, reader: Reader) -> None:
         with self._lock:
-            self._allocator.remove(reader, self._runtime.now())
+            self._allocator.remove(reader)
             self._received.pop(reader, None)
             timer = self._timer
             if self._received or timer is None:

@@ -124,7 +124,7 @@ class RdyControl:
         if self.connections.get(address) is not connection:
             return None
         del self.connections[address]
-        if self.allocator.remove(address, now):
+        if self.allocator.remove(address):
             self.backoff.test_lost(now)
         return self.plan(now)
 

@@ -303,8 +303,7 @@ class Reader:
             ClosedError: It was not started.
             NSQError: What made the reader stop by itself.
         """
-        run = self._running()
-        return run.join(timeout)
+        return self._running().join(timeout)
 
     def __enter__(self) -> Reader:
         if self._run is None:

@@ -14,6 +14,7 @@ from gnsqsync.discovery.polling import nsqds_of
 from gnsqsync.errors import ClosedError
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.counters import stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.health import Health
@@ -339,7 +340,8 @@ class RunningReader:
     def stats(self) -> ReaderStats:
         subscription = self.subscription
         totals = subscription.totals()
-        connections = subscription.connection_stats()
+        now = self.runtime.now()
+        connections = tuple(stats_of(c, now) for c in subscription.connections())
         return ReaderStats(
             topic=self._setup.topic,
             channel=self._setup.channel,

@@ -22,7 +22,6 @@ from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
 from gnsqsync.reader.chunks import Chunks
-from gnsqsync.reader.counters import stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
@@ -30,7 +29,6 @@ from gnsqsync.reader.rdy_control import RdyControl
 from gnsqsync.reader.retiring import Retiring
 from gnsqsync.runtime import Runtime, Task
 from gnsqsync.runtime.timer import Timer
-from gnsqsync.stats import ConnectionStats
 
 __all__ = ["Subscription"]
 
@@ -466,7 +464,3 @@ class Subscription:
     def totals(self) -> Counter[str]:
         with self._lock:
             return self._rdy.totals()
-
-    def connection_stats(self) -> tuple[ConnectionStats, ...]:
-        now = self._runtime.now()
-        return tuple(stats_of(connection, now) for connection in self.connections())

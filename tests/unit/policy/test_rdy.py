@@ -37,7 +37,7 @@ class Cluster:
 
     def leave(self, node: str) -> bool:
         del self.in_flight[node], self.last[node]
-        return self.rdy.remove(node, self.now)
+        return self.rdy.remove(node)
 
     def deliver(self, nodes: str, in_flight: int = 0) -> None:
         """Messages came from these nodes just now; so many of them are not answered."""
@@ -206,7 +206,7 @@ def test_a_node_that_comes_back_starts_at_0() -> None:
 
 def test_removing_twice_or_asking_for_a_stranger_is_harmless() -> None:
     rdy = RdyAllocator(5)
-    assert not rdy.remove("a", 0.0)
+    assert not rdy.remove("a")
     assert rdy_of(rdy, "a") == 0
     assert not is_idle(rdy, "a")
     assert rdy.update(0.0, {"a": Load(3, 0.0)}) == []
@@ -225,7 +225,6 @@ def test_a_retired_node_gets_nothing_and_its_messages_count_until_it_is_removed(
     cluster.leave("a")
     cluster.update()
     assert cluster.levels == {"b": 10}
-    cluster.rdy.retire("a stranger")
 
 
 def test_a_retired_node_is_not_the_one_to_test() -> None:

@@ -135,7 +135,7 @@ class AnyHistory(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.nodes)))
         del self.nodes[name]
         under_test = node_under_test(self.rdy) == name
-        assert self.rdy.remove(name, self.now) == under_test
+        assert self.rdy.remove(name) == under_test
         self.update()
 
     @precondition(lambda self: self.nodes)
@@ -321,7 +321,7 @@ class World:
 
     def lose(self, name: int) -> None:
         self.nodes.pop(name).lost = True
-        self.rdy.remove(name, self.now)
+        self.rdy.remove(name)
         self.update()
 
     def update(self) -> None:
