@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -298,7 +299,7 @@ class _SharedLimit:
             if self._received and self._timer is None:
                 self._timer = Timer(self._runtime, "nsq-timer group")
                 self._timer.start()
-                self._timer.after(_ROUND_SECONDS, self._next_round)
+                self._timer.after(_ROUND_SECONDS, partial(self._next_round, self._timer))
             self._round()
 
     def remove(self, reader: Reader) -> None:
@@ -312,11 +313,12 @@ class _SharedLimit:
         # Its thread may wait for the lock.
         timer.stop()
 
-    def _next_round(self) -> None:
+    def _next_round(self, timer: Timer) -> None:
         with self._lock:
-            if self._timer is not None:
+            # One that is being stopped may still run this.
+            if timer is self._timer:
                 self._round()
-                self._timer.after(_ROUND_SECONDS, self._next_round)
+                timer.after(_ROUND_SECONDS, partial(self._next_round, timer))
 
     def _round(self) -> None:
         now = self._runtime.now()
