@@ -178,16 +178,15 @@ class RunningReader:
 
     def end_failed_start(self, error: BaseException) -> None:
         """End what has started, as there may be no thread for all; join() raises the error."""
-        self._error = self._error or error
-        self.stop(0.0)
+        self._fail(error)
         self._supervise()
 
     def stop(self, timeout: float) -> None:
         self._control.put(timeout)
 
     def _fail(self, error: BaseException) -> None:
-        """Every nsqd refuses us, and retries would not help: end; start() or join() raises it."""
-        self._error = error
+        """It cannot go on: end. start() or join() raises the first error."""
+        self._error = self._error or error
         self.stop(0.0)
 
     @property
