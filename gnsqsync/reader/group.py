@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -87,6 +86,7 @@ class Group(ABC):
             raise
         finally:
             members.begun.set()
+            members.close_if_over()
         if not block:
             return None
         try:
@@ -193,12 +193,15 @@ class Members:
         # Set when the start of the group is over; join() then waits for all of them.
         self.begun: Event = runtime.event()
         self._runtime = runtime
+        self._max_in_flight = max_in_flight
         self._on_error = on_error
         self._forgets = forgets
         self._lock = runtime.lock()
-        self._share = None if max_in_flight is None else _SharedLimit(max_in_flight, runtime)
+        self._share: _SharedLimit | None = None
         self._together = Together()
         self._watchers: list[Task] = []
+        # How many of them have not come to their end.
+        self._watched = 0
         self._results: dict[Reader, StopResult] = {}
         self._errors: list[BaseException] = []
 
@@ -207,23 +210,38 @@ class Members:
         new = tuple(readers)
         for reader in new:
             # Its part of the shared limit comes when all are there.
-            own = None if self._share is None else 0
+            own = None if self._max_in_flight is None else 0
             reader._prepare_for_group(self._together, own)
             reader.start(block=False)
             with self._lock:
                 self.readers = (*self.readers, reader)
+                self._watched += 1
             try:
                 watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
             except BaseException:
                 # Nobody waits for it.
                 self._forget(reader)
                 reader.stop(0.0)
+                with self._lock:
+                    self._watched -= 1
                 raise
             with self._lock:
                 self._watchers = [task for task in self._watchers if task.alive]
                 self._watchers.append(watcher)
-        if self._share is not None:
+        if self._max_in_flight is not None:
+            if self._share is None:
+                self._share = _SharedLimit(self._max_in_flight, self._runtime)
             self._share.add(new)
+            for reader in new:
+                # One that has ended meanwhile was removed before it was there.
+                if reader not in self.readers or reader in self._results:
+                    self._share.remove(reader)
+
+    def drop(self, reader: Reader) -> None:
+        """Stop it. Does not wait."""
+        if self._share is not None:
+            self._share.remove(reader)
+        reader.stop()
 
     def _forget(self, reader: Reader) -> None:
         with self._lock:
@@ -235,21 +253,34 @@ class Members:
         self._on_error()
 
     def _watch(self, reader: Reader) -> None:
+        try:
+            self._wait_for_end(reader)
+        finally:
+            with self._lock:
+                self._watched -= 1
+            self.close_if_over()
+
+    def close_if_over(self) -> None:
+        """End what they share when all have ended and none can come; also where nobody joins."""
+        over = self.begun.is_set() and not self._watched and not self._forgets()
+        if over and self._share is not None:
+            self._share.close()
+
+    def _wait_for_end(self, reader: Reader) -> None:
         """If it ends by an error, the others end too."""
         try:
             result = reader.join()
         except BaseException as error:  # noqa: BLE001 - join() raises it
             self.fail(error)
+            return
+        assert result is not None
+        if self._forgets():
+            self._forget(reader)
         else:
-            assert result is not None
-            if self._forgets():
-                self._forget(reader)
-            else:
-                with self._lock:
-                    self._results[reader] = result
-        finally:
-            if self._share is not None:
-                self._share.remove(reader)
+            with self._lock:
+                self._results[reader] = result
+        if self._share is not None:
+            self._share.remove(reader)
 
     def join(self) -> list[StopResult]:
         """When nobody adds one any more: wait for all; their results, or the first error."""
@@ -257,6 +288,8 @@ class Members:
             watchers = list(self._watchers)
         for watcher in watchers:
             _wait_for(watcher)
+        if self._share is not None:
+            self._share.close()
         if self._errors:
             raise self._errors[0]
         return [self._results[reader] for reader in self.readers]
@@ -270,13 +303,12 @@ def _wait_for(task: Task) -> None:
 class _SharedLimit:
     """Divides one max_in_flight over readers as a reader divides its own over nsqds.
 
-    It has a thread as long as it has readers. ``_lock`` guards all of it.
+    All tables are the timer thread's own.
     """
 
     def __init__(self, limit: int, runtime: Runtime) -> None:
         self._limit = limit
         self._runtime = runtime
-        self._lock = runtime.lock()
         self._allocator: RdyAllocator[Reader] = RdyAllocator(
             limit,
             low_rdy_idle_timeout=10.0,
@@ -284,50 +316,46 @@ class _SharedLimit:
             transit=_TRANSIT_SECONDS,
             rng=random.Random(),
         )
-        # Of each reader: what it had received, and when that was more than before.
-        self._received: dict[Reader, tuple[int, float]] = {}
-        self._timer: Timer | None = None
+        self._received: dict[Reader, int] = {}
+        self._busy_at: dict[Reader, float] = {}
+        self._timer = Timer(runtime, "nsq-timer group")
+        self._timer.start()
+        self._timer.after(_ROUND_SECONDS, self._next_round)
 
-    def add(self, readers: Iterable[Reader]) -> None:
-        """Those that have not ended meanwhile; ``remove()`` follows the end of each."""
-        with self._lock:
-            now = self._runtime.now()
-            for reader in readers:
-                if not reader._running().has_ended:
-                    self._allocator.add(reader, self._limit, now)
-                    self._received[reader] = 0, now
-            if self._received and self._timer is None:
-                self._timer = Timer(self._runtime, "nsq-timer group")
-                self._timer.start()
-                self._timer.after(_ROUND_SECONDS, partial(self._next_round, self._timer))
-            self._round()
+    def add(self, readers: tuple[Reader, ...]) -> None:
+        self._timer.after(0.0, lambda: self._join(readers))
 
     def remove(self, reader: Reader) -> None:
-        with self._lock:
-            self._allocator.remove(reader)
-            self._received.pop(reader, None)
-            timer = self._timer
-            if self._received or timer is None:
-                return
-            self._timer = None
-        # Its thread may wait for the lock.
-        timer.stop()
+        self._timer.after(0.0, lambda: self._leave(reader))
 
-    def _next_round(self, timer: Timer) -> None:
-        with self._lock:
-            # One that is being stopped may still run this.
-            if timer is self._timer:
-                self._round()
-                timer.after(_ROUND_SECONDS, partial(self._next_round, timer))
+    def _join(self, readers: tuple[Reader, ...]) -> None:
+        now = self._runtime.now()
+        for reader in readers:
+            self._allocator.add(reader, self._limit, now)
+            self._received[reader] = 0
+            self._busy_at[reader] = now
+        self._round()
+
+    def _leave(self, reader: Reader) -> None:
+        self._allocator.remove(reader)
+        self._received.pop(reader, None)
+        self._busy_at.pop(reader, None)
+
+    def _next_round(self) -> None:
+        self._round()
+        self._timer.after(_ROUND_SECONDS, self._next_round)
 
     def _round(self) -> None:
         now = self._runtime.now()
         loads = {}
-        for reader, (received, busy_at) in self._received.items():
+        for reader, received in self._received.items():
             stats = reader.stats()
             if stats.received != received:
-                busy_at = now
-            self._received[reader] = stats.received, busy_at
-            loads[reader] = Load(stats.in_flight, busy_at)
+                self._received[reader] = stats.received
+                self._busy_at[reader] = now
+            loads[reader] = Load(stats.in_flight, self._busy_at[reader])
         for reader, share in self._allocator.update(now, loads):
             reader.set_max_in_flight(share)
+
+    def close(self) -> None:
+        self._timer.stop()

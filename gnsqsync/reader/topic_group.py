@@ -202,7 +202,7 @@ class _Following:
             if topic not in listed and not reader.stats().connections:
                 log.info("topic %s is listed no more", topic, extra={"topic": topic})
                 del self._readers[topic]
-                reader.stop()
+                self._members.drop(reader)
         for topic in sorted(listed - self._readers.keys()):
             if self._granted:
                 return

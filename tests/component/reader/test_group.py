@@ -147,7 +147,7 @@ def test_what_it_shares_ends_with_it_also_where_nobody_joins(client: Client, wor
         share = members._share
         assert share is not None
         group.stop()
-        world.eventually(lambda: share._timer is None)
+        world.eventually(lambda: share._timer._task is not None and not share._timer._task.alive)
 
 
 def test_start_and_stop(client: Client, world: World) -> None:
