@@ -10,8 +10,6 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from gnsqsync.errors import ConfigError
-
 __all__ = ["RETEST_DELAY", "Backoff", "Phase", "ReconnectDelays", "Strategy"]
 
 Strategy = Callable[[int], float]
@@ -70,7 +68,7 @@ class Backoff:
     level that reaches ``max_duration`` further failures repeat the pause, so that leaving takes as
     many successes as there are levels (7 at the defaults). ``max_duration=0`` switches it off.
     A callable runs under the reader's lock: it has to be arithmetic and nothing else. Where it
-    raises, or returns no number, the pause is that of "exponential"; see ``take_error()``.
+    raises, or returns no number, the pause is that of "exponential"; see ``error``.
     """
 
     def __init__(
@@ -80,33 +78,24 @@ class Backoff:
         strategy: str | Strategy = "exponential",
         rng: random.Random | None = None,
     ) -> None:
-        if not callable(strategy) and strategy not in ("exponential", "full_jitter"):
-            raise ConfigError(
-                f"backoff_strategy is {strategy!r};"
-                " it must be 'exponential', 'full_jitter' or a callable"
-            )
         self.phase: Phase = Phase.OPEN
+        # Above 0 while the phase is not OPEN.
         self.level: int = 0
         self.resume_at: float | None = None
+        # What a callable strategy raised when it did so first.
+        self.error: Exception | None = None
         self._max_duration = max_duration
         self._multiplier = multiplier
         self._strategy = strategy
         self._rng = rng or random.Random()
         self._at_ceiling = False
-        self._error: Exception | None = None
-        self._has_failed = False
-
-    @property
-    def is_active(self) -> bool:
-        """Whether verdicts and time matter now, that is, whether the phase is not OPEN."""
-        return self.phase is not Phase.OPEN
 
     def note(self, successes: int, failures: int, now: float) -> bool:
         """Judge what became of messages: how many succeeded, how many failed with backoff.
 
-        Call it for failures always, for the rest only while ``is_active``. Any failure outweighs
-        the successes. (0, 0) are messages that say neither, requeued without backoff: the test
-        message is used up, so the pause is repeated. Returns whether the phase changed.
+        Call it for failures always, for the rest only while the level is above 0. Any failure
+        outweighs the successes. (0, 0) are messages that say neither, requeued without backoff:
+        the test message is used up, so the pause is repeated. Returns whether the phase changed.
         """
         if failures:
             return self._signal(_Signal.FAILURE, now)
@@ -128,11 +117,6 @@ class Backoff:
         changed.
         """
         return self._signal(_Signal.TEST_LOST, now)
-
-    def take_error(self) -> Exception | None:
-        """What a callable strategy raised when it did so first; the next call returns None."""
-        error, self._error = self._error, None
-        return error
 
     def _signal(self, signal: _Signal, now: float) -> bool:
         transition = _TRANSITIONS.get((self.phase, signal))
@@ -166,10 +150,8 @@ class Backoff:
                 # Written so that a NaN gives the ceiling.
                 wanted = float(self._strategy(level))
                 return (max(0.0, wanted), False) if wanted < ceiling else (ceiling, True)
-            except Exception as error:  # noqa: BLE001 - kept for take_error()
-                if not self._has_failed:
-                    self._error = error
-                self._has_failed = True
+            except Exception as error:  # noqa: BLE001 - kept, to be told
+                self.error = self.error or error
         full = self._multiplier * 2.0**level
         pause = min(full, ceiling)
         if self._strategy == "full_jitter":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Hashable, Iterable, Set
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from gnsqsync.addresses import Address
@@ -24,13 +25,11 @@ TRIAL: Final = 5.0
 _TURNS: Final = 1000
 
 
+@dataclass(slots=True, eq=False)
 class _Bench:
-    __slots__ = ("delays", "on_trial", "until")
-
-    def __init__(self, delays: ReconnectDelays) -> None:
-        self.delays = delays
-        self.until = 0.0
-        self.on_trial = False
+    delays: ReconnectDelays
+    until: float = 0.0
+    on_trial: bool = False
 
 
 class WriterNodes:
@@ -55,14 +54,10 @@ class WriterNodes:
         addresses: Iterable[Address],
         policy: Policy = "round_robin",
         rng: random.Random | None = None,
-        *,
-        initial_delay: float = 0.5,
-        maximum_delay: float = 60.0,
     ) -> None:
         if policy not in ("round_robin", "failover"):
             raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
         self._rng = rng or random.Random()
-        self._delay_range = (initial_delay, maximum_delay)
         self._direct = tuple(addresses)
         self._sources: dict[Hashable, Set[Address]] = {}
         self._benches = {address: self._bench() for address in self._direct}
@@ -93,8 +88,7 @@ class WriterNodes:
         return changed
 
     def _bench(self) -> _Bench:
-        initial, maximum = self._delay_range
-        return _Bench(ReconnectDelays(initial, maximum, self._rng))
+        return _Bench(ReconnectDelays(rng=self._rng))
 
     def candidates(self, now: float, live: Collection[Address]) -> list[Address]:
         """Every address once, in the order in which to try this publish.
@@ -135,7 +129,7 @@ class WriterNodes:
             bench.on_trial = False
         return bench.until
 
-    def ok(self, address: Address, now: float) -> None:
+    def ok(self, address: Address) -> None:
         """A publish was acknowledged there: off the bench. Cheap, for every publish."""
         bench = self._benches.get(address)
         if bench is not None and bench.until:

@@ -211,10 +211,10 @@ class RdyLevel:
         )
 
     def settle(self, now: float) -> bool:
-        """Look whether the stream ended. True when RDY has to be lowered: then flush.
+        """End the stream if it is over: then flush, as RDY is lower. Returns whether one goes on.
 
-        Call it about every 100 ms while ``streaming``, also with nothing in flight: after the last
-        message of a stream there is no ``note()`` any more.
+        Call it about every 100 ms until it returns False, also with nothing in flight: after the
+        last message of a stream there is no ``note()`` any more.
         """
         if not self._adaptive or not self.streaming:
             return False
@@ -223,11 +223,8 @@ class RdyLevel:
         if self._settled_at < self._opened_at:
             # The first look at this stream: measure from here.
             self._settled_at, self._settled_total = now, total
-            return False
-        if elapsed * self._off < self._sample:
-            return False
-        slow = self._ends(now, elapsed, total - self._settled_total)
-        self._settled_at, self._settled_total = now, total
-        if slow:
-            self.streaming = False
-        return slow
+        elif elapsed * self._off >= self._sample:
+            if self._ends(now, elapsed, total - self._settled_total):
+                self.streaming = False
+            self._settled_at, self._settled_total = now, total
+        return self.streaming

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Hashable, Iterable, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from gnsqsync.addresses import Address
@@ -44,48 +45,20 @@ class NodeState(enum.Enum):
     LIVE = "live"
 
 
-class _Event(enum.Enum):
-    DIAL = enum.auto()
-    CONNECTED = enum.auto()
-    ENDED = enum.auto()
-
-
-# An event that does not fit the state, like a loss that is reported twice, is ignored.
-_TRANSITIONS: Final = {
-    (NodeState.WAITING, _Event.DIAL): NodeState.DIALLING,
-    (NodeState.DIALLING, _Event.CONNECTED): NodeState.LIVE,
-    (NodeState.DIALLING, _Event.ENDED): NodeState.WAITING,
-    (NodeState.LIVE, _Event.ENDED): NodeState.WAITING,
-}
-
-
+@dataclass(slots=True, eq=False)
 class _Node:
-    __slots__ = (
-        "asks_left",
-        "delays",
-        "direct",
-        "due_at",
-        "in_doubt",
-        "live_since",
-        "sources",
-        "stale",
-        "state",
-        "tries_left",
-    )
-
-    def __init__(self, delays: ReconnectDelays, due_at: float) -> None:
-        self.state = NodeState.WAITING
-        self.due_at = due_at
-        self.delays = delays
-        self.direct = False
-        self.sources: set[Hashable] = set()
-        # The nsqlookupds that listed it when its connection ended, and have not answered since.
-        self.stale: set[Hashable] = set()
-        # Its connection ended, and no nsqlookupd has listed it since.
-        self.in_doubt = False
-        self.asks_left = 0
-        self.tries_left = 0
-        self.live_since = 0.0
+    delays: ReconnectDelays
+    due_at: float
+    state: NodeState = NodeState.WAITING
+    direct: bool = False
+    sources: set[Hashable] = field(default_factory=set)
+    # The nsqlookupds that listed it when its connection ended, and have not answered since.
+    stale: set[Hashable] = field(default_factory=set)
+    # Its connection ended, and no nsqlookupd has listed it since.
+    in_doubt: bool = False
+    asks_left: int = 0
+    tries_left: int = 0
+    live_since: float = 0.0
 
     @property
     def listed(self) -> bool:
@@ -108,13 +81,6 @@ class _Node:
         self.sources |= self.stale
         self.stale.clear()
 
-    def step(self, event: _Event) -> bool:
-        state = _TRANSITIONS.get((self.state, event))
-        if state is None:
-            return False
-        self.state = state
-        return True
-
 
 class ReaderNodes:
     """The nsqds that a reader wants to be connected to, and the time of the next dial of each.
@@ -134,16 +100,8 @@ class ReaderNodes:
     lived for STABLE_AFTER seconds. Not thread-safe: the owner holds a lock.
     """
 
-    def __init__(
-        self,
-        direct: Iterable[Address] = (),
-        *,
-        rng: random.Random | None = None,
-        initial_delay: float = 0.5,
-        maximum_delay: float = 60.0,
-    ) -> None:
-        self._rng = rng or random.Random()
-        self._delay_range = (initial_delay, maximum_delay)
+    def __init__(self, direct: Iterable[Address], rng: random.Random) -> None:
+        self._rng = rng
         self._nodes: dict[Address, _Node] = {}
         for address in direct:
             self.add_direct(address)
@@ -212,34 +170,48 @@ class ReaderNodes:
                 del self._nodes[address]
         return wanted
 
-    def dialling(self, address: Address) -> bool:
-        """A dial begins. False when it must not: the address is not wanted, or is at it already."""
-        node = self._nodes.get(address)
-        return node is not None and node.step(_Event.DIAL)
+    def dialling(self, address: Address) -> None:
+        """A dial begins of one that was ``due()`` just now."""
+        self._nodes[address].state = NodeState.DIALLING
 
     def connected(self, address: Address, now: float) -> bool:
         """The handshake is through. False when the address was removed meanwhile: close it."""
         node = self._nodes.get(address)
-        if node is None or not node.step(_Event.CONNECTED):
+        if node is None or node.state is not NodeState.DIALLING:
             return False
+        node.state = NodeState.LIVE
         node.live_since = now
         if not node.listed and not node.tries_left:
             del self._nodes[address]
             return False
         return True
 
-    def lost(self, address: Address, now: float) -> float | None:
-        """A connection ended. Returns when it is dialled or asked for again, or None for never."""
+    def ended(self, address: Address, now: float) -> float | None:
+        """A dial failed, or a connection ended; an end that is reported twice counts once.
+
+        Returns when it is dialled or asked for again (seconds), or None for never.
+        """
         node = self._nodes.get(address)
         if node is None:
             return None
-        stable = node.state is NodeState.LIVE and now - node.live_since >= STABLE_AFTER
-        return self._ended(address, node, now, stable)
-
-    def failed(self, address: Address, now: float) -> float | None:
-        """A dial or handshake failed. Returns when it is repeated (seconds), or None for never."""
-        node = self._nodes.get(address)
-        return None if node is None else self._ended(address, node, now, False)
+        if node.state is NodeState.WAITING:
+            return node.due_at
+        lived = node.state is NodeState.LIVE
+        node.state = NodeState.WAITING
+        if lived and now - node.live_since >= STABLE_AFTER:
+            node.delays.reset()
+            # Removed nodes have no tries left, and a good connection does not give them any.
+            if node.tries_left:
+                node.tries_left = UNLISTED_TRIES
+        elif not node.listed and node.tries_left:
+            node.tries_left -= 1
+        if not node.listed and not node.tries_left:
+            del self._nodes[address]
+            return None
+        if lived and not node.direct:
+            node.doubt()
+        node.due_at = now + node.delays.next()
+        return node.due_at
 
     def due(self, now: float) -> list[Address]:
         """The addresses to dial now, the longest due first. Report each by ``dialling()``."""
@@ -257,33 +229,8 @@ class ReaderNodes:
             default=None,
         )
 
-    def states(self) -> dict[Address, NodeState]:
-        """What each known address is doing, for statistics and logs."""
-        return {address: node.state for address, node in self._nodes.items()}
-
     def _node(self, address: Address, due_at: float) -> _Node:
         node = self._nodes.get(address)
         if node is None:
-            initial, maximum = self._delay_range
-            node = _Node(ReconnectDelays(initial, maximum, self._rng), due_at)
-            self._nodes[address] = node
+            node = self._nodes[address] = _Node(ReconnectDelays(rng=self._rng), due_at)
         return node
-
-    def _ended(self, address: Address, node: _Node, now: float, stable: bool) -> float | None:
-        lived = node.state is NodeState.LIVE
-        if not node.step(_Event.ENDED):
-            return node.due_at if node.state is NodeState.WAITING else None
-        if stable:
-            node.delays.reset()
-            # Removed nodes have no tries left, and a good connection does not give them any.
-            if node.tries_left:
-                node.tries_left = UNLISTED_TRIES
-        elif not node.listed and node.tries_left:
-            node.tries_left -= 1
-        if not node.listed and not node.tries_left:
-            del self._nodes[address]
-            return None
-        if lived and not node.direct:
-            node.doubt()
-        node.due_at = now + node.delays.next()
-        return node.due_at

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from gnsqsync.addresses import Address
@@ -32,19 +33,17 @@ def is_final(error: NSQError) -> bool:
     return not error.retriable or isinstance(error, AuthFailed)
 
 
+@dataclass(slots=True, eq=False)
 class _Away:
     """An nsqd that could not take a publish since ``since``."""
 
-    __slots__ = ("connected", "delays", "error", "refused_since", "since")
-
-    def __init__(self, since: float, delays: ReconnectDelays) -> None:
-        self.since = since
-        # Connected again, but no publish was answered yet.
-        self.connected = False
-        # Since when every attempt was refused; None while it is silent.
-        self.refused_since: float | None = None
-        self.error: NSQError | None = None
-        self.delays = delays
+    since: float
+    delays: ReconnectDelays
+    # Connected again, but no publish was answered yet.
+    connected: bool = False
+    # Since when every attempt was refused; None while it is silent.
+    refused_since: float | None = None
+    error: NSQError | None = None
 
 
 class Outage:

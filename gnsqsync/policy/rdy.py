@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Generic
 
 from gnsqsync.policy.backoff import Phase
-from gnsqsync.policy.filling import fill
 from gnsqsync.policy.rdy_node import Key, Load, RdyNode
 
-__all__ = ["TEST_IDLE_TIMEOUT", "Load", "RdyAllocator", "Regime"]
+__all__ = ["TEST_IDLE_TIMEOUT", "Load", "RdyAllocator", "Regime", "fill"]
 
 # How long (seconds) the node under test may be silent before another one is tested.
 TEST_IDLE_TIMEOUT: Final = 1.0
@@ -68,15 +67,15 @@ class RdyAllocator(Generic[Key]):
 
           ceil(N / max_in_flight) * (low_rdy_timeout + D)
 
-      if update() is called when next_at() says, and on answers while ``waiting``.
+      if update() is called when ``next_at`` says, and on answers while ``waiting``.
     * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST): one message is
       enough to see whether handlers work again. It is passed on from a node that has none.
 
-    Call update() after every other method and whenever next_at() has come: nothing else
-    computes. A node is any hashable key of the caller's. ``transit`` (seconds) is how long a
-    lowered RDY may take to reach nsqd: for so long the slots count as used, since messages may be
-    on the wire. At 0 they are free at once, as far as none of them is known to be in flight. Not
-    thread-safe: the owner holds a lock.
+    Call update() after every change and whenever ``next_at`` has come: nothing else computes. A
+    node is any hashable key of the caller's. ``transit`` (seconds) is how long a lowered RDY may
+    take to reach nsqd: for so long the slots count as used, since messages may be on the wire. At
+    0 they are free at once, as far as none of them is known to be in flight. Not thread-safe: the
+    owner holds a lock.
     """
 
     def __init__(
@@ -88,17 +87,21 @@ class RdyAllocator(Generic[Key]):
         transit: float = 0.0,
         rng: random.Random | None = None,
     ) -> None:
+        # What is wished: a limit of 0 is like a pause, and joins and losses end neither.
         self.max_in_flight: int = max_in_flight
+        self.paused: bool = False
+        # What the backoff allows.
+        self.phase: Phase = Phase.OPEN
+        # As of the last update: some node gets its RDY when messages elsewhere are answered; and
+        # when time alone will change the picture (seconds), or None.
         self.waiting: bool = False
+        self.next_at: float | None = None
         self._idle_timeout = low_rdy_idle_timeout
         self._turn_timeout = low_rdy_timeout
         self._transit = transit
         self._rng = rng or random.Random()
         self._nodes: dict[Key, RdyNode[Key]] = {}
-        self._paused = False
-        self._phase = Phase.OPEN
         self._test: RdyNode[Key] | None = None
-        self._next_at: float | None = None
         # Waiting is ordered by this and not by time: a node that joined before an update waits
         # longer than one that lost its turn in it, even at the same moment.
         self._updates = 0
@@ -109,7 +112,7 @@ class RdyAllocator(Generic[Key]):
         """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
         self._nodes[node] = RdyNode(node, max_rdy_count, now, self._updates, self._rng.random())
 
-    def remove(self, node: Key, now: float) -> bool:
+    def remove(self, node: Key) -> bool:
         """A connection is gone; so are its messages, and its slots are free.
 
         True when it was the node under test: then call ``Backoff.test_lost()``.
@@ -122,48 +125,21 @@ class RdyAllocator(Generic[Key]):
 
     def retire(self, node: Key) -> None:
         """This one gets no RDY any more; what it has in flight still counts until ``remove()``."""
-        found = self._nodes.get(node)
-        if found is not None:
-            found.cap = found.target = 0
-
-    def set_max_in_flight(self, n: int) -> None:
-        """Change the limit; 0 is like a pause."""
-        self.max_in_flight = n
-
-    def pause(self) -> None:
-        """RDY 0 for every node until ``resume()``; joins and losses do not end it."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """End a pause."""
-        self._paused = False
-
-    def set_phase(self, phase: Phase) -> None:
-        """What the backoff allows now."""
-        self._phase = phase
+        retired = self._nodes[node]
+        retired.cap = retired.target = 0
 
     # What follows from it.
 
     @property
     def regime(self) -> Regime:
-        """The rule that is in force. Also the reason when no node has RDY."""
-        if self._paused or self.max_in_flight == 0 or self._phase is Phase.BLOCKED:
+        """The rule that is in force."""
+        if self.paused or self.max_in_flight == 0 or self.phase is Phase.BLOCKED:
             return Regime.SILENT
-        if self._phase is Phase.TESTING:
+        if self.phase is Phase.TESTING:
             return Regime.TEST
         if len(self._eligible()) <= self.max_in_flight:
             return Regime.SHARE
         return Regime.ROTATE
-
-    @property
-    def test_node(self) -> Key | None:
-        """The node that has RDY 1 for the test message of the backoff, or None."""
-        test = self._test
-        return None if test is None or not test.rdy else test.key
-
-    def next_at(self) -> float | None:
-        """When time alone will change the picture (seconds), as of the last update; or None."""
-        return self._next_at
 
     def update(self, now: float, loads: Mapping[Key, Load]) -> list[tuple[Key, int]]:
         """Decide anew. Returns (node, RDY) for those that change, the lowered ones first.
@@ -188,7 +164,7 @@ class RdyAllocator(Generic[Key]):
             self._target_rotate(now)
         changes = self._grant(regime, now)
         self.waiting = any(node.rdy < node.target for node in self._nodes.values())
-        self._next_at = self._find_next(regime, now)
+        self.next_at = self._find_next(regime)
         return changes
 
     def _idle_limit(self, node: RdyNode[Key]) -> float:
@@ -337,7 +313,7 @@ class RdyAllocator(Generic[Key]):
         if not node.target:
             node.queued = self._updates
 
-    def _find_next(self, regime: Regime, now: float) -> float | None:
+    def _find_next(self, regime: Regime) -> float | None:
         moments: list[float] = []
         nodes = self._eligible()
         if len(nodes) > 1:
@@ -359,3 +335,29 @@ def _raise_targets(nodes: Sequence[RdyNode[Key]], caps: Sequence[int], budget: i
     for node, target in zip(nodes, after, strict=True):
         node.target = target
     return budget - (sum(after) - sum(before))
+
+
+def fill(levels: Sequence[int], caps: Sequence[int], budget: int) -> list[int]:
+    """Raise levels by ``budget`` in all, the lowest first, none above its cap.
+
+    As if water were poured into vessels with these floors and rims. What does not divide evenly
+    goes to the first ones of those at the surface.
+    """
+    before = sum(levels)
+    if budget >= sum(caps) - before:
+        return list(caps)
+    pairs = list(zip(levels, caps, strict=True))
+    surface, too_high = 0, max(caps, default=0)
+    while too_high - surface > 1:
+        middle = (surface + too_high) // 2
+        if sum(max(level, min(cap, middle)) for level, cap in pairs) - before <= budget:
+            surface = middle
+        else:
+            too_high = middle
+    filled = [max(level, min(cap, surface)) for level, cap in pairs]
+    left = budget - (sum(filled) - before)
+    for i, (_, cap) in enumerate(pairs):
+        if left and filled[i] == surface < cap:
+            filled[i] += 1
+            left -= 1
+    return filled

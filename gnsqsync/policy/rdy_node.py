@@ -26,21 +26,6 @@ class Load(NamedTuple):
 class RdyNode(Generic[Key]):
     """One nsqd as the allocator sees it: its RDY, its turn, and when it last had messages."""
 
-    __slots__ = (
-        "busy_at",
-        "cap",
-        "draw",
-        "held",
-        "held_until",
-        "idle",
-        "in_flight",
-        "key",
-        "queued",
-        "rdy",
-        "target",
-        "turn_at",
-    )
-
     def __init__(self, key: Key, cap: int, now: float, queued: int, draw: float) -> None:
         self.key: Key = key
         self.cap: int = cap  # the server's max_rdy_count

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 __all__ = ["AT_ONCE", "FIRST_INTERVAL", "LONGEST_INTERVAL", "MOST_PLACES", "Tell", "Troubles"]
@@ -39,18 +40,18 @@ class Tell(NamedTuple):
     users: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class _Trouble:
     """One kind of trouble at one place. Open: it has begun, and its end was not seen."""
 
-    __slots__ = ("interval", "last_at", "left", "next_at", "open", "since", "times", "told")
-
-    def __init__(self) -> None:
-        self.open = False
-        self.told = False
-        self.since = self.last_at = self.next_at = -math.inf
-        self.interval = FIRST_INTERVAL
-        self.left = AT_ONCE
-        self.times = 0
+    open: bool = False
+    told: bool = False
+    since: float = -math.inf
+    last_at: float = -math.inf
+    next_at: float = -math.inf
+    interval: float = FIRST_INTERVAL
+    left: int = AT_ONCE
+    times: int = 0
 
     def is_over(self, now: float) -> bool:
         """Whether it is so long ago that the next one counts as new."""
@@ -84,12 +85,10 @@ class _Trouble:
         return times
 
 
+@dataclass(slots=True, eq=False)
 class _Place:
-    __slots__ = ("troubles", "users")
-
-    def __init__(self) -> None:
-        self.troubles: dict[Hashable, _Trouble] = {}
-        self.users: dict[Hashable, str] = {}
+    troubles: dict[Hashable, _Trouble] = field(default_factory=dict)
+    users: dict[Hashable, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,10 +111,6 @@ class Troubles:
         self._now = now
         self._places: dict[Hashable, _Place] = {}
         self._swept_at = -math.inf
-
-    def __len__(self) -> int:
-        """The number of places that are known."""
-        return len(self._places)
 
     def uses(self, place: Hashable, user: Hashable, name: str) -> None:
         """``user`` depends on the place, and is called ``name`` in lines about it."""

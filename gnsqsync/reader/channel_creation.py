@@ -44,10 +44,10 @@ class ChannelMaker:
         setup = self._setup
         producers: dict[Address, Producer] = {}
         # Made here, so that a lookupd_session that is wrong is told as that.
-        lookupds = [self._lookupd(url) for url in setup.lookupds]
+        lookupds = [self._lookupd(url) for url in setup.lookups.urls]
         problems = self._each(lookupds, lambda lookupd: self._at_lookupd(lookupd, producers))
         # nsqlookupds know the same; a new nsqd asks each of them for the channels of a topic.
-        if setup.lookupds and len(problems) < len(setup.lookupds):
+        if len(problems) < len(lookupds):
             for problem in problems:
                 log.warning("%s: one nsqlookupd was not told: %s", setup.name, problem)
             problems = []
@@ -91,10 +91,9 @@ class ChannelMaker:
                 producers[producer.tcp_address] = producer
 
     def _lookupd(self, url: str) -> LookupdHTTP:
-        setup = self._setup
-        flow = setup.flow
+        lookups = self._setup.lookups
         return lookupd_client(
-            url, flow.lookupd_authorization, setup.options, self._runtime, flow.lookupd_session
+            url, lookups.authorization, lookups.options, self._runtime, lookups.new_session
         )
 
     def _at_nsqd(self, producer: Producer) -> None:

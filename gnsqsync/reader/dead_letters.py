@@ -7,7 +7,6 @@ import logging
 from gnsqsync.connection.connection import Connection
 from gnsqsync.message import Fate, Message
 from gnsqsync.observer import tell
-from gnsqsync.options import handler_name
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
@@ -32,18 +31,14 @@ class DeadLetters:
     ``_lock`` guards the table of Writers, the count and what was told.
     """
 
-    def __init__(
-        self,
-        setup: ReaderSetup,
-        runtime: Runtime,
-    ) -> None:
+    def __init__(self, setup: ReaderSetup, runtime: Runtime) -> None:
         self.count: int = 0
         self._setup = setup
         self._flow = setup.flow
         # For log lines: what consumes, and the function.
         self._name = setup.name
-        if setup.handler is not None:
-            self._name += f", handler {handler_name(setup.handler)}"
+        if setup.handler_name:
+            self._name += f", handler {setup.handler_name}"
         self._runtime = runtime
         self._lock = runtime.lock()
         self._writers: dict[str, Writer] = {}
@@ -63,8 +58,6 @@ class DeadLetters:
                 logging.WARNING,
                 "message %s was given up too late: it is not ours any more and comes again",
                 message,
-                None,
-                message.id,
             )
             return Fate.GONE
         with self._lock:
@@ -73,10 +66,9 @@ class DeadLetters:
             logging.ERROR,
             "gave up on message %s after %s; %s",
             message,
-            error,
-            message.id,
             counted(message.attempts, "attempt"),
             self._where_it_is(),
+            error=error,
         )
         tell(self._setup.observers, "gave_up", message, error, log=log)
         return Fate.FINISHED
@@ -91,11 +83,10 @@ class DeadLetters:
             "message %s failed on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
             " %g s; set dead_letter_topic or on_giving_up",
             message,
-            error,
-            message.id,
             message.attempts,
             self._flow.max_attempts,
             seconds,
+            error=error,
         )
         return Fate.KEPT
 
@@ -119,8 +110,7 @@ class DeadLetters:
                 logging.WARNING,
                 "on_giving_up failed on message %s; it is requeued",
                 message,
-                wrong,
-                message.id,
+                error=wrong,
             )
             return False
         return True
@@ -136,8 +126,6 @@ class DeadLetters:
                 logging.WARNING,
                 "dead letter of message %s failed, it is requeued: %s",
                 message,
-                None,
-                message.id,
                 wrong,
             )
             return False
@@ -150,20 +138,22 @@ class DeadLetters:
         return "it is discarded" if flow.on_giving_up == "discard" else "on_giving_up has it"
 
     def _log(
-        self, level: int, text: str, message: Message, error: BaseException | None, *args: object
+        self,
+        level: int,
+        text: str,
+        message: Message,
+        *args: object,
+        error: BaseException | None = None,
     ) -> None:
+        """``text`` has a place for the id of the message, and then those for ``args``."""
         log.log(
             level,
             f"%s: {text}",
             self._name,
+            message.id,
             *args,
             exc_info=error,
-            extra={
-                **self._setup.log_fields,
-                "message_id": message.id,
-                "attempts": message.attempts,
-                "nsqd": message.nsqd_address,
-            },
+            extra=self._setup.fields_of(message),
         )
 
     def _writer(self, address: str) -> Writer:

@@ -11,7 +11,8 @@ import logging
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.observer import Observer, tell
-from gnsqsync.reader.silence import UNCONNECTED
+from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.reader.rdy_control import UNCONNECTED
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 from gnsqsync.stats import counted
 
@@ -23,19 +24,17 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 class Events:
     """One place for the words, the levels and the ``extra=`` fields of a Reader's log lines."""
 
-    def __init__(
-        self, topic: str, channel: str, observers: tuple[Observer, ...], handler: str = ""
-    ) -> None:
-        self._name = f"{topic}/{channel}"
-        self._fields = {"topic": topic, "channel": channel}
-        self._observers = observers
+    def __init__(self, setup: ReaderSetup) -> None:
+        self._name = setup.name
+        self._fields = setup.log_fields
+        self._handler = setup.handler_name
+        self._observers = setup.observers
         # Whether a handler's time is worth a look at the clock.
         self.observes_batches: bool = any(
-            type(one).batch is not Observer.batch for one in observers
+            type(one).batch is not Observer.batch for one in setup.observers
         )
         self._told_overdue = False
-        # Its name, where there is one.
-        self._handler = handler
+        self._told_strategy = False
 
     def notify(self, hook: str, *args: object) -> None:
         """Call a hook of the observers; what one raises is logged and changes nothing."""
@@ -171,7 +170,8 @@ class Events:
 
     def strategy(self, error: Exception | None) -> None:
         """``error``: what the user's backoff_strategy raised for the first time, if it did."""
-        if error is not None:
+        if error is not None and not self._told_strategy:
+            self._told_strategy = True
             log.error(
                 "backoff_strategy of %s failed, its pauses are those of 'exponential'; told once",
                 self._name,

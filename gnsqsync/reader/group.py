@@ -337,7 +337,7 @@ class _SharedLimit:
         self._round()
 
     def _leave(self, reader: Reader) -> None:
-        self._allocator.remove(reader, self._runtime.now())
+        self._allocator.remove(reader)
         self._received.pop(reader, None)
         self._busy_at.pop(reader, None)
 

@@ -6,6 +6,7 @@ Takes no lock: a thread that never gives one back is what it looks for.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
 from gnsqsync.discovery.polling import Discovery
@@ -19,6 +20,7 @@ from gnsqsync.writer.health import LATE_SECONDS, stuck_threads
 __all__ = ["Health"]
 
 
+@dataclass(eq=False)
 class Health:
     """What can be seen of a Reader's threads from outside.
 
@@ -28,36 +30,26 @@ class Health:
     time, because the look-up of a name takes as long as the resolver likes.
     """
 
-    def __init__(
-        self,
-        name: str,
-        runtime: Runtime,
-        timer: Timer,
-        subscription: Subscription,
-        discovery: Discovery[Address],
-        chunks: Chunks,
-        dead_letters: DeadLetters,
-    ) -> None:
-        self._name = name
-        self._now = runtime.now
-        self._timer = timer
-        self._subscription = subscription
-        self._discovery = discovery
-        self._chunks = chunks
-        self._dead_letters = dead_letters
-        # By worker: what it was at when we looked last, and since when.
-        self._handlers: dict[int, tuple[tuple[float, int], float]] = {}
+    name: str
+    runtime: Runtime
+    timer: Timer
+    subscription: Subscription
+    discovery: Discovery[Address]
+    chunks: Chunks
+    dead_letters: DeadLetters
+    # By worker: what it was at when we looked last, and since when.
+    handlers: dict[int, tuple[tuple[float, int], float]] = field(default_factory=dict)
 
     def stuck(self, handler_limit: float | None) -> list[str]:
         """A sentence for each thread that hangs, and each handler above the limit (seconds)."""
         found = []
-        behind = self._timer.behind()
+        behind = self.timer.behind()
         if behind == math.inf:
-            found.append(f"{self._name}: the timer thread has died")
+            found.append(f"{self.name}: the timer thread has died")
         elif behind > LATE_SECONDS:
-            found.append(f"{self._name}: the timer thread is stuck since {behind:.0f} s")
-        found += stuck_threads(self._name, self._subscription.live, self._discovery)
-        found += self._dead_letters.stuck(f"{self._name}, dead letters")
+            found.append(f"{self.name}: the timer thread is stuck since {behind:.0f} s")
+        found += stuck_threads(self.name, self.subscription.connections(), self.discovery)
+        found += self.dead_letters.stuck(f"{self.name}, dead letters")
         if handler_limit is not None:
             found += self._slow_handlers(handler_limit)
         return found
@@ -65,27 +57,27 @@ class Health:
     def _slow_handlers(self, limit: float) -> list[str]:
         """A worker may have several messages in turn, so the time of the first counts only for that
         one; for the others, since when we have seen it there."""
-        now = self._now()
-        before, self._handlers = self._handlers, {}
+        now = self.runtime.now()
+        before, self.handlers = self.handlers, {}
         found = []
-        for worker, at, begun in self._chunks.at_work():
+        for worker, at, begun in self.chunks.at_work():
             since = at[0] if begun <= 1 else now
             was, seen = before.get(worker, (None, now))
             if was == at:
                 since = min(since, seen)
-            self._handlers[worker] = at, since
+            self.handlers[worker] = at, since
             if now - since > limit:
                 found.append(
-                    f"{self._name}: a handler runs since {now - since:.0f} s; the limit is"
+                    f"{self.name}: a handler runs since {now - since:.0f} s; the limit is"
                     f" {limit:g} s"
                 )
         return found
 
     def not_connected(self) -> str | None:
         """Why it has no connection, as far as it knows; None where it has one."""
-        if self._subscription.is_connected:
+        if self.subscription.is_connected:
             return None
-        failures = self._discovery.failures
+        failures = self.discovery.failures
         if failures:
-            return f"{self._name} has no connection to an nsqd; {failures[0]}"
-        return f"{self._name} has no connection to an nsqd"
+            return f"{self.name} has no connection to an nsqd; {failures[0]}"
+        return f"{self.name} has no connection to an nsqd"

@@ -43,7 +43,6 @@ class Housekeeping:
         self._chunks = chunks
         self._workers = workers
         self._on_overdue = on_overdue
-        self._adaptive = flow.latency == "adaptive"
         self._auto_touch = flow.auto_touch
         self._now = runtime.now
         self._timer = timer
@@ -52,40 +51,37 @@ class Housekeeping:
 
     def wake(self) -> None:
         """Messages arrived. By reading threads, for each chunk."""
-        if not self._awake and self._wake_once():
+        if self._awake:
+            return
+        with self._lock:
+            was_awake, self._awake = self._awake, True
+        if not was_awake:
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
 
-    def _wake_once(self) -> bool:
-        with self._lock:
-            asleep, self._awake = not self._awake, True
-        return asleep
-
     def _run(self) -> None:
-        now = self._now()
-        busy = False
-        connections = self._connections()
-        for connection in connections:
-            busy = self._look_after(connection, now) or busy
-        if busy:
+        if self._look_after_all():
             # First: where a thread cannot be started, the rest still goes on.
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
             self._chunks.relieve()
-            self._chunks.requeue_lost(connections)
+            self._chunks.requeue_lost(self._connections())
             self._workers.replace_killed()
             return
         with self._lock:
             self._awake = False
         # Messages may have come between the look and the flag, and be finished already.
-        if any(self._needs_a_look(connection) for connection in self._connections()):
+        if self._look_after_all():
             self.wake()
+
+    def _look_after_all(self) -> bool:
+        now = self._now()
+        busy = [self._look_after(connection, now) for connection in self._connections()]
+        return any(busy)
 
     def _look_after(self, connection: Connection, now: float) -> bool:
         """Whether there is something to look after in 100 ms again."""
         level = connection.level
-        streaming = False
-        if self._adaptive and level is not None:
-            level.settle(now)
-            streaming = level.streaming
+        # After a stream RDY stays high until it is settled.
+        streaming = level is not None and level.settle(now)
         send_queue = connection.send_queue
         # A TOUCH that cannot be sent now helps nobody, and each round would add one.
         if self._auto_touch and not send_queue.is_stuck:
@@ -97,12 +93,6 @@ class Housekeeping:
         if send_queue.has_unsent:
             send_queue.flush()
         return streaming or bool(connection.in_flight) or send_queue.has_unsent
-
-    def _needs_a_look(self, connection: Connection) -> bool:
-        level = connection.level
-        # After a stream RDY stays high until housekeeping settles it.
-        streaming = self._adaptive and level is not None and level.streaming
-        return streaming or bool(connection.in_flight)
 
     def _touch(self, connection: Connection, now: float) -> None:
         """TOUCH what is past half of its timeout, while nsqd still grants more."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gnsqsync.addresses import Address
-from gnsqsync.discovery.polling import check_new_session, check_polling
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import (
     ConnectionOptionKeywords,
@@ -16,6 +16,7 @@ from gnsqsync.options import (
     check_handler,
     check_int,
     check_topic,
+    handler_name,
 )
 
 if TYPE_CHECKING:
@@ -86,10 +87,6 @@ class ReaderOptions:
     backoff_multiplier: float = 1.0
     backoff_strategy: BackoffStrategy = "exponential"
     backoff_on_fin_failed: bool = False
-    lookupd_poll_interval: float = 60.0
-    lookupd_poll_jitter: float = 0.3
-    lookupd_authorization: str | None = field(default=None, repr=False)
-    lookupd_session: Callable[[], requests.Session] | None = None
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0
@@ -116,8 +113,6 @@ class ReaderOptions:
                 f"backoff_strategy is {self.backoff_strategy!r}; it must be 'exponential',"
                 " 'full_jitter' or a callable from level to seconds"
             )
-        check_polling(self.lookupd_poll_interval, self.lookupd_poll_jitter)
-        check_new_session(self.lookupd_session)
         check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
         check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
         check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
@@ -170,8 +165,7 @@ class ReaderSetup:
     channel: str
     handler: Callable[[Message], object] | None
     nsqds: tuple[Address, ...]
-    # Their URLs may have a user and a password.
-    lookupds: tuple[str, ...] = field(repr=False)
+    lookups: Lookups
     flow: ReaderOptions
     options: ConnectionOptions
     observers: tuple[Observer, ...]
@@ -185,6 +179,20 @@ class ReaderSetup:
         return f"{self.topic}/{self.channel}"
 
     @property
+    def handler_name(self) -> str:
+        """For logs; "" where there is no handler."""
+        return "" if self.handler is None else handler_name(self.handler)
+
+    @property
     def log_fields(self) -> dict[str, str]:
         """For the ``extra`` of log lines."""
         return {"topic": self.topic, "channel": self.channel}
+
+    def fields_of(self, message: Message) -> dict[str, object]:
+        """As ``log_fields``, of a line about this message."""
+        return {
+            **self.log_fields,
+            "message_id": message.id,
+            "attempts": message.attempts,
+            "nsqd": message.nsqd_address,
+        }

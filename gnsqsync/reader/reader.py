@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from gnsqsync.addresses import (
     Address,
@@ -20,7 +19,7 @@ from gnsqsync.addresses import (
     parse_address,
     parse_addresses,
 )
-from gnsqsync.discovery.polling import lookupd_client
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
 from gnsqsync.observer import Observer, each
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader"]
 
-log: logging.Logger = logging.getLogger("gnsqsync.reader")
+Server = TypeVar("Server", Address, str)
 
 
 class Reader:
@@ -193,10 +192,6 @@ class Reader:
             backoff_multiplier=backoff_multiplier,
             backoff_strategy=backoff_strategy,
             backoff_on_fin_failed=backoff_on_fin_failed,
-            lookupd_poll_interval=lookupd_poll_interval,
-            lookupd_poll_jitter=lookupd_poll_jitter,
-            lookupd_authorization=lookupd_authorization,
-            lookupd_session=lookupd_session,
             low_rdy_idle_timeout=low_rdy_idle_timeout,
             low_rdy_timeout=low_rdy_timeout,
             rdy_redistribute_interval=rdy_redistribute_interval,
@@ -213,7 +208,14 @@ class Reader:
             channel=channel,
             handler=handler,
             nsqds=nsqds,
-            lookupds=lookupds,
+            lookups=Lookups(
+                urls=lookupds,
+                poll_interval=lookupd_poll_interval,
+                poll_jitter=lookupd_poll_jitter,
+                authorization=lookupd_authorization,
+                new_session=lookupd_session,
+                options=options,
+            ),
             flow=flow,
             options=options,
             observers=tuple(each(observer)),
@@ -222,8 +224,6 @@ class Reader:
         # What is wanted now: keys of dicts, since setting and popping one is atomic.
         self._nsqds = dict.fromkeys(nsqds)
         self._lookupds = dict.fromkeys(lookupds)
-        for url in lookupds:
-            self._check_lookupd(url)
         self._run: RunningReader | None = None
         self._stop_asked: float | None = None
 
@@ -261,7 +261,7 @@ class Reader:
             # What was added or removed before the line that published the run, and after the copy.
             for address in self._nsqds.keys() ^ set(setup.nsqds):
                 self._want_nsqd(run, address)
-            for url in self._lookupds.keys() ^ set(setup.lookupds):
+            for url in self._lookupds.keys() ^ set(setup.lookups.urls):
                 self._want_lookupd(run, url)
             if not block:
                 run.supervise_aside()
@@ -303,8 +303,7 @@ class Reader:
             ClosedError: It was not started.
             NSQError: What made the reader stop by itself.
         """
-        run = self._running()
-        return run.join(timeout)
+        return self._running().join(timeout)
 
     def __enter__(self) -> Reader:
         if self._run is None:
@@ -338,11 +337,7 @@ class Reader:
             ConfigError: The address is not valid, or on gevent this is another OS thread than that
                 of ``start()``.
         """
-        nsqd = parse_address(address)
-        self._check_thread()
-        self._nsqds[nsqd] = None
-        if self._run is not None:
-            self._want_nsqd(self._running(), nsqd)
+        self._change(self._nsqds, parse_address(address), True, self._want_nsqd)
 
     def remove_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd no more; returns at once. From any thread, as ``add_nsqd``.
@@ -356,11 +351,7 @@ class Reader:
         Raises:
             ConfigError: As of ``add_nsqd``.
         """
-        nsqd = parse_address(address)
-        self._check_thread()
-        self._nsqds.pop(nsqd, None)
-        if self._run is not None:
-            self._want_nsqd(self._running(), nsqd)
+        self._change(self._nsqds, parse_address(address), False, self._want_nsqd)
 
     def add_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
@@ -373,11 +364,9 @@ class Reader:
                 ``start()``.
         """
         (lookupd,) = http_urls([url])
-        self._check_lookupd(lookupd)
-        self._check_thread()
-        self._lookupds[lookupd] = None
-        if self._run is not None:
-            self._want_lookupd(self._running(), lookupd)
+        # Whether user info, token and TLS files fit together.
+        replace(self._setup.lookups, urls=(lookupd,))
+        self._change(self._lookupds, lookupd, True, self._want_lookupd)
 
     def remove_lookupd(self, url: str) -> None:
         """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
@@ -391,10 +380,7 @@ class Reader:
             ConfigError: As of ``add_lookupd``.
         """
         (lookupd,) = http_urls([url])
-        self._check_thread()
-        self._lookupds.pop(lookupd, None)
-        if self._run is not None:
-            self._want_lookupd(self._running(), lookupd)
+        self._change(self._lookupds, lookupd, False, self._want_lookupd)
 
     def ensure_channel(self, timeout: float = 10.0) -> None:
         """Make topic and channel exist, so that no message is published before. Blocks.
@@ -416,7 +402,26 @@ class Reader:
         ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
 
     def _current_setup(self) -> ReaderSetup:
-        return replace(self._setup, nsqds=tuple(self._nsqds), lookupds=tuple(self._lookupds))
+        lookups = replace(self._setup.lookups, urls=tuple(self._lookupds))
+        return replace(self._setup, nsqds=tuple(self._nsqds), lookups=lookups)
+
+    def _change(
+        self,
+        wanted: dict[Server, None],
+        server: Server,
+        add: bool,
+        want: Callable[[RunningReader, Server], None],
+    ) -> None:
+        # Before the change: what is refused is not to come with the next one.
+        if self._run is not None:
+            self._running().runtime.check_thread()
+        if add:
+            wanted[server] = None
+        else:
+            wanted.pop(server, None)
+        # It may have been started meanwhile.
+        if self._run is not None:
+            want(self._running(), server)
 
     def _want_nsqd(self, run: RunningReader, address: Address) -> None:
         if address in self._nsqds:
@@ -430,25 +435,15 @@ class Reader:
         else:
             run.remove_lookupd(url)
 
-    def _check_thread(self) -> None:
-        """Before the change: what is refused is not to come with the next one."""
-        if self._run is not None:
-            self._running().runtime.check_thread()
-
-    def _check_lookupd(self, url: str) -> None:
-        # Whether user info, token and TLS files fit together shows when a client is made.
-        setup = self._setup
-        lookupd_client(url, setup.flow.lookupd_authorization, setup.options, None)
-
     # -- flow ------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """RDY 0 everywhere at once; connections stay. What was delivered is still handled."""
-        self._running().subscription.pause()
+        self._running().subscription.set_paused(True)
 
     def resume(self) -> None:
         """End a pause."""
-        self._running().subscription.resume()
+        self._running().subscription.set_paused(False)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 or more. 0 stops deliveries, as ``pause()`` does.
@@ -471,7 +466,7 @@ class Reader:
     def is_in_backoff(self) -> bool:
         """Whether failures have slowed the reader down."""
         run = self._run
-        return run is not None and run.subscription.in_backoff
+        return run is not None and run.subscription.backoff.level > 0
 
     def stats(self) -> ReaderStats:
         """Counters and connections at this moment. From any thread."""
@@ -515,7 +510,9 @@ class Reader:
             # It may have been lowered for a while. With max_idle a list need not be full to end,
             # and in a group the others may have it all now.
             waits = max_idle is None and self._setup.together is None
-            limit = max(limit, self._run.subscription.max_in_flight) if waits else math.inf
+            limit = (
+                max(limit, self._run.subscription.allocator.max_in_flight) if waits else math.inf
+            )
         if max_messages > limit:
             raise ConfigError(
                 f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could never"

@@ -10,11 +10,11 @@ import math
 import os
 import random
 
-from gnsqsync.discovery.polling import Discovery, lookupd_client, nsqds_of
+from gnsqsync.discovery.polling import nsqds_of
 from gnsqsync.errors import ClosedError
-from gnsqsync.options import handler_name
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.counters import stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.health import Health
@@ -45,14 +45,12 @@ _EXIT_SECONDS = 0.5
 _INTERRUPT_SECONDS = 30.0
 
 
-_STOP, _SETTLED = "stop", "settled"
-
-
 class RunningReader:
     """One started Reader: its parts and threads, and their stop.
 
-    ``_control`` is a queue because ``stop()`` may be called by a signal handler, which must not
-    take a lock that its own thread may hold.
+    ``_control`` gets the seconds that a stop grants, and None when something settled. It is a queue
+    because ``stop()`` may be called by a signal handler, which must not take a lock that its own
+    thread may hold.
     """
 
     def __init__(self, setup: ReaderSetup) -> None:
@@ -66,12 +64,7 @@ class RunningReader:
         self._result: StopResult | None = None
         self._error: BaseException | None = None
         self._supervisor: Task | None = None
-        self._events = Events(
-            setup.topic,
-            setup.channel,
-            setup.observers,
-            "" if setup.handler is None else handler_name(setup.handler),
-        )
+        self._events = Events(setup)
         rng = random.Random()
         flow = setup.flow
         self._timer = Timer(runtime, f"nsq-timer {setup.name}")
@@ -93,7 +86,7 @@ class RunningReader:
             events=self._events,
             rng=rng,
             on_hopeless=self._fail,
-            on_settled=lambda: self._control.put((_SETTLED, 0.0)),
+            on_settled=lambda: self._control.put(None),
             ask=lambda: self._discovery.hurry(0.0),
             wake=lambda: self._housekeeping.wake(),
         )
@@ -115,18 +108,8 @@ class RunningReader:
             # A handler's message counts until the handler returns.
             self.subscription.on_overdue if setup.handler is None else None,
         )
-        self._discovery = Discovery(
-            nsqds_of(setup.topic),
-            setup.lookupds,
-            self.subscription.on_discovered,
-            self._lookup_changed,
-            runtime,
-            interval=flow.lookupd_poll_interval,
-            jitter=flow.lookupd_poll_jitter,
-            rng=rng,
-            client=lambda url: lookupd_client(
-                url, flow.lookupd_authorization, setup.options, runtime, flow.lookupd_session
-            ),
+        self._discovery = setup.lookups.discovery(
+            nsqds_of(setup.topic), self.subscription.on_discovered, self._lookup_changed, runtime
         )
         self.health: Health = Health(
             setup.name,
@@ -195,16 +178,15 @@ class RunningReader:
 
     def end_failed_start(self, error: BaseException) -> None:
         """End what has started, as there may be no thread for all; join() raises the error."""
-        self._error = self._error or error
-        self.stop(0.0)
+        self._fail(error)
         self._supervise()
 
     def stop(self, timeout: float) -> None:
-        self._control.put((_STOP, timeout))
+        self._control.put(timeout)
 
     def _fail(self, error: BaseException) -> None:
-        """Every nsqd refuses us, and retries would not help: end; start() or join() raises it."""
-        self._error = error
+        """It cannot go on: end. start() or join() raises the first error."""
+        self._error = self._error or error
         self.stop(0.0)
 
     @property
@@ -243,16 +225,16 @@ class RunningReader:
         6. every thread is joined;
         7. the result says what was left.
         """
-        kind, timeout = self._next_word(math.inf)
-        while kind != _STOP:
-            kind, timeout = self._next_word(math.inf)
-        deadline = self.runtime.now() + timeout
+        granted: float | None = None
+        while granted is None:
+            granted = self._next_word(_WAKE_SECONDS)
+        deadline = self.runtime.now() + granted
         self._discovery.stop()
         self.subscription.start_closing()
         self.workers.stop()
         deadline = self._wait_drained(deadline)
         if self._handlers_die:
-            self._give_back_all()
+            self._give_back(detached=True)
         # Also when the time is over: idle workers still have to notice.
         running = self.workers.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
         left = self.subscription.in_flight
@@ -276,19 +258,17 @@ class RunningReader:
             )
         self._ended.set()
 
-    def _give_back_all(self) -> None:
-        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
-        for connection in self.subscription.connections():
-            for message in list(connection.in_flight.values()):
-                connection.requeue_quietly(message, 0)
-
     def give_back_taken(self) -> None:
         """REQ 0 for what the pull form handed out and nobody answered or detached."""
         # Or nsqd would deliver it here again at once.
-        self.subscription.pause()
+        self.subscription.set_paused(True)
+        self._give_back(detached=False)
+
+    def _give_back(self, *, detached: bool) -> None:
+        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
         for connection in self.subscription.connections():
             for message in list(connection.in_flight.values()):
-                if not message.is_detached:
+                if detached or not message.is_detached:
                     connection.requeue_quietly(message, 0)
 
     def _wait_drained(self, deadline: float) -> float:
@@ -306,31 +286,23 @@ class RunningReader:
                 left = min(left, answer_by - now)
             if left <= 0:
                 break
-            try:
-                # Not for long: a worker that was killed in its end does not tell.
-                kind, timeout = self._next_word(min(left, _WAKE_SECONDS))
-            except TimeoutError:
-                continue
-            if kind == _STOP:
-                deadline = min(deadline, self.runtime.now() + timeout)
+            granted = self._next_word(left)
+            if granted is not None:
+                deadline = min(deadline, self.runtime.now() + granted)
         return deadline
 
-    def _next_word(self, seconds: float) -> tuple[str, float]:
-        """What ``_control`` says next; TimeoutError after ``seconds``.
+    def _next_word(self, seconds: float) -> float | None:
+        """What a stop grants, in seconds; None when something settled or ``seconds`` are over.
 
-        Awake each second: a signal that comes while the main thread is just going to sleep
-        would have its handler run by Python only at the next wake-up.
+        After one second at the latest: a signal that comes while the main thread is just going to
+        sleep would have its handler run by Python only at the next wake-up; and a worker that was
+        killed in its end does not tell.
         """
-        deadline = self.runtime.now() + seconds
-        while True:
-            left = deadline - self.runtime.now()
-            try:
-                word: tuple[str, float] = self._control.get(min(left, _WAKE_SECONDS))
-            except TimeoutError:
-                if left <= _WAKE_SECONDS:
-                    raise
-            else:
-                return word
+        try:
+            granted: float | None = self._control.get(min(seconds, _WAKE_SECONDS))
+        except TimeoutError:
+            return None
+        return granted
 
     # -- which servers ---------------------------------------------------------------------------
 
@@ -367,19 +339,20 @@ class RunningReader:
     def stats(self) -> ReaderStats:
         subscription = self.subscription
         totals = subscription.totals()
-        connections = subscription.connection_stats()
+        now = self.runtime.now()
+        connections = tuple(stats_of(c, now) for c in subscription.connections())
         return ReaderStats(
             topic=self._setup.topic,
             channel=self._setup.channel,
             connections=connections,
-            received=totals.received,
-            finished=totals.finished,
-            requeued=totals.requeued,
+            received=totals["received"],
+            finished=totals["finished"],
+            requeued=totals["requeued"],
             gave_up=self._dead_letters.count,
-            answers_failed=totals.answers_failed,
+            answers_failed=totals["answers_failed"],
             in_flight=sum(c.in_flight for c in connections),
-            max_in_flight=subscription.max_in_flight,
-            is_paused=subscription.paused,
-            is_in_backoff=subscription.in_backoff,
-            backoff_level=subscription.backoff_level,
+            max_in_flight=subscription.allocator.max_in_flight,
+            is_paused=subscription.allocator.paused,
+            is_in_backoff=subscription.backoff.level > 0,
+            backoff_level=subscription.backoff.level,
         )

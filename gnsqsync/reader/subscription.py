@@ -9,6 +9,7 @@ import logging
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 from gnsqsync.addresses import Address
@@ -16,10 +17,11 @@ from gnsqsync.connection.connection import PASSING_WAIT, Connection, State
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.message import Fate, Message
+from gnsqsync.policy.backoff import Backoff
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
+from gnsqsync.policy.rdy import RdyAllocator
 from gnsqsync.reader.chunks import Chunks
-from gnsqsync.reader.counters import Counters, stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
@@ -27,7 +29,6 @@ from gnsqsync.reader.rdy_control import RdyControl
 from gnsqsync.reader.retiring import Retiring
 from gnsqsync.runtime import Runtime, Task
 from gnsqsync.runtime.timer import Timer
-from gnsqsync.stats import ConnectionStats
 
 __all__ = ["Subscription"]
 
@@ -75,7 +76,7 @@ class Subscription:
         self._ask = ask
         self._wake = wake
         # Whether nsqlookupds are asked, so that more nsqds may come.
-        self.discovers: bool = bool(setup.lookupds)
+        self.discovers: bool = bool(setup.lookups.urls)
         self._direct = set(setup.nsqds)
         self._lock = runtime.lock()
         self._dialling: set[Connection] = set()
@@ -86,8 +87,11 @@ class Subscription:
         self._refused: dict[Address, NSQError] = {}
         self._stopping = False
         self._tick_at = math.inf
-        self._nodes = ReaderNodes(self._direct, rng=rng)
+        self._nodes = ReaderNodes(self._direct, rng)
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
+        # To be read without the lock.
+        self.backoff: Backoff = self._rdy.backoff
+        self.allocator: RdyAllocator[Address] = self._rdy.allocator
 
     # -- which nsqds -------------------------------------------------------------------------
 
@@ -139,8 +143,7 @@ class Subscription:
             return []
         due = []
         for address in self._nodes.due(now):
-            if not self._nodes.dialling(address):
-                continue
+            self._nodes.dialling(address)
             connection = Connection(
                 address,
                 self._setup.options,
@@ -175,7 +178,7 @@ class Subscription:
             if joined:
                 self._refused.pop(address, None)
                 changed = self._rdy.join(connection, now)
-                limit = self._rdy.max_in_flight
+                limit = self.allocator.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
             # No RDY was sent, and a stop waits for this thread: do not wait for nsqd's EOF.
@@ -201,7 +204,7 @@ class Subscription:
             if self._stopping:
                 return
             direct = address in self._direct
-            again = self._nodes.failed(address, self._runtime.now())
+            again = self._nodes.ended(address, self._runtime.now())
             # A ConfigError comes from a file or function that has changed since the check.
             if direct and not error.retriable and not isinstance(error, ConfigError):
                 self._refused[address] = error
@@ -228,16 +231,15 @@ class Subscription:
         with self._lock:
             now = self._runtime.now()
             changed = self._rdy.lose(connection, now)
-            error = self._rdy.take_error()
             pause = None
             if changed is not None:
-                again = self._nodes.lost(connection.address, now)
+                again = self._nodes.ended(connection.address, now)
                 pause = None if again is None or self._stopping else again - now
             discovered = connection.address not in self._direct
         if changed is None:
             return
         self._apply(changed)
-        self._events.strategy(error)
+        self._events.strategy(self.backoff.error)
         self.settled()
         try:
             self._events.lost(connection, reason, pause, discovered=discovered)
@@ -256,7 +258,7 @@ class Subscription:
         with self._lock:
             self._tick_at = math.inf
             now = self._runtime.now()
-            resumed = self._rdy.tick(now)
+            resumed = self.backoff.tick(now)
             useless = [] if self._stopping else self._rdy.leave_useless(now)
             self._retiring.add(connection for connection, _ in useless)
             changed = self._rdy.plan(now)
@@ -301,7 +303,7 @@ class Subscription:
                 return
             now = self._runtime.now()
             when = now + self._flow.rdy_redistribute_interval
-            for at in (self._nodes.next_at(), *self._rdy.next_times()):
+            for at in (self._nodes.next_at(), self.allocator.next_at, self.backoff.resume_at):
                 if at is not None:
                     when = min(when, at)
             if when >= self._tick_at:
@@ -316,10 +318,8 @@ class Subscription:
 
     def answered(self) -> None:
         """Messages have left the in-flight table: a waiting nsqd may have their room."""
-        if self._rdy.waiting:
-            with self._lock:
-                changed = self._rdy.plan(self._runtime.now())
-            self._apply(changed)
+        if self.allocator.waiting:
+            self._replan()
         self.settled()
 
     def settled(self) -> None:
@@ -334,27 +334,30 @@ class Subscription:
 
         Called before the answers are flushed, so that RDY 0 is sent before the REQs.
         """
+        backoff = self.backoff
         with self._lock:
-            verdict = self._rdy.note(finished, failed, self._runtime.now())
-        if verdict is None:
-            return
-        self._apply(verdict.changed)
-        self._events.strategy(verdict.error)
-        self._events.backoff(verdict.level, verdict.seconds)
+            now = self._runtime.now()
+            if not backoff.note(finished, failed, now):
+                return
+            changed = self._rdy.plan(now)
+            level, resume_at = backoff.level, backoff.resume_at
+        self._apply(changed)
+        self._events.strategy(backoff.error)
+        self._events.backoff(level, 0.0 if resume_at is None else resume_at - now)
 
     def set_max_in_flight(self, count: int) -> None:
         with self._lock:
-            changed = self._rdy.set_max_in_flight(count, self._runtime.now())
-        self._apply(changed)
+            self.allocator.max_in_flight = count
+        self._replan()
 
-    def pause(self) -> None:
+    def set_paused(self, paused: bool) -> None:
         with self._lock:
-            changed = self._rdy.pause(self._runtime.now())
-        self._apply(changed)
+            self.allocator.paused = paused
+        self._replan()
 
-    def resume(self) -> None:
+    def _replan(self) -> None:
         with self._lock:
-            changed = self._rdy.resume(self._runtime.now())
+            changed = self._rdy.plan(self._runtime.now())
         self._apply(changed)
 
     # -- what the connections tell -------------------------------------------------------------
@@ -367,7 +370,7 @@ class Subscription:
             self.settled()
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
-        if success is False or self.in_backoff:
+        if success is False or self.backoff.level:
             self.note(int(success is True), int(success is False))
         self.answered()
 
@@ -377,7 +380,7 @@ class Subscription:
         return self._dead_letters.settle(connection, message, sys.exc_info()[1])
 
     def on_finished(self, count: int) -> None:
-        if self.in_backoff:
+        if self.backoff.level:
             self.note(count, 0)
         self.answered()
 
@@ -426,14 +429,14 @@ class Subscription:
     def abandon(self) -> None:
         """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
         self._stopping = True
-        for connection in [*self._rdy.connections.values(), *self._dialling]:
+        for connection in [*self.connections(), *self._dialling]:
             connection.abandon()
 
     # -- looking ---------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
-        with self._lock:
-            return list(self._rdy.connections.values())
+        """Takes no lock: a copy of a dict's values is made in one piece."""
+        return list(self._rdy.connections.values())
 
     @property
     def in_flight(self) -> int:
@@ -445,22 +448,6 @@ class Subscription:
         return all(c.state is State.DRAINED and not c.in_flight for c in self.connections())
 
     @property
-    def in_backoff(self) -> bool:
-        return self._rdy.in_backoff
-
-    @property
-    def paused(self) -> bool:
-        return self._rdy.paused
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._rdy.max_in_flight
-
-    @property
-    def backoff_level(self) -> int:
-        return self._rdy.backoff_level
-
-    @property
     def is_starved(self) -> bool:
         """Whether some connection has 85 % of its RDY in flight."""
         return any(
@@ -470,19 +457,10 @@ class Subscription:
         )
 
     @property
-    def live(self) -> list[Connection]:
-        """As ``connections()``; takes no lock."""
-        return list(self._rdy.connections.values())
-
-    @property
     def is_connected(self) -> bool:
         """Takes no lock."""
-        return any(c.state is State.OPEN for c in self.live)
+        return any(c.state is State.OPEN for c in self.connections())
 
-    def totals(self) -> Counters:
+    def totals(self) -> Counter[str]:
         with self._lock:
             return self._rdy.totals()
-
-    def connection_stats(self) -> tuple[ConnectionStats, ...]:
-        now = self._runtime.now()
-        return tuple(stats_of(connection, now) for connection in self.connections())

@@ -129,8 +129,8 @@ class TopicGroup(Group):
 class _Following:
     """The thread that makes Readers of what poll threads find, and drops those that are gone.
 
-    Poll threads only fill ``_news``, so the tables are that thread's own. ``_granted``: what a
-    stop leaves to a Reader that was started while it came; None before.
+    Poll threads only fill ``_news``, so the tables are that thread's own. ``_granted``: what each
+    stop leaves to a Reader that was started while it came.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class _Following:
         self._make_reader = make_reader
         self._members = members
         self._runtime = runtime
-        self._granted: float | None = None
+        self._granted: list[float] = []
         self._news: Queue = runtime.queue()
         self._listed: dict[Hashable, set[str]] = {}
         self._readers: dict[str, Reader] = {}
@@ -169,7 +169,7 @@ class _Following:
 
     def stop(self, timeout: float) -> None:
         """From any thread, and from a signal handler: takes no lock."""
-        self._granted = timeout
+        self._granted.append(timeout)
         self._news.put(None)
 
     def end_now(self) -> None:
@@ -204,21 +204,14 @@ class _Following:
                 del self._readers[topic]
                 self._members.drop(reader)
         for topic in sorted(listed - self._readers.keys()):
-            if self._is_stopping:
+            if self._granted:
                 return
             self._readers[topic] = reader = self._made(topic)
             log.info("topic %s is listed and matches", topic, extra={"topic": topic})
             self._members.add([reader])
-            self._stop_if_late(reader)
-
-    @property
-    def _is_stopping(self) -> bool:
-        return self._granted is not None
-
-    def _stop_if_late(self, reader: Reader) -> None:
-        # A stop that came while it was started may not have seen it.
-        if self._granted is not None:
-            reader.stop(self._granted)
+            # A stop that came while it was started may not have seen it.
+            for timeout in self._granted:
+                reader.stop(timeout)
 
     def _made(self, topic: str) -> Reader:
         reader = self._make_reader(topic)

@@ -11,7 +11,6 @@ from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
-from gnsqsync.options import handler_name
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
@@ -52,9 +51,8 @@ class Workers:
         self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # For log lines.
-        self._name = setup.name
-        self._handler_name = "" if setup.handler is None else handler_name(setup.handler)
-        self._log_fields = setup.log_fields
+        self._setup = setup
+        self._handler_name = setup.handler_name
         self._numbers = count()
         # By the number of the worker: setting and popping one is atomic.
         self._tasks: dict[int, Task] = {}
@@ -125,10 +123,10 @@ class Workers:
                     # A handler killed its thread or greenlet; the others rely on their number.
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
-                        self._name,
+                        self._setup.name,
                         self._handler_name,
                         number,
-                        extra=self._log_fields,
+                        extra=self._setup.log_fields,
                     )
                     self._spawn()
             finally:
@@ -213,7 +211,7 @@ class Workers:
                 # Otherwise detached, or answered by the handler itself.
         unfinished = failed or kept or neutral
         # With none at all there is no verdict: they were detached, or orphaned by a loss.
-        if failed or ((finished or unfinished) and self._subscription.in_backoff):
+        if failed or ((finished or unfinished) and self._subscription.backoff.level):
             self._subscription.note(finished, failed)
         if self._events.observes_batches:
             seconds = self._runtime.now() - started
@@ -247,28 +245,22 @@ class Workers:
             except (Exception, SystemExit):
                 log.exception(
                     "%s: worker_ended() of handler %s failed",
-                    self._name,
+                    self._setup.name,
                     self._handler_name,
-                    extra=self._log_fields,
+                    extra=self._setup.log_fields,
                 )
 
     def _log_failure(self, message: Message, what_now: str) -> None:
         log.warning(
             "%s: handler %s failed on message %s (attempt %d) from %s; %s",
-            self._name,
+            self._setup.name,
             self._handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
             what_now,
             exc_info=True,
-            extra={
-                **self._log_fields,
-                "handler": self._handler_name,
-                "message_id": message.id,
-                "attempts": message.attempts,
-                "nsqd": message.nsqd_address,
-            },
+            extra={**self._setup.fields_of(message), "handler": self._handler_name},
         )
 
     # -- stopping ----------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class NsqdPool:
             if connection in self._unproven | self._suspects | self._replaced:
                 self._unproven.discard(connection)
                 self._suspects.discard(connection)
-                self._nodes.ok(connection.address, self._now())
+                self._nodes.ok(connection.address)
                 self._outage.works(connection.address)
                 self._refresh()
                 news = self._dials.renew_news()

@@ -58,9 +58,9 @@ def rdy_not_given_back() -> None:
     remove, update = RdyAllocator.remove, RdyAllocator.update
     kept: WeakKeyDictionary[RdyAllocator[Any], int] = WeakKeyDictionary()
 
-    def keep(self: RdyAllocator[Any], node: Any, now: float) -> bool:
+    def keep(self: RdyAllocator[Any], node: Any) -> bool:
         kept[self] = kept.get(self, 0) + rdy_of(self, node)
-        return remove(self, node, now)
+        return remove(self, node)
 
     def share(self: RdyAllocator[Any], now: float, loads: Any) -> Any:
         limit = self.max_in_flight

@@ -6,7 +6,7 @@ from typing import Any
 
 from gnsqsync.policy.rdy import RdyAllocator
 
-__all__ = ["is_idle", "rdy_of"]
+__all__ = ["is_idle", "node_under_test", "rdy_of"]
 
 
 def rdy_of(allocator: RdyAllocator[Any], node: Any) -> int:
@@ -18,3 +18,9 @@ def rdy_of(allocator: RdyAllocator[Any], node: Any) -> int:
 def is_idle(allocator: RdyAllocator[Any], node: Any) -> bool:
     """Whether the last update took it for idle."""
     return node in allocator._nodes and allocator._nodes[node].idle
+
+
+def node_under_test(allocator: RdyAllocator[Any]) -> Any:
+    """The node that has RDY 1 for the test message of the backoff, or None."""
+    test = allocator._test
+    return None if test is None or not test.rdy else test.key

@@ -341,7 +341,7 @@ def test_an_nsqd_that_vanished_is_dialled_a_few_times_only(
     # One at the beginning, one at the end; each is told to an Observer.
     assert len(dials) == 2
     assert 3 <= len(lost) <= 4
-    assert not reader._run.subscription._nodes.states()  # type: ignore[union-attr]
+    assert not reader._run.subscription._nodes._nodes  # type: ignore[union-attr]
     # It is there again as soon as somebody lists it.
     nsqd.accept_connections()
     lookupd.answer(listing(nsqd))

@@ -66,7 +66,9 @@ def test_what_comes_while_it_falls_asleep_keeps_it_awake(what: str) -> None:
             connection.in_flight.add(object())
         else:
             # Handled as soon as they came: nothing is in flight, but RDY is the whole share.
-            connection.level.note(0.0, 1000)
+            now = choose("threads").now()
+            connection.level.note(now - 0.1, 1)
+            connection.level.note(now, 1000)
             assert connection.level.streaming
         sweep.wake()
 

@@ -15,7 +15,7 @@ import pytest
 
 from gnsqsync import ConnectionOptions, LookupdHTTP, Message, Observer, Reader, Writer
 from gnsqsync.errors import NotSent, NSQError
-from gnsqsync.reader.silence import Silence
+from gnsqsync.reader.rdy_control import Silence
 from tests.component.conftest import Client, address
 from tests.support import scripted
 from tests.support.interpreter import run_script
@@ -331,7 +331,7 @@ def test_no_body_of_a_message_is_logged(
 
 
 def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnsqsync.reader.silence.SILENT_SECONDS", 30.0)
+    monkeypatch.setattr("gnsqsync.reader.rdy_control.SILENT_SECONDS", 30.0)
     silence = Silence()
     told: list[Any] = [
         silence.note(reason, now)
@@ -355,7 +355,7 @@ def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_that_gets_nothing_says_why(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("gnsqsync.reader.silence.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("gnsqsync.reader.rdy_control.SILENT_SECONDS", 0.1)
 
     def told(reason: str) -> list[logging.LogRecord]:
         start = "t/ch has had RDY 0 everywhere for 0 s: " + reason
@@ -383,7 +383,7 @@ def test_a_reader_that_gets_nothing_says_why(
 def test_a_reader_without_any_nsqd_says_so(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("gnsqsync.reader.silence.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("gnsqsync.reader.rdy_control.SILENT_SECONDS", 0.1)
     with ScriptedNsqd() as nsqd:
         reader = client.consume(lambda m: None, nsqd, rdy_redistribute_interval=0.05)
         world.eventually(lambda: nsqd.received("RDY"))
@@ -404,7 +404,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 def test_a_long_backoff_is_told_as_the_reason(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("gnsqsync.reader.silence.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("gnsqsync.reader.rdy_control.SILENT_SECONDS", 0.1)
 
     def fail(message: Message) -> None:
         raise ValueError("no")
@@ -441,7 +441,7 @@ def holding(held: list[Message]) -> Callable[[Message], None]:
 def test_a_limit_that_stuck_handlers_use_up_is_told_as_the_reason(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("gnsqsync.reader.silence.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("gnsqsync.reader.rdy_control.SILENT_SECONDS", 0.1)
     held: list[Message] = []
 
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
@@ -471,7 +471,7 @@ def test_a_limit_that_late_messages_exceed_is_told_as_the_reason(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     """nsqd sends another one for one that timed out, and has then to wait, too."""
-    monkeypatch.setattr("gnsqsync.reader.silence.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("gnsqsync.reader.rdy_control.SILENT_SECONDS", 0.1)
     held: list[Message] = []
 
     with ScriptedNsqd() as nsqd:

@@ -98,7 +98,7 @@ def test_a_removed_nsqd_is_left_in_good_order(client: Client, world: World) -> N
         assert len(begun) == 1
         # No redial.
         nodes = reader._run.subscription._nodes  # type: ignore[union-attr]
-        assert [str(known) for known in nodes.states()] == [address(two)]
+        assert [str(known) for known in nodes._nodes] == [address(two)]
         assert len(one.connections) == 1
 
 
@@ -184,7 +184,7 @@ def test_a_removal_ends_redials(
         reader = client.consume(print, one)
         world.eventually(lambda: "tried again" in caplog.text)
         reader.remove_nsqd(address(one))
-        assert not reader._run.subscription._nodes.states()  # type: ignore[union-attr]
+        assert not reader._run.subscription._nodes._nodes  # type: ignore[union-attr]
 
 
 def test_a_removal_cuts_a_dial_short(
@@ -197,7 +197,7 @@ def test_a_removal_cuts_a_dial_short(
         world.eventually(lambda: one.received("IDENTIFY"))
         reader.remove_nsqd(address(one))
         nodes = reader._run.subscription._nodes  # type: ignore[union-attr]
-        world.eventually(lambda: not nodes.states())
+        world.eventually(lambda: not nodes._nodes)
         assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 

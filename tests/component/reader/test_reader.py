@@ -56,7 +56,7 @@ def test_remove_during_a_dial(client: Client, world: World) -> None:
         run = reader._run
         assert run is not None
         reader.remove_nsqd(hole)
-        world.eventually(lambda: len(run.subscription._nodes.states()) == 1, 5)
+        world.eventually(lambda: len(run.subscription._nodes._nodes) == 1, 5)
 
 
 @pytest.mark.parametrize("step", ["IDENTIFY", "SUB"])

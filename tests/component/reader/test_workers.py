@@ -9,9 +9,11 @@ import pytest
 
 from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
+from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.message import ANSWERED, Fate
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy import ownership
+from gnsqsync.policy.backoff import Backoff
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions, ReaderSetup
 from gnsqsync.reader.workers import Workers
@@ -71,7 +73,7 @@ class Bench:
     def __init__(self, world: World) -> None:
         self.world = world
         self.connection = FakeConnection()
-        self.in_backoff = False
+        self.backoff = Backoff()
         # Of each chunk: how many were finished, and failed.
         self.chunks: list[tuple[int, int]] = []
         # The same, as the backoff is told.
@@ -89,7 +91,14 @@ class Bench:
             channel="shop",
             handler=handler,
             nsqds=(),
-            lookupds=(),
+            lookups=Lookups(
+                urls=(),
+                poll_interval=60.0,
+                poll_jitter=0.3,
+                authorization=None,
+                new_session=None,
+                options=ConnectionOptions(),
+            ),
             flow=flow,
             options=ConnectionOptions(),
             observers=(),

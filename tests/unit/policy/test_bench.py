@@ -34,7 +34,7 @@ def test_round_robin_takes_turns_and_dials_the_ones_that_are_not_live() -> None:
         assert sorted(order) == [A, B, C]
         firsts.append(order[0])
         live.add(order[0])
-        nodes.ok(order[0], float(i))
+        nodes.ok(order[0])
     assert firsts[:3] == firsts[3:6] == firsts[6:]
     assert set(firsts[:3]) == {A, B, C}
 
@@ -85,7 +85,7 @@ def test_benches_grow_once_a_bench_and_start_again_with_success() -> None:
         # Sixteen publishers were waiting on the connection that broke.
         assert {nodes.failed(A, now + 0.01) for _ in range(16)} == {until}
         now, full = until, min(full * 2, 60.0)
-    nodes.ok(A, now)
+    nodes.ok(A)
     assert benched_until(nodes, A, now) is None
     assert nodes.failed(A, now) - now <= 0.5
 
@@ -96,7 +96,7 @@ def test_failover_sticks_to_the_first_and_fails_back_after_the_bench() -> None:
     until = nodes.failed(A, 0.0)
     assert [nodes.candidates(0.1, {B})[0] for _ in range(5)] == [B] * 5
     assert nodes.candidates(until, {B}) == [A, B]
-    nodes.ok(A, until + 0.1)
+    nodes.ok(A)
     assert nodes.candidates(until + 0.2, {A, B}) == [A, B]
 
 
@@ -125,7 +125,7 @@ def test_one_publish_tries_a_live_node_that_hung(policy: str) -> None:
     assert 0.5 <= again - (until + 1.0) <= 1.0
     assert [nodes.candidates(again - 0.1, live)[0] for _ in range(4)] == [B] * 4
     assert A in [nodes.candidates(again, live)[0] for _ in range(2)]
-    nodes.ok(A, again + 0.1)
+    nodes.ok(A)
     firsts = [nodes.candidates(again + 0.2, live)[0] for _ in range(4)]
     assert firsts.count(A) == (4 if policy == "failover" else 2)
 
@@ -166,7 +166,7 @@ def test_a_live_node_that_is_listed_no_more_comes_last() -> None:
     # Its end, and what was under way there, come late.
     nodes.discovered("one", {B, C}, ())
     assert nodes.failed(A, 1.0) == 1.0
-    nodes.ok(A, 1.0)
+    nodes.ok(A)
     assert nodes.candidates(60.0, ()) == [B, C]
 
 
@@ -205,7 +205,7 @@ def test_every_address_is_a_candidate_once_and_benched_ones_come_last(
     for name, address, live, step in events:
         now += step
         if name == "ok":
-            nodes.ok(address, now)
+            nodes.ok(address)
             assert benched_until(nodes, address, now) is None
         elif name == "failed":
             assert now < nodes.failed(address, now) <= now + 60.0

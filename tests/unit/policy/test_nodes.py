@@ -18,16 +18,17 @@ from gnsqsync.policy.nodes import (
     NodeState,
     ReaderNodes,
 )
+from tests.support.nodes import states_of
 
 A, B, C = (Address(name, 4150) for name in "abc")
 
 
 def reader(*direct: Address) -> ReaderNodes:
-    return ReaderNodes(direct, rng=random.Random(5))
+    return ReaderNodes(direct, random.Random(5))
 
 
 def connect(nodes: ReaderNodes, address: Address, now: float) -> None:
-    assert nodes.dialling(address)
+    nodes.dialling(address)
     assert nodes.connected(address, now)
 
 
@@ -36,8 +37,8 @@ def dial_and_fail(nodes: ReaderNodes, address: Address) -> float | None:
     now = nodes.next_at()
     assert now is not None
     assert nodes.due(now) == [address]
-    assert nodes.dialling(address)
-    return nodes.failed(address, now)
+    nodes.dialling(address)
+    return nodes.ended(address, now)
 
 
 def test_direct_nodes_are_due_at_once_and_in_one_go() -> None:
@@ -61,14 +62,14 @@ def test_a_direct_node_is_dialled_for_ever_with_growing_jittered_delays() -> Non
         assert again is not None
         assert full / 2 <= again - before <= full
         full = min(full * 2, 60.0)
-    assert nodes.states() == {A: NodeState.WAITING}
+    assert states_of(nodes) == {A: NodeState.WAITING}
 
 
 def test_first_failure_takes_the_same_path_as_a_loss() -> None:
     never, lost = reader(A), reader(A)
     nodes_failed = dial_and_fail(never, A)
     connect(lost, A, 0.0)
-    assert lost.lost(A, 0.0) == nodes_failed
+    assert lost.ended(A, 0.0) == nodes_failed
 
 
 def test_delays_start_again_only_after_a_connection_that_lived() -> None:
@@ -76,16 +77,16 @@ def test_delays_start_again_only_after_a_connection_that_lived() -> None:
     now = 0.0
     for _ in range(6):
         connect(nodes, A, now)
-        again = nodes.lost(A, now + STABLE_AFTER - 0.1)
+        again = nodes.ended(A, now + STABLE_AFTER - 0.1)
         assert again is not None
         now = again
     # Six short lives: the delay has grown to 16 seconds.
     connect(nodes, A, now)
-    again = nodes.lost(A, now)
+    again = nodes.ended(A, now)
     assert again is not None and 16 <= again - now <= 32
     connect(nodes, A, again)
     end = again + STABLE_AFTER
-    again = nodes.lost(A, end)
+    again = nodes.ended(A, end)
     assert again is not None and 0.25 <= again - end <= 0.5
 
 
@@ -106,14 +107,14 @@ def test_a_vanished_node_gets_a_few_tries_and_is_forgotten() -> None:
     for _ in range(UNLISTED_TRIES - 1):
         assert dial_and_fail(nodes, A) is not None
     assert dial_and_fail(nodes, A) is None
-    assert nodes.states() == {B: NodeState.LIVE}
+    assert states_of(nodes) == {B: NodeState.LIVE}
     nodes.discovered("lookup1", {A}, 100.0)
     assert nodes.due(100.0) == [A]
 
 
 def lose_and_ask(nodes: ReaderNodes, address: Address, now: float) -> float:
     """The end of its connection; returns when the nsqlookupds are asked, and none has answered."""
-    asked_at = nodes.lost(address, now)
+    asked_at = nodes.ended(address, now)
     assert asked_at is not None and not nodes.ask(asked_at - 0.001)
     assert nodes.ask(asked_at) and nodes.due(asked_at) == []
     return asked_at
@@ -125,7 +126,7 @@ def test_a_live_node_is_kept_when_it_vanishes_and_asked_for_when_it_ends() -> No
     connect(nodes, A, 0.0)
     nodes.discovered("lookup1", set(), 60.0)
     nodes.discovered("lookup1", set(), 120.0)
-    assert nodes.states() == {A: NodeState.LIVE}
+    assert states_of(nodes) == {A: NodeState.LIVE}
     now: float | None = lose_and_ask(nodes, A, 130.0)
     asks = 0
     while now is not None:
@@ -134,7 +135,7 @@ def test_a_live_node_is_kept_when_it_vanishes_and_asked_for_when_it_ends() -> No
         assert nodes.due(now) == []
         now = nodes.next_at()
     assert asks == UNLISTED_ASKS
-    assert nodes.states() == {}
+    assert states_of(nodes) == {}
 
 
 def test_one_that_ended_is_dialled_when_it_is_listed_after_that() -> None:
@@ -143,7 +144,7 @@ def test_one_that_ended_is_dialled_when_it_is_listed_after_that() -> None:
         nodes.discovered(source, {A}, 0.0)
     connect(nodes, A, 0.0)
     ended = 100.0
-    assert nodes.lost(A, ended) is not None
+    assert nodes.ended(A, ended) is not None
     # That may have been on its way when it ended.
     nodes.discovered("lookup1", {A}, ended + 0.1)
     asked_at = nodes.next_at()
@@ -190,7 +191,7 @@ def test_one_that_ended_is_dialled_when_the_user_adds_it() -> None:
     nodes = reader()
     nodes.discovered("lookup1", {A}, 0.0)
     connect(nodes, A, 0.0)
-    due = nodes.lost(A, 1.0)
+    due = nodes.ended(A, 1.0)
     assert due is not None
     nodes.add_direct(A)
     assert not nodes.ask(due) and nodes.due(due) == [A]
@@ -201,15 +202,15 @@ def test_an_unlisted_node_that_flaps_is_forgotten_too() -> None:
     nodes = reader()
     nodes.discovered("lookup1", {A}, 0.0)
     connect(nodes, A, 0.0)
-    now: float | None = nodes.lost(A, 1.0)
+    now: float | None = nodes.ended(A, 1.0)
     lives = 0
-    while now is not None and nodes.states():
+    while now is not None and states_of(nodes):
         nodes.ask(now)
         if nodes.due(now):
-            assert nodes.dialling(A)
+            nodes.dialling(A)
             nodes.discovered("lookup1", set(), now)
             assert nodes.connected(A, now)
-            assert nodes.lost(A, now + 0.1) is not None
+            assert nodes.ended(A, now + 0.1) is not None
             lives += 1
         now = nodes.next_at()
     assert lives == 1
@@ -252,8 +253,7 @@ def test_remove_cancels_the_redial() -> None:
     dial_and_fail(nodes, A)
     nodes.remove(A)
     assert nodes.next_at() is None
-    assert nodes.states() == {}
-    assert not nodes.dialling(A)
+    assert states_of(nodes) == {}
     nodes.remove(A)
 
 
@@ -263,7 +263,7 @@ def test_remove_during_a_dial_refuses_the_connection() -> None:
     nodes.remove(A)
     assert not nodes.connected(A, 1.0)
     # What the owner closes then reports its end; that schedules nothing.
-    assert nodes.lost(A, 1.0) is None
+    assert nodes.ended(A, 1.0) is None
     assert nodes.next_at() is None
 
 
@@ -272,8 +272,8 @@ def test_a_discovered_node_can_be_removed_and_comes_back_when_listed_again() -> 
     nodes.discovered("lookup1", {A}, 0.0)
     nodes.dialling(A)
     nodes.remove(A)
-    assert nodes.failed(A, 1.0) is None
-    assert nodes.states() == {}
+    assert nodes.ended(A, 1.0) is None
+    assert states_of(nodes) == {}
     nodes.discovered("lookup1", {A}, 60.0)
     assert nodes.due(60.0) == [A]
 
@@ -282,8 +282,8 @@ def test_remove_of_a_live_node_ends_with_its_connection() -> None:
     nodes = reader(A)
     connect(nodes, A, 0.0)
     nodes.remove(A)
-    assert nodes.lost(A, 100.0) is None
-    assert nodes.states() == {}
+    assert nodes.ended(A, 100.0) is None
+    assert states_of(nodes) == {}
 
 
 def test_removed_and_added_again_during_a_dial_is_one_dial() -> None:
@@ -298,9 +298,9 @@ def test_removed_and_added_again_during_a_dial_is_one_dial() -> None:
 def test_a_loss_reported_twice_counts_once() -> None:
     nodes = reader(A)
     connect(nodes, A, 0.0)
-    again = nodes.lost(A, 1.0)
-    assert nodes.lost(A, 1.0) == again
-    assert nodes.failed(A, 1.1) == again
+    again = nodes.ended(A, 1.0)
+    assert nodes.ended(A, 1.0) == again
+    assert nodes.ended(A, 1.1) == again
     assert nodes.next_at() == again
 
 
@@ -344,8 +344,7 @@ class ReaderNodesMachine(RuleBasedStateMachine):
     def dial_all_due(self) -> None:
         for address in self.nodes.due(self.now):
             assert address not in self.dials | self.live
-            assert self.nodes.dialling(address)
-            assert not self.nodes.dialling(address)
+            self.nodes.dialling(address)
             self.dials.add(address)
 
     @rule()
@@ -360,13 +359,13 @@ class ReaderNodesMachine(RuleBasedStateMachine):
         if works and self.nodes.connected(address, self.now):
             self.live.add(address)
         elif not works:
-            self.check_retry(address, self.nodes.failed(address, self.now))
+            self.check_retry(address, self.nodes.ended(address, self.now))
 
     @rule(address=st.sampled_from([A, B, C]))
     def lose(self, address: Address) -> None:
         if address in self.live:
             self.live.remove(address)
-            self.check_retry(address, self.nodes.lost(address, self.now))
+            self.check_retry(address, self.nodes.ended(address, self.now))
 
     def check_retry(self, address: Address, again: float | None) -> None:
         if address in self.wanted():
@@ -378,7 +377,7 @@ class ReaderNodesMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_wanted_is_forgotten(self) -> None:
-        states = self.nodes.states()
+        states = states_of(self.nodes)
         assert self.wanted() <= set(states)
         assert {a for a, state in states.items() if state is NodeState.DIALLING} == self.dials
         assert {a for a, state in states.items() if state is NodeState.LIVE} == self.live

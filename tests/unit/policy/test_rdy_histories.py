@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
-from tests.support.allocator import rdy_of
+from tests.support.allocator import node_under_test, rdy_of
 
 IDLE, TURN = 2.0, 5.0
 ROUND = 1.0
@@ -99,7 +99,7 @@ class AnyHistory(RuleBasedStateMachine):
         }
         able = [node for node in nodes if node.cap]
         given_out = sum(node.rdy for node in nodes)
-        due = self.rdy.next_at()
+        due = self.rdy.next_at
         assert due is None or due > self.now
         if self.paused or self.limit == 0 or self.phase is Phase.BLOCKED:
             assert self.rdy.regime is Regime.SILENT
@@ -107,7 +107,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert not self.rdy.waiting
         elif self.phase is Phase.TESTING:
             assert given_out == (1 if able else 0)
-            assert (self.rdy.test_node is None) == (not able)
+            assert (node_under_test(self.rdy) is None) == (not able)
         elif self.rdy.waiting:
             # Somebody wants more: then there must be nothing left to give.
             assert self.used() >= self.limit
@@ -118,7 +118,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert given_out == min(self.limit, sum(node.cap for node in able))
             assert all(node.rdy for node in able)
         if self.phase is not Phase.TESTING:
-            assert self.rdy.test_node is None
+            assert node_under_test(self.rdy) is None
 
     @precondition(lambda self: len(self.nodes) < 8)
     @rule(cap=st.sampled_from([2500, 2500, 2500, 3, 1, 0]), backlog=st.integers(0, 30))
@@ -134,8 +134,8 @@ class AnyHistory(RuleBasedStateMachine):
     def lose(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.nodes)))
         del self.nodes[name]
-        under_test = self.rdy.test_node == name
-        assert self.rdy.remove(name, self.now) == under_test
+        under_test = node_under_test(self.rdy) == name
+        assert self.rdy.remove(name) == under_test
         self.update()
 
     @precondition(lambda self: self.nodes)
@@ -166,22 +166,22 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(limit=st.sampled_from([0, 1, 2, 3, 5, 9, 40]))
     def set_limit(self, limit: int) -> None:
         self.limit = limit
-        self.rdy.set_max_in_flight(limit)
+        self.rdy.max_in_flight = limit
         self.update()
 
     @rule()
     def pause_or_resume(self) -> None:
         self.paused = not self.paused
         if self.paused:
-            self.rdy.pause()
+            self.rdy.paused = True
         else:
-            self.rdy.resume()
+            self.rdy.paused = False
         self.update()
 
     @rule(phase=st.sampled_from(list(Phase)))
     def back_off(self, phase: Phase) -> None:
         self.phase = phase
-        self.rdy.set_phase(phase)
+        self.rdy.phase = phase
         self.update()
 
     @rule(step=st.sampled_from([0.01, 0.5, 1.9, 3.0, 10.0]))
@@ -191,7 +191,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def pass_time_to_next(self) -> None:
-        due = self.rdy.next_at()
+        due = self.rdy.next_at
         if due is not None:
             self.now = due
             self.update()
@@ -321,7 +321,7 @@ class World:
 
     def lose(self, name: int) -> None:
         self.nodes.pop(name).lost = True
-        self.rdy.remove(name, self.now)
+        self.rdy.remove(name)
         self.update()
 
     def update(self) -> None:
@@ -330,7 +330,7 @@ class World:
         }
         for name, rdy in self.rdy.update(self.now, loads):
             self.nodes[name].set_rdy(rdy)
-        due = self.rdy.next_at()
+        due = self.rdy.next_at
         if due is not None and due != self._alarm:
             self._alarm = due
             self.at(due, lambda: self.now == self._alarm and self.update())

@@ -109,7 +109,7 @@ def test_who_uses_a_place_is_named() -> None:
     troubles.leaves(two, "a")
     troubles.leaves(two, "c")
     # Nobody uses it: what was wrong there is nobody's news.
-    assert len(troubles) == 1
+    assert len(troubles._places) == 1
     assert troubles.at(2).ended("a") is None
 
 
@@ -120,12 +120,12 @@ def test_any_number_of_places_takes_bounded_memory_and_few_lines() -> None:
         for number in range(100_000)
     )
     assert MOST_PLACES <= told <= MOST_PLACES + AT_ONCE
-    assert len(troubles) == MOST_PLACES + 1
+    assert len(troubles._places) == MOST_PLACES + 1
     for number in range(100_000):
         troubles.at(1.0).ended(("nsqd", number))
     # Those that are over for long make room.
     assert troubles.at(10_000).began("new", "away")
-    assert len(troubles) <= 3
+    assert len(troubles._places) <= 3
 
 
 def test_any_number_of_kinds_takes_bounded_memory() -> None:
