@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from gnsqsync.addresses import (
@@ -121,9 +120,9 @@ class Reader:
         on_giving_up: Called with a message before it is given up, and what its handler raised, or
             None; if it raises itself, the message is requeued. Or ``'discard'``: the message is
             finished.
-        dead_letter_topic: Topic to which the bodies of given up messages are published before they
-            are finished. With neither this nor ``on_giving_up`` they wait in nsqd and come again
-            every ``max_requeue_delay``.
+        dead_letter_topic: Another topic, to which the bodies of given up messages are published
+            before they are finished. With neither this nor ``on_giving_up`` they wait in nsqd and
+            come again every ``max_requeue_delay``.
         observer: An Observer, or a list of them.
         runtime: ``'threads'`` or ``'gevent'``; None: as the process is patched when it starts.
         options: A ConnectionOptions, or give its fields as keywords; not both.
@@ -200,6 +199,11 @@ class Reader:
             on_giving_up=on_giving_up,
             dead_letter_topic=dead_letter_topic,
         )
+        if dead_letter_topic == topic:
+            raise ConfigError(
+                f"dead_letter_topic is the Reader's own topic {topic!r}: what is given up would"
+                " come again on all its channels, without an end; give another topic"
+            )
         options = split_connection_options(options, connection_options, Reader)
         if options.uses_tls:
             options.ssl_context()
@@ -310,12 +314,7 @@ class Reader:
             self.start(block=False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         run = self._running()
         if self._setup.handler is None:
             # The thread that took messages is leaving: what it has not answered goes back.

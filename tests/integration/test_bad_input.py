@@ -137,6 +137,7 @@ async def coroutine(message: object) -> None: ...
             {"on_giving_up": "discard", "dead_letter_topic": "dead"},
             "dead_letter_topic is 'dead' and on_giving_up is 'discard'; give one of them",
         ),
+        ({"dead_letter_topic": "t"}, "dead_letter_topic is the Reader's own topic 't'"),
         ({"max_deliveries": 70000}, "max_deliveries is 70000; allowed is 0 to 65535"),
         (
             {"max_deliveries": 50},
