@@ -176,7 +176,8 @@ def test_without_persistent_connections_only_requests_have_one(
     site = Website(project, {"SHOP_CONN_MAX_AGE": "0"}, stack)
     for _ in range(MORE):
         assert site.answer() == 200
-        assert database.connections(site.server) <= 1
+        # The answer may be here before its thread has closed the connection.
+        site.server.eventually(lambda: database.connections(site.server) == 0)
 
 
 @WITH_POOLS

@@ -181,7 +181,7 @@ class Publishing(SimpleTestCase):
         ):
             self.assertEqual(repr(get_writer()), "<Writer to 127.0.0.1:1>")
             setup = handler("shop.slowly").reader()._setup
-            self.assertEqual((setup.nsqds, len(setup.lookupds)), ((), 1))
+            self.assertEqual((setup.nsqds, len(setup.lookups.urls)), ((), 1))
         with override_settings(
             GNSQSYNC={"default": {"LOOKUPD": ["127.0.0.1:3"], "BACKEND": "nsq"}}
         ):
