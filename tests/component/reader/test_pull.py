@@ -212,9 +212,12 @@ def test_finish_tells_the_backoff_of_success(client: Client, world: World) -> No
             (message,) = take(reader, world, 1)
             message.requeue(0)
             assert reader.is_in_backoff
-            # The pause is over, and one message is let through to see how it goes.
+            # The pause is over, and one message is let through to see how it goes. On a busy
+            # machine that is so before RDY 0 was sent, and nsqd gets RDY 1 only.
             world.eventually(
-                lambda: [c.parameters for c in nsqd.received("RDY")][-2:] == [("0",), ("1",)]
+                lambda: (
+                    len(nsqd.received("RDY")) > 1 and nsqd.received("RDY")[-1].parameters == ("1",)
+                )
             )
             nsqd.connections[0].message(b"a", attempts=2)
             assert reader.finish(take(reader, world, 1)) == 1
