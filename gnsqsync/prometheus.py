@@ -9,16 +9,14 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gnsqsync import Message, Observer, Reader, Writer
 from gnsqsync.errors import ClosedError, PublishError
-
-if TYPE_CHECKING:
-    from gnsqsync.stats import ReaderStats
+from gnsqsync.stats import ReaderStats, WriterStats
 
 __all__ = ["Metrics"]
 
@@ -47,51 +45,44 @@ class Metrics:
     ) -> None:
         registry = REGISTRY if registry is None else registry
         self.registry: CollectorRegistry = registry
-        self._readers: list[weakref.ref[Reader]] = []
-        self._writers: list[tuple[str, weakref.ref[Writer]]] = []
-        self.messages: Counter = Counter(
+        # A name counts for a Writer only.
+        self._watched: list[tuple[str, weakref.ref[Reader | Writer]]] = []
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, buckets=buckets, registry=registry)
+        self.messages: Counter = counter(
             "gnsqsync_messages",
             "Messages handled, by outcome: finished or failed; gave_up: finished as given up.",
             (*_READER, "outcome"),
-            registry=registry,
         )
-        self.handler_seconds: Histogram = Histogram(
+        self.handler_seconds: Histogram = histogram(
             "gnsqsync_handler_seconds",
             "Time in the handler per message; below a millisecond the mean of a few messages.",
             _READER,
-            buckets=buckets,
-            registry=registry,
         )
-        self.answers_failed: Counter = Counter(
+        self.answers_failed: Counter = counter(
             "gnsqsync_answers_failed",
             "FIN, REQ and TOUCH that nsqd refused: the message had timed out.",
             (*_READER, "code"),
-            registry=registry,
         )
-        self.backoffs: Counter = Counter(
+        self.backoffs: Counter = counter(
             "gnsqsync_backoffs",
             "How often backoff began or went to another level.",
             _READER,
-            registry=registry,
         )
-        self.lost: Counter = Counter(
+        self.lost: Counter = counter(
             "gnsqsync_connections_lost",
             "Connections of Readers that ended, or could not be made.",
             (*_READER, "nsqd"),
-            registry=registry,
         )
-        self.lookup_failures: Counter = Counter(
+        self.lookup_failures: Counter = counter(
             "gnsqsync_lookup_failures",
             "How often an nsqlookupd began to give no answer of use.",
             (*_READER, "url"),
-            registry=registry,
         )
-        self.publish_seconds: Histogram = Histogram(
+        self.publish_seconds: Histogram = histogram(
             "gnsqsync_publish_seconds",
             "Time of a publish until nsqd's answer or the error.",
             ("writer",),
-            buckets=buckets,
-            registry=registry,
         )
         registry.register(self)
         _made[id(registry)] = self
@@ -119,80 +110,73 @@ class Metrics:
 
         A Writer is called ``name``, and its publishes are timed. What is watched already stays so.
         """
-        if isinstance(watched, Reader):
-            if not any(reference() is watched for reference in self._readers):
-                self._readers.append(weakref.ref(watched))
+        if any(reference() is watched for _, reference in self._watched):
             return
-        if any(reference() is watched for _, reference in self._writers):
-            return
-        self._writers.append((name, weakref.ref(watched)))
-        watched._watch(_Timing(self.publish_seconds.labels(name)))
+        self._watched.append((name, weakref.ref(watched)))
+        if not isinstance(watched, Reader):
+            watched._watch(_Timing(self.publish_seconds.labels(name)))
 
     def collect(self) -> Iterator[Metric]:
         """For the registry: what is watched, as it is now."""
-        yield from self._of_readers()
-        yield from self._of_writers()
+        found = list(self._stats())
+        yield from _of_readers([one for _, one in found if isinstance(one, ReaderStats)])
+        yield from _of_writers([(name, one) for name, one in found if isinstance(one, WriterStats)])
 
-    def _of_readers(self) -> Iterator[Metric]:
-        received = _Sums("gnsqsync_received_messages", "Messages that nsqds have sent.", _READER)
-        limit = _Sums("gnsqsync_max_in_flight", "Messages that may be unanswered.", _READER)
-        level = _Sums("gnsqsync_backoff_level", "Level of the backoff; 0: none.", _READER)
-        connections = _Sums("gnsqsync_connections", "Connections of Readers.", _READER)
-        at_nsqd = (*_READER, "nsqd")
-        in_flight = _Sums("gnsqsync_in_flight", "Messages that are unanswered.", at_nsqd)
-        rdy = _Sums("gnsqsync_rdy", "How many messages an nsqd may have in flight here.", at_nsqd)
-        for stats in self._stats_of_readers():
-            key = (stats.topic, stats.channel)
-            received.add(key, stats.received)
-            limit.add(key, stats.max_in_flight)
-            level.add(key, stats.backoff_level)
-            connections.add(key, len(stats.connections))
-            for connection in stats.connections:
-                in_flight.add((*key, connection.address), connection.in_flight)
-                rdy.add((*key, connection.address), connection.rdy)
-        yield received.family(CounterMetricFamily)
-        for sums in (limit, level, connections, in_flight, rdy):
-            yield sums.family(GaugeMetricFamily)
-
-    def _of_writers(self) -> Iterator[Metric]:
-        published = _Sums(
-            "gnsqsync_published_messages", "Messages that nsqds have confirmed.", ("writer",)
-        )
-        failures = _Sums(
-            "gnsqsync_publish_failures",
-            "Publishes that ended as refused, not_sent or outcome_unknown.",
-            ("writer", "outcome"),
-        )
-        connections = _Sums("gnsqsync_writer_connections", "Connections of Writers.", ("writer",))
-        for name, reference in list(self._writers):
-            writer = reference()
-            if writer is None:
-                self._writers.remove((name, reference))
+    def _stats(self) -> Iterator[tuple[str, ReaderStats | WriterStats]]:
+        for entry in list(self._watched):
+            name, reference = entry
+            watched = reference()
+            if watched is None:
+                self._watched.remove(entry)
                 continue
             try:
-                stats = writer.stats()
+                stats = watched.stats()
             except ClosedError:
-                continue
-            published.add((name,), stats.published)
-            connections.add((name,), len(stats.connections))
-            failures.add((name, "refused"), stats.refused)
-            failures.add((name, "not_sent"), stats.not_sent)
-            failures.add((name, "outcome_unknown"), stats.outcome_unknown)
-        yield published.family(CounterMetricFamily)
-        yield failures.family(CounterMetricFamily)
-        yield connections.family(GaugeMetricFamily)
+                continue  # not started yet, or closed
+            yield name, stats
 
-    def _stats_of_readers(self) -> Iterator[ReaderStats]:
-        for reference in list(self._readers):
-            reader = reference()
-            if reader is None:
-                self._readers.remove(reference)
-                continue
-            try:
-                stats = reader.stats()
-            except ClosedError:
-                continue  # not started yet
-            yield stats
+
+def _of_readers(found: Iterable[ReaderStats]) -> Iterator[Metric]:
+    received = _Sums("gnsqsync_received_messages", "Messages that nsqds have sent.", _READER)
+    limit = _Sums("gnsqsync_max_in_flight", "Messages that may be unanswered.", _READER)
+    level = _Sums("gnsqsync_backoff_level", "Level of the backoff; 0: none.", _READER)
+    connections = _Sums("gnsqsync_connections", "Connections of Readers.", _READER)
+    at_nsqd = (*_READER, "nsqd")
+    in_flight = _Sums("gnsqsync_in_flight", "Messages that are unanswered.", at_nsqd)
+    rdy = _Sums("gnsqsync_rdy", "How many messages an nsqd may have in flight here.", at_nsqd)
+    for stats in found:
+        key = (stats.topic, stats.channel)
+        received.add(key, stats.received)
+        limit.add(key, stats.max_in_flight)
+        level.add(key, stats.backoff_level)
+        connections.add(key, len(stats.connections))
+        for connection in stats.connections:
+            in_flight.add((*key, connection.address), connection.in_flight)
+            rdy.add((*key, connection.address), connection.rdy)
+    yield received.family(CounterMetricFamily)
+    for sums in (limit, level, connections, in_flight, rdy):
+        yield sums.family(GaugeMetricFamily)
+
+
+def _of_writers(found: Iterable[tuple[str, WriterStats]]) -> Iterator[Metric]:
+    published = _Sums(
+        "gnsqsync_published_messages", "Messages that nsqds have confirmed.", ("writer",)
+    )
+    failures = _Sums(
+        "gnsqsync_publish_failures",
+        "Publishes that ended as refused, not_sent or outcome_unknown.",
+        ("writer", "outcome"),
+    )
+    connections = _Sums("gnsqsync_writer_connections", "Connections of Writers.", ("writer",))
+    for name, stats in found:
+        published.add((name,), stats.published)
+        connections.add((name,), len(stats.connections))
+        failures.add((name, "refused"), stats.refused)
+        failures.add((name, "not_sent"), stats.not_sent)
+        failures.add((name, "outcome_unknown"), stats.outcome_unknown)
+    yield published.family(CounterMetricFamily)
+    yield failures.family(CounterMetricFamily)
+    yield connections.family(GaugeMetricFamily)
 
 
 class _Sums:

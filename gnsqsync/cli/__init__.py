@@ -14,8 +14,8 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 failed, 2 wrong usage.
 
-    ``nsqd`` and ``nsqlookupd`` take the flags of the Go programs as they are, and need neither
-    click nor rich.
+    ``nsqd``, ``nsqlookupd`` and ``nsqadmin`` take the flags of the Go programs as they are, and
+    need neither click nor rich.
     """
     replace_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         run = run_nsqd if arguments[0] == "nsqd" else run_nsqlookupd
         return run(arguments[1:])
+    if arguments and arguments[0] == "nsqadmin":
+        from gnsqsync.admin.__main__ import run_nsqadmin
+
+        return run_nsqadmin(arguments[1:])
     missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         print(

@@ -24,6 +24,7 @@ COMMANDS = {
     "pub": ("gnsqsync.cli.pub", "Publish each line of a file or of standard input."),
     "tail": ("gnsqsync.cli.tail", "Print the messages of a topic."),
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
+    "to-file": ("gnsqsync.cli.to_file", "Write the messages of topics to files, as nsq_to_file."),
     "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
     "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
@@ -39,6 +40,7 @@ COMMANDS = {
 SERVERS = {
     "nsqd": "Run the embedded nsqd, for development and tests.",
     "nsqlookupd": "Run the embedded nsqlookupd, for development and tests.",
+    "nsqadmin": "Serve the web page and JSON API of a whole cluster.",
 }
 
 

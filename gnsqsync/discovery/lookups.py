@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gnsqsync.discovery.polling import (
-    Discovery,
-    Found,
-    Question,
-    check_new_session,
-    check_polling,
-    lookupd_client,
-)
-from gnsqsync.options import ConnectionOptions
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import ConnectionOptions, check_duration
 from gnsqsync.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -39,8 +31,16 @@ class Lookups:
     options: ConnectionOptions = field(repr=False)
 
     def __post_init__(self) -> None:
-        check_polling(self.poll_interval, self.poll_jitter)
-        check_new_session(self.new_session)
+        check_duration("lookupd_poll_interval", self.poll_interval, 0.01, 3600)
+        jitter = self.poll_jitter
+        if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+            raise ConfigError(f"lookupd_poll_jitter is {jitter!r}; it must be a number, 0 to 1")
+        if self.new_session is not None and not callable(self.new_session):
+            raise ConfigError(
+                f"lookupd_session is a {type(self.new_session).__name__}; it must be a function"
+                " that takes nothing and returns a new requests.Session, as each thread needs its"
+                " own"
+            )
         for url in self.urls:
             self._checked(url)
 
@@ -49,28 +49,32 @@ class Lookups:
         """The URLs without user info and query."""
         return tuple(self._checked(url).url for url in self.urls)
 
-    def _checked(self, url: str) -> LookupdHTTP:
-        # Without the user's session, which this client would never close.
-        return lookupd_client(url, self.authorization, self.options, None)
+    def client(self, url: str, runtime: Runtime) -> LookupdHTTP:
+        """A client of one nsqlookupd. ConfigError if the options do not fit.
 
-    def discovery(
-        self,
-        question: Question[Found],
-        found: Callable[[Hashable, set[Found]], None],
-        changed: Callable[[str, Exception | None], None],
-        runtime: Runtime,
-    ) -> Discovery[Found]:
-        """Ready to ask them; ``found`` and ``changed`` as of Discovery."""
-        return Discovery(
-            question,
-            self.urls,
-            found,
-            changed,
-            runtime,
-            interval=self.poll_interval,
-            jitter=self.poll_jitter,
-            rng=random.Random(),
-            client=lambda url: lookupd_client(
-                url, self.authorization, self.options, runtime, self.new_session
-            ),
-        )
+        An https URL is verified with the TLS files of the connections, where there are any.
+        ``new_session`` makes the session that the client uses, and closes at its end; proxies and
+        TLS are then that session's.
+        """
+        if self.new_session is None:
+            return self._checked(url, runtime)
+        from gnsqsync.http.user_session import SessionLookupd
+
+        return SessionLookupd(url, self.new_session, **self._http_options(runtime))
+
+    def _checked(self, url: str, runtime: Runtime | None = None) -> LookupdHTTP:
+        # Here, so that a Writer without nsqlookupds loads no requests: gevent wants to patch ssl
+        # first. Without the user's session, which a client that only checks would never close.
+        from gnsqsync.http.clients import LookupdHTTP
+
+        return LookupdHTTP(url, **self._http_options(runtime))
+
+    def _http_options(self, runtime: Runtime | None) -> dict[str, Any]:
+        return {
+            "authorization": self.authorization,
+            "tls_ca_file": self.options.tls_ca_file,
+            "tls_cert_file": self.options.tls_cert_file,
+            "tls_key_file": self.options.tls_key_file,
+            "tls_verify": self.options.tls_verify,
+            "runtime": runtime,
+        }

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gnsqsync.addresses import Address
-from gnsqsync.errors import ConfigError, HTTPError, NSQError
-from gnsqsync.options import ConnectionOptions, check_duration
+from gnsqsync.discovery.lookups import Lookups
+from gnsqsync.errors import HTTPError, NSQError
 from gnsqsync.runtime import Event, Latch, Runtime, Task
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles, used_by
 
 if TYPE_CHECKING:
-    import requests
-
     from gnsqsync.http.clients import LookupdHTTP
 
 __all__ = [
@@ -26,9 +24,6 @@ __all__ = [
     "Discovery",
     "Found",
     "Question",
-    "check_new_session",
-    "check_polling",
-    "lookupd_client",
     "nsqds_of",
 ]
 
@@ -39,53 +34,6 @@ log: logging.Logger = logging.getLogger("gnsqsync.lookupd")
 # A lookupd that failed is asked again after 1, 2, 4 ... seconds, at most the poll interval.
 _FIRST_RETRY = 1.0
 _JOIN_SECONDS = 2.0
-
-
-def check_polling(interval: object, jitter: object) -> None:
-    """ConfigError unless ``interval`` is in seconds and ``jitter`` a part of it."""
-    check_duration("lookupd_poll_interval", interval, 0.01, 3600)
-    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
-        raise ConfigError(f"lookupd_poll_jitter is {jitter!r}; it must be a number, 0 to 1")
-
-
-def check_new_session(new_session: object) -> None:
-    """ConfigError unless it is None or may be called."""
-    if new_session is not None and not callable(new_session):
-        raise ConfigError(
-            f"lookupd_session is a {type(new_session).__name__}; it must be a function that takes"
-            " nothing and returns a new requests.Session, as each thread needs its own"
-        )
-
-
-def lookupd_client(
-    url: str,
-    authorization: str | None,
-    options: ConnectionOptions,
-    runtime: Runtime | None,
-    new_session: Callable[[], requests.Session] | None = None,
-) -> LookupdHTTP:
-    """A client of one nsqlookupd with the options of a Reader. ConfigError if they do not fit.
-
-    An https URL is verified with the TLS files of the connections, where there are any.
-    ``new_session`` makes the session that the client uses, and closes at its end; proxies and TLS
-    are then that session's.
-    """
-    given: dict[str, Any] = {
-        "authorization": authorization,
-        "tls_ca_file": options.tls_ca_file,
-        "tls_cert_file": options.tls_cert_file,
-        "tls_key_file": options.tls_key_file,
-        "tls_verify": options.tls_verify,
-        "runtime": runtime,
-    }
-    # Here, so that a Writer without nsqlookupds loads no requests: gevent wants to patch ssl first.
-    if new_session is not None:
-        from gnsqsync.http.user_session import with_new_session
-
-        return with_new_session(url, new_session, **given)
-    from gnsqsync.http.clients import LookupdHTTP
-
-    return LookupdHTTP(url, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +64,7 @@ class Discovery(Generic[Found]):
 
     All are asked in each round and their answers merged by the receiver, so a dead or lying one
     delays nothing. Each wait has its own jitter, so consumers started together drift apart.
-    ``client(url)`` is called for each of ``urls`` by the constructor, and for others by ``add()``.
+    A client is made for each URL of ``lookups`` by the constructor, and for others by ``add()``.
     ``found(source, answer)`` is called with each answer, ``changed(url, error)`` when an
     nsqlookupd begins to fail or, with None, works again; both by the poll thread.
     ``_lock`` guards the tables of polls and tasks.
@@ -125,27 +73,19 @@ class Discovery(Generic[Found]):
     def __init__(
         self,
         question: Question[Found],
-        urls: Iterable[str],
+        lookups: Lookups,
         found: Callable[[Hashable, set[Found]], None],
         changed: Callable[[str, Exception | None], None],
         runtime: Runtime,
-        *,
-        interval: float,
-        jitter: float,
-        rng: random.Random,
-        client: Callable[[str], LookupdHTTP],
     ) -> None:
         self._question = question
+        self._lookups = lookups
         self._found = found
         self._changed = changed
         self._runtime = runtime
-        self._interval = interval
-        self._jitter = jitter
-        self._rng = rng
-        self._client = client
         self._lock = runtime.lock()
         self._stopped = False
-        self._polls = {url: self._poll(url) for url in urls}
+        self._polls = {url: self._poll(url) for url in lookups.urls}
         self._tasks: list[Task] = []
         runtime.on_fork(self._after_fork)
 
@@ -170,7 +110,8 @@ class Discovery(Generic[Found]):
             new.client.close()
 
     def _poll(self, url: str) -> _Poll:
-        return _Poll(self._client(url), self._runtime.event(), self._runtime.event())
+        client = self._lookups.client(url, self._runtime)
+        return _Poll(client, self._runtime.event(), self._runtime.event())
 
     def _begin(self, poll: _Poll) -> None:
         with self._lock:
@@ -256,7 +197,7 @@ class Discovery(Generic[Found]):
         """Those whose thread is away for ``seconds`` longer than between two questions, and for
         how long. Takes no lock."""
         now = self._runtime.now()
-        usual = self._interval * (1 + self._jitter / 2)
+        usual = self._lookups.poll_interval * (1 + self._lookups.poll_jitter / 2)
         return [
             (url, now - poll.came_round_at)
             for url, poll in list(self._polls.items())
@@ -298,11 +239,12 @@ class Discovery(Generic[Found]):
     def _usual_pause(self, failures: int) -> float:
         """Seconds until it is asked again, before the jitter."""
         if not failures:
-            return self._interval
-        return min(self._interval, _FIRST_RETRY * 2.0 ** min(failures - 1, 16))
+            return self._lookups.poll_interval
+        return min(self._lookups.poll_interval, _FIRST_RETRY * 2.0 ** min(failures - 1, 16))
 
     def _pause(self, failures: int) -> float:
-        return self._usual_pause(failures) * (1 + self._jitter * (self._rng.random() - 0.5))
+        jitter = self._lookups.poll_jitter / 2
+        return self._usual_pause(failures) * random.uniform(1 - jitter, 1 + jitter)
 
     def _ask(self, poll: _Poll) -> None:
         try:

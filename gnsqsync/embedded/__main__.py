@@ -13,10 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from gnsqsync.embedded import flags
-from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions, OptionsError, StartError
-from gnsqsync.embedded.goflag import Exit
-from gnsqsync.embedded.golog import Log
+from gnsqsync.daemon import flags
+from gnsqsync.daemon.goflag import Exit
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
+from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.service.output import replace_closed
 
 
@@ -40,7 +41,7 @@ def run_nsqd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
 
         return NsqdServer(options)
 
-    return _run(NsqdOptions, flags.parse_nsqd, make, argv, exit_with_parent)
+    return _run(NsqdOptions, make, argv, exit_with_parent)
 
 
 def run_nsqlookupd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
@@ -51,7 +52,7 @@ def run_nsqlookupd(argv: Sequence[str], *, exit_with_parent: bool = False) -> in
 
         return LookupdServer(options)
 
-    return _run(LookupdOptions, flags.parse_lookupd, make, argv, exit_with_parent)
+    return _run(LookupdOptions, make, argv, exit_with_parent)
 
 
 _Options = TypeVar("_Options", NsqdOptions, LookupdOptions)
@@ -59,7 +60,6 @@ _Options = TypeVar("_Options", NsqdOptions, LookupdOptions)
 
 def _run(
     cls: type[_Options],
-    parse: Callable[[Sequence[str]], _Options],
     make: Callable[[_Options], Server],
     argv: Sequence[str],
     exit_with_parent: bool,
@@ -67,7 +67,7 @@ def _run(
     # What ends the Go programs has this prefix, whatever --log-prefix says.
     log = Log(f"[{cls.program}] ")
     try:
-        options = parse(argv)
+        options = flags.parse(cls, argv)
         _say_what_it_is(Log(options.log_prefix, options.log_level), options)
         _serve(_made(make, options), exit_with_parent)
     except Exit as exit_:
@@ -102,7 +102,7 @@ def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions) -> None:
         if options.tls_cert:
             addresses.append(options.https_address)
     for address in addresses:
-        if not flags.is_loopback(address):
+        if not is_loopback(address):
             log.warning("%s can be reached from other machines", address)
 
 

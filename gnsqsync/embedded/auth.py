@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
-from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.goregexp import compile_go
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from gnsqsync.daemon.names import is_ephemeral
 from gnsqsync.embedded.channel import Channel
-from gnsqsync.embedded.names import is_ephemeral
 from gnsqsync.embedded.schedule import Schedule
 from gnsqsync.embedded.topic import Topic
 
 if TYPE_CHECKING:
+    from gnsqsync.embedded.disk.queue import DiskQueue
     from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = [
@@ -33,6 +34,15 @@ Listener = Callable[[str, str, "str | None"], None]
 """Called with one of the four words above, the topic's name and the channel's or None."""
 
 
+def _no_queue(name: str) -> DiskQueue | None:
+    """All messages are in memory."""
+    return None
+
+
+def _no_log(who: str, error: str) -> None:
+    """Nobody listens."""
+
+
 class Broker:
     """The topics of one nsqd, and the ``schedule`` of their channels.
 
@@ -41,6 +51,10 @@ class Broker:
     ``listeners`` hear of topics and channels coming and going. ``known_channels`` may be set to a
     function that names the channels a new topic should have before its first message flows
     (docs/protocol/publishing#channels); it may block, and other greenlets go on meanwhile.
+
+    ``open_queue`` may be set to a function that opens the disk queue of a name, before the first
+    topic is made; without one all messages are in memory. ``on_write_failed`` hears who could not
+    write a message, and why.
     """
 
     def __init__(
@@ -60,6 +74,15 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.listeners: list[Listener] = []
         self.known_channels: Callable[[str], Iterable[str]] | None = None
+        self.open_queue: Callable[[str], DiskQueue | None] = _no_queue
+        self.on_write_failed: Callable[[str, str], object] = _no_log
+        # Why the last write to disk failed; None when it did not.
+        self.trouble: str | None = None
+
+    @property
+    def health(self) -> str:
+        """What /ping answers, and /stats shows."""
+        return "OK" if self.trouble is None else f"NOK - {self.trouble}"
 
     # -- topics and channels ---------------------------------------------------------------------
 
@@ -72,6 +95,8 @@ class Broker:
             name,
             self.schedule,
             node_id=self.node_id,
+            open_queue=self.open_queue,
+            on_written=self._on_written,
             on_channel=self._on_channel,
             on_deserted=self._on_deserted,
         )
@@ -95,6 +120,7 @@ class Broker:
         for channel in list(topic.channels.values()):
             self._remove_channel(topic, channel)
         topic.empty()
+        self._forget(topic)
         self._tell(TOPIC_DELETED, name, None)
         return True
 
@@ -110,11 +136,22 @@ class Broker:
         return True
 
     def _remove_channel(self, topic: Topic, channel: Channel) -> None:
-        del topic.channels[channel.name]
-        self.schedule.forget(channel)
+        topic.remove(channel)
         channel.close()
         channel.empty()
+        self._forget(channel)
         self._tell(CHANNEL_DELETED, topic.name, channel.name)
+
+    def _forget(self, owner: Topic | Channel) -> None:
+        self.schedule.forget(owner)
+        if owner.backlog is not None:
+            owner.backlog.forget()
+
+    def _on_written(self, who: str, error: str | None) -> None:
+        """A message was written to disk, or was not."""
+        self.trouble = error
+        if error is not None:
+            self.on_write_failed(who, error)
 
     def _on_channel(self, channel: Channel) -> None:
         self._tell(CHANNEL_CREATED, channel.topic_name, channel.name)

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Protocol
 
+from gnsqsync.embedded.disk.queue import DiskQueue
 from gnsqsync.embedded.latency import LatencyWindow
-from gnsqsync.embedded.names import is_ephemeral
+from gnsqsync.embedded.queueing import Consumer, DiskFailed, QueuedMessage, Queueing
 from gnsqsync.embedded.schedule import Schedule
 
 __all__ = [
     "NOT_IN_FLIGHT",
     "NOT_OWNER",
     "Channel",
-    "Consumer",
-    "QueuedMessage",
-    "Queueing",
     "TooManyConsumers",
 ]
 
@@ -37,101 +33,15 @@ _BATCH_BYTES = 256 * 1024
 _SCAN_SPACING = 0.01
 
 
-class QueuedMessage:
-    """One copy of a message: each channel has its own, and they share id and body."""
-
-    __slots__ = (
-        "attempts",
-        "body",
-        "deadline",
-        "delay",
-        "delivered_at",
-        "id",
-        "owner",
-        "timestamp",
-    )
-
-    def __init__(
-        self, id: bytes, timestamp: int, body: bytes, delay: float = 0.0, attempts: int = 0
-    ) -> None:
-        self.id: bytes = id
-        self.timestamp: int = timestamp
-        self.body: bytes = body
-        self.delay: float = delay
-        self.attempts: int = attempts
-        # Set while in flight.
-        self.owner: Consumer | None = None
-        self.deadline: float = 0.0
-        self.delivered_at: float = 0.0
-
-    def copy(self) -> QueuedMessage:
-        return QueuedMessage(self.id, self.timestamp, self.body, self.delay, self.attempts)
-
-
-class Consumer(Protocol):
-    """What a channel needs of a subscribed connection.
-
-    ``in_flight`` is counted by the channel. ``delivery_timeout`` is in seconds.
-    """
-
-    in_flight: int
-    delivery_timeout: float
-    sample_rate: int
-    requeue_count: int
-    finish_count: int
-
-    @property
-    def msg_timeout(self) -> float: ...
-
-    def room(self) -> int:
-        """How many messages it takes now: 0 when not ready, or when its buffer is full."""
-        ...
-
-    def deliver(self, messages: list[QueuedMessage]) -> None:
-        """Write them. Must not block and must not fail."""
-        ...
-
-    def pump_turned(self) -> None:
-        """It may take no more messages: what waits in its buffer is sent then."""
-        ...
-
-    def channel_closed(self) -> None:
-        """The channel was deleted: close the connection."""
-        ...
-
-
 class TooManyConsumers(Exception):
     """--max-channel-consumers is reached."""
-
-
-class Queueing:
-    """A queue of waiting messages, as a topic and a channel have one."""
-
-    def __init__(self, name: str, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self.name = name
-        self.ephemeral: bool = is_ephemeral(name)
-        self.paused = False
-        self.deleted = False
-        self.queue: deque[QueuedMessage] = deque()
-        self.message_count = 0
-
-    @property
-    def depth(self) -> int:
-        return len(self.queue)
-
-    @property
-    def backend_depth(self) -> int:
-        """What nsqd would hold on disk. Here everything is in memory; only the count is kept."""
-        if self.ephemeral:
-            return 0
-        return max(0, len(self.queue) - self._schedule.options.mem_queue_size)
 
 
 class Channel(Queueing):
     """One channel of a topic. Made by ``Topic.channel``.
 
-    ``on_deserted``: called with it when it is ephemeral and its last consumer leaves.
+    ``open_queue`` and ``on_written``: see Queueing and Backlog. ``on_deserted``: called with it
+    when it is ephemeral and its last consumer leaves.
     """
 
     def __init__(
@@ -140,9 +50,11 @@ class Channel(Queueing):
         schedule: Schedule,
         topic_name: str,
         *,
+        open_queue: Callable[[], DiskQueue | None],
+        on_written: Callable[[str | None], object],
         on_deserted: Callable[[Channel], object],
     ) -> None:
-        super().__init__(name, schedule)
+        super().__init__(name, schedule, open_queue, on_written)
         self.topic_name = topic_name
         self._on_deserted = on_deserted
         self.in_flight: dict[bytes, QueuedMessage] = {}
@@ -164,32 +76,48 @@ class Channel(Queueing):
     # -- messages in ---------------------------------------------------------------------------
 
     def put(self, message: QueuedMessage) -> None:
-        """A new message from the topic; with a delay it waits in the deferred set first."""
-        self.message_count += 1
+        """A new message from the topic; with a delay it waits in the deferred set first.
+
+        DiskFailed when it must go to disk and cannot: then the channel does not have it.
+        """
         if message.delay > 0:
             self._defer(message, message.delay)
         else:
             self._enqueue(message)
+        self.message_count += 1
 
-    def restore(self, messages: Iterable[QueuedMessage]) -> None:
-        """Messages kept over a restart. They do not count as new."""
-        self.queue.extend(messages)
-        self._schedule.wake(self)
+    def take_back(self, message: QueuedMessage) -> None:
+        """Undo the ``put`` of a copy without delay, before anything else happens here."""
+        self.message_count -= 1
+        if self.queue and self.queue[-1].id == message.id:
+            self.queue.pop()
+        elif self.backlog is not None:
+            self._take_back(self.backlog)
 
     def _enqueue(self, message: QueuedMessage) -> None:
-        if self.ephemeral and len(self.queue) >= self._schedule.options.mem_queue_size:
+        if len(self.queue) < self._slots:
+            self.queue.append(message)
+        elif self.backlog is not None:
+            self._write(self.backlog, message)
+        else:
             # nsqd drops messages that do not fit, unless a consumer takes one at this moment.
             self.pump()
-            if len(self.queue) >= max(1, self._schedule.options.mem_queue_size):
+            if len(self.queue) >= max(1, self._slots):
                 return
             self.queue.append(message)
-            if self._schedule.options.mem_queue_size == 0:
+            if self._slots == 0:
                 self.pump()
                 self.queue.clear()
                 return
-        else:
-            self.queue.append(message)
         self._schedule.wake(self)
+
+    def _enqueue_again(self, message: QueuedMessage) -> None:
+        """A message that a consumer had, or that was deferred: it stays even if the disk fails."""
+        try:
+            self._enqueue(message)
+        except DiskFailed:
+            self.queue.append(message)
+            self._schedule.wake(self)
 
     def _defer(self, message: QueuedMessage, delay: float) -> None:
         due = self._schedule.now() + delay
@@ -202,22 +130,25 @@ class Channel(Queueing):
     def pump(self) -> None:
         """Hand waiting messages to the consumers that have room, evenly and in turn."""
         queue = self.queue
-        while queue and not self.paused:
+        while (queue or self.unread is not None) and not self.paused:
             ready = [(consumer, room) for consumer in self.consumers if (room := consumer.room())]
-            if not ready:
+            if not ready or not (queue or self.has_waiting()):
                 return
             if len(ready) == 1:
                 self._hand_over(*ready[0])
                 continue
             # Each gets an equal share of the waiting messages; the turn decides which consumers get
             # one more.
-            share = -(-len(queue) // len(ready))
+            share = -(-self.depth // len(ready))
             first = self._turn % len(ready)
             for consumer, room in ready[first:] + ready[:first]:
-                if not queue:
+                if not (queue or self.has_waiting()):
                     break
                 self._hand_over(consumer, min(room, share))
                 self._turn += 1
+
+    def _retry(self) -> None:
+        self._schedule.wake(self)
 
     def _hand_over(self, consumer: Consumer, limit: int) -> None:
         queue = self.queue
@@ -227,8 +158,16 @@ class Channel(Queueing):
         sample_rate = consumer.sample_rate
         batch: list[QueuedMessage] = []
         size = 0
-        while queue and len(batch) < limit and size < _BATCH_BYTES:
-            message = queue.popleft()
+        while len(batch) < limit and size < _BATCH_BYTES:
+            if self.unread is not None:
+                oldest = self.oldest(self.unread)
+                if oldest is None:
+                    break
+                message = oldest
+            elif queue:
+                message = queue.popleft()
+            else:
+                break
             if sample_rate and self._schedule.rng.randrange(100) > sample_rate:
                 continue  # gone for everybody, docs/protocol/flow#sampling
             message.attempts = (message.attempts + 1) & 0xFFFF
@@ -261,7 +200,7 @@ class Channel(Queueing):
         consumer.finish_count += 1
         if self.latency is not None:
             self.latency.add(self._schedule.now(), self._schedule.wall_ns() - message.timestamp)
-        if self.queue:
+        if self.queue or self.unread is not None:
             self._schedule.wake(self)
         return None
 
@@ -280,8 +219,8 @@ class Channel(Queueing):
         if delay > 0:
             self._defer(message, delay)
         else:
-            self._enqueue(message)
-        if self.queue:
+            self._enqueue_again(message)
+        if self.queue or self.unread is not None:
             self._schedule.wake(self)
         return None
 
@@ -306,7 +245,7 @@ class Channel(Queueing):
         """Queue the deferred messages that are due and those in flight that timed out."""
         deferred = self.deferred
         while deferred and deferred[0][0] <= now:
-            self._enqueue(heapq.heappop(deferred)[2])
+            self._enqueue_again(heapq.heappop(deferred)[2])
         if now >= self._next_timeout:
             self._time_out(now)
         wake_at = self._next_timeout
@@ -333,7 +272,7 @@ class Channel(Queueing):
             if owner is not None:
                 owner.in_flight -= 1
             self.timeout_count += 1
-            self._enqueue(message)
+            self._enqueue_again(message)
 
     # -- consumers, pause, empty, close ----------------------------------------------------------
 
@@ -361,7 +300,7 @@ class Channel(Queueing):
 
     def empty(self) -> None:
         """Drop all messages, also those deferred or in flight; counters stay."""
-        self.queue.clear()
+        self._drop_waiting()
         self.deferred.clear()
         self.in_flight.clear()
         self._next_timeout = math.inf
@@ -375,8 +314,8 @@ class Channel(Queueing):
         for consumer in consumers:
             consumer.channel_closed()
 
-    def everything(self) -> Iterator[QueuedMessage]:
-        """All messages for a clean stop: waiting, in flight, deferred (without delay)."""
+    def unsaved(self) -> Iterator[QueuedMessage]:
+        """What a clean stop writes to disk: waiting in memory, in flight, deferred (no delay)."""
         yield from self.queue
         yield from self.in_flight.values()
         yield from (message for _, _, message in sorted(self.deferred, key=lambda item: item[:2]))

@@ -13,8 +13,8 @@ import gevent
 from gevent import socket
 from gevent.event import Event
 
+from gnsqsync.daemon.golog import Log
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.session import Peer, Session
 from gnsqsync.embedded.upgrades import EMPTY_FLUSH, writes
 from gnsqsync.errors import NegotiationFailed, ProtocolError

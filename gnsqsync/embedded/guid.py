@@ -5,7 +5,7 @@ Knows arithmetic only; the wall clock comes as an argument.
 
 from __future__ import annotations
 
-__all__ = ["GuidFactory"]
+__all__ = ["GuidFactory", "millis_of"]
 
 _EPOCH = 1288834974288
 _SEQUENCE_LIMIT = 4096
@@ -38,3 +38,8 @@ class GuidFactory:
                 self._sequence = 0
         value = (self._millis - _EPOCH) << 22 | self._node_bits | self._sequence
         return b"%016x" % value
+
+
+def millis_of(id: bytes) -> int:
+    """When an id was made, in units of 2**20 ns since the epoch; ValueError when it is none."""
+    return (int(id, 16) >> 22) + _EPOCH

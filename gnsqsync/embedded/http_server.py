@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from gevent.server import StreamServer
 
+from gnsqsync.daemon.web import TEXT_TYPE, Answered, App
 from gnsqsync.embedded.http_request import BadBody, Body, Head, Refused, Source, read_head
 from gnsqsync.embedded.listeners import Gate
-from gnsqsync.embedded.web import TEXT_TYPE, Answered, App
 
 if TYPE_CHECKING:
     import ssl

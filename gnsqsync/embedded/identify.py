@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gnsqsync.embedded.gojson import read_object
+from gnsqsync.daemon.gojson import read_object
 from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["Fatal", "Identification", "Settings", "negotiate"]

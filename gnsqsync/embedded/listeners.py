@@ -14,8 +14,8 @@ from typing import Any
 
 from gevent import socket
 
-from gnsqsync.embedded.flags import OptionsError
-from gnsqsync.embedded.golog import Log
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.options import OptionsError
 
 # Never more connections than this; each takes some ten kilobytes.
 _MOST_CONNECTIONS = 10_000

@@ -31,10 +31,10 @@ from gevent import socket
 from gevent.event import Event
 from gevent.queue import Empty, Queue
 
-from gnsqsync.embedded.gojson import read_object
-from gnsqsync.embedded.golog import Log
+from gnsqsync.daemon.gojson import read_object
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import valid_name
 from gnsqsync.embedded.lookupd import MAGIC
-from gnsqsync.embedded.names import valid_name
 
 PING_INTERVAL = 15.0
 _DIAL_TIMEOUT = 1.0

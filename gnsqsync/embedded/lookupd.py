@@ -10,10 +10,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from gnsqsync.embedded.flags import NSQ_VERSION
-from gnsqsync.embedded.gojson import read_object
-from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.names import valid_name
+from gnsqsync.daemon.flags import NSQ_VERSION
+from gnsqsync.daemon.gojson import read_object
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import valid_name
 from gnsqsync.embedded.registrations import Peer, RegistrationDB
 
 MAGIC = b"  V1"

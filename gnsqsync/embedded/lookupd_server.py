@@ -13,13 +13,14 @@ from typing import Any
 
 from gevent.server import StreamServer
 
-from gnsqsync.embedded.flags import NSQ_VERSION, LookupdOptions
-from gnsqsync.embedded.golog import Log
+from gnsqsync.daemon.flags import NSQ_VERSION
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.web import Answer, App, HTTPFault, Request, Response, Route, when_whole
 from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import Gate, address_text, listen, port_of
 from gnsqsync.embedded.lookupd import LookupSession, identity
+from gnsqsync.embedded.options import LookupdOptions
 from gnsqsync.embedded.registrations import Peer, Producer, RegistrationDB
-from gnsqsync.embedded.web import Answer, App, HTTPFault, Request, Response, Route, when_whole
 
 # time.Time{}.UnixNano() in Go: what /debug shows for "never tombstoned".
 _GO_ZERO_TIME_NS = -6795364578871345152

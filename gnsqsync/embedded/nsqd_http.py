@@ -12,19 +12,10 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from gnsqsync.embedded.bodies import MpubBody
-from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.channel import Channel
-from gnsqsync.embedded.flags import NSQ_VERSION, config_names, config_value
-from gnsqsync.embedded.golog import LEVELS, Log
-from gnsqsync.embedded.identify import Fatal
-from gnsqsync.embedded.names import go_quote, valid_name
-from gnsqsync.embedded.numbers import INTEGER, parse_int64, signed64
-from gnsqsync.embedded.options import NsqdOptions
-from gnsqsync.embedded.session import Session
-from gnsqsync.embedded.stats import gather, memory_figures, render_text
-from gnsqsync.embedded.topic import Topic, TopicGone
-from gnsqsync.embedded.web import (
+from gnsqsync.daemon.flags import NSQ_VERSION, config_names, config_value
+from gnsqsync.daemon.golog import LEVELS, Log
+from gnsqsync.daemon.names import go_quote, valid_name
+from gnsqsync.daemon.web import (
     JSON_TYPE,
     Answer,
     HTTPFault,
@@ -34,6 +25,16 @@ from gnsqsync.embedded.web import (
     to_json,
     when_whole,
 )
+from gnsqsync.embedded.bodies import MpubBody
+from gnsqsync.embedded.broker import Broker
+from gnsqsync.embedded.channel import Channel
+from gnsqsync.embedded.identify import Fatal
+from gnsqsync.embedded.numbers import INTEGER, parse_int64, signed64
+from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.embedded.queueing import DiskFailed
+from gnsqsync.embedded.session import Session
+from gnsqsync.embedded.stats import gather, memory_figures, render_text
+from gnsqsync.embedded.topic import Topic, TopicGone
 
 __all__ = ["Nsqd", "NsqdHandlers"]
 
@@ -110,7 +111,8 @@ class NsqdHandlers:
     # -- looking -----------------------------------------------------------------------------------
 
     def _ping(self, request: Request) -> Answer:
-        return Response("OK", plain=True)
+        health = self._broker.health
+        return Response(health, 200 if health == "OK" else 500, plain=True)
 
     def _info(self, request: Request) -> Answer:
         options = self._nsqd.options
@@ -140,10 +142,10 @@ class NsqdHandlers:
             memory = memory_figures()
         started_at = self._nsqd.started_at
         if request.get("format") != "json":
-            return render_text(figures, memory, started_at, time.time())
+            return render_text(figures, self._broker.health, memory, started_at, time.time())
         answer: dict[str, Any] = {
             "version": NSQ_VERSION,
-            "health": "OK",
+            "health": self._broker.health,
             "start_time": int(started_at),
             "topics": figures["topics"],
         }
@@ -217,7 +219,7 @@ class NsqdHandlers:
     def _publish(self, topic: Topic, bodies: list[bytes], delay: float = 0.0) -> Answer:
         try:
             topic.publish(bodies, delay)
-        except TopicGone:
+        except (TopicGone, DiskFailed):
             raise HTTPFault(503, "EXITING") from None
         return "OK"
 
@@ -286,7 +288,7 @@ class NsqdHandlers:
     # -- configuration -----------------------------------------------------------------------------
 
     def _get_config(self, request: Request) -> Answer:
-        return self._config_answer(request.path_value)
+        return self._config_answer(request.path_values[0])
 
     def _config_answer(self, name: str) -> Answer:
         if name not in config_names(NsqdOptions):
@@ -300,7 +302,7 @@ class NsqdHandlers:
         return value
 
     def _put_config(self, request: Request) -> Answer:
-        name = request.path_value
+        name = request.path_values[0]
         limit = self._nsqd.options.max_msg_size
         body = request.read(limit + 1)
         if not body or len(body) > limit:

@@ -1,15 +1,17 @@
 """The options of nsqd and nsqlookupd (docs/protocol/limits) as frozen objects.
 
 Knows names, defaults and ranges. Knows nothing of how a command line or a config file spells
-them (flags.py), nor of what the servers do with them.
+them, nor of what the servers do with them.
 """
 
 from __future__ import annotations
 
 import socket
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypedDict
+
+from gnsqsync.daemon.options import Options, OptionsError, is_loopback, option
 
 try:
     # As hashlib has it, without OpenSSL, which takes a twentieth of a start to load.
@@ -17,28 +19,20 @@ try:
 except ImportError:
     from hashlib import md5
 
-# Read and checked, but without effect here: the embedded nsqd keeps its queues in memory, scans
-# every channel exactly when something is due, and sends frames at once.
+# Read and checked, but without effect here: the embedded nsqd looks at a channel exactly when
+# something is due.
 NO_EFFECT = frozenset(
     (
-        "max_bytes_per_file",
         "queue_scan_selection_count",
         "queue_scan_worker_pool_max",
-        "sync_every",
-        "sync_timeout",
     )
 )
 
-
-class OptionsError(Exception):
-    """A server cannot start with these options; the Go program's text, exit status 1.
-
-    Logged as ``failed to instantiate nsqd - <text>``.
-    """
-
-
-class StartError(OptionsError):
-    """A server cannot start; the text is logged as it stands (config file, metadata)."""
+_INTRODUCTION = (
+    "This is gnsqsync's embedded {0}, for development and tests. It answers like {0} v1.3.0,\n"
+    "but listens on 127.0.0.1 unless an address says otherwise"
+    " (0.0.0.0:<port> for all interfaces)."
+)
 
 
 def default_node_id() -> int:
@@ -46,81 +40,11 @@ def default_node_id() -> int:
     return zlib.crc32(md5(socket.gethostname().encode(), usedforsecurity=False).digest()) % 1024
 
 
-def is_loopback(address: str) -> bool:
-    """Whether a listen address can be reached from this machine only. A path is a unix socket."""
-    host, colon, _ = address.rpartition(":")
-    if not colon:
-        return True
-    host = host.strip("[]")
-    if host in ("localhost", "127.0.0.1"):
-        return True
-    # Here, as most listen nowhere else.
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name, wherever it leads
-
-
-class Option(NamedTuple):
-    """One option of a program."""
-
-    kind: str
-    default: Callable[[], Any]
-    help: str
-    cfg: str
-    """Its name in the config file, where that is another."""
-
-
-def _option(
-    kind: str, default: Any, text: str, *, cfg: str = "", factory: Callable[[], Any] | None = None
-) -> Any:
-    return Option(kind, (lambda: default) if factory is None else factory, text, cfg)
-
-
 def _broadcast_address(tcp_address: str) -> str:
     return "127.0.0.1" if is_loopback(tcp_address) else socket.gethostname()
 
 
-class _Options:
-    """Frozen values of options, given by keyword.
-
-    As a dataclass would be, which takes a tenth of nsqd's start to import and to build.
-    """
-
-    known: ClassVar[dict[str, Option]]
-    """All options, by field name."""
-
-    def __init_subclass__(cls) -> None:
-        cls.known = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
-
-    def __init__(self, **given: Any) -> None:
-        unknown = given.keys() - self.known.keys()
-        if unknown:
-            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-        for name, option in self.known.items():
-            self.__dict__[name] = given[name] if name in given else option.default()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Sets what depends on other values."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed; use replace()")
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({vars(self)!r})"
-
-    def replace(self, **changes: Any) -> Self:
-        """The same with other values."""
-        return type(self)(**{**vars(self), **changes})
-
-
-class NsqdOptions(_Options):
+class NsqdOptions(Options):
     """Every flag of nsqd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqd-flags).
 
     Durations are float seconds, sizes bytes, addresses str, repeatable flags tuples.
@@ -129,132 +53,145 @@ class NsqdOptions(_Options):
     """
 
     program: ClassVar[str] = "nsqd"
+    introduction: ClassVar[str] = _INTRODUCTION.format("nsqd")
+    without_effect: ClassVar[dict[str, str]] = {
+        **Options.without_effect,
+        "worker-id": "[deprecated] use --node-id",
+    }
 
-    log_level: str = _option(
+    log_level: str = option(
         "log_level", "info", "set log verbosity: debug, info, warn, error, or fatal"
     )
-    log_prefix: str = _option("string", "[nsqd] ", "log message prefix")
-    node_id: int = _option(
+    log_prefix: str = option("string", "[nsqd] ", "log message prefix")
+    node_id: int = option(
         "int",
         0,
         "unique part for message IDs, in range [0,1024), from the host name if not given",
         cfg="id",
         factory=default_node_id,
     )
-    tcp_address: str = _option(
+    tcp_address: str = option(
         "string", "127.0.0.1:4150", "address for TCP clients (<addr>:<port>, or a unix socket path)"
     )
-    http_address: str = _option(
+    http_address: str = option(
         "string",
         "127.0.0.1:4151",
         "address for HTTP clients (<addr>:<port>, or a unix socket path; empty for none)",
     )
-    https_address: str = _option(
+    https_address: str = option(
         "string", "127.0.0.1:4152", "address for HTTPS clients, used with -tls-cert only"
     )
-    broadcast_address: str = _option(
+    broadcast_address: str = option(
         "string",
         "",
         "address that is registered with lookupd"
         " (if not given: 127.0.0.1 when TCP listens on loopback, else the host name)",
     )
-    broadcast_tcp_port: int = _option(
+    broadcast_tcp_port: int = option(
         "int", 0, "TCP port that is registered with lookupd (0: the one nsqd listens on)"
     )
-    broadcast_http_port: int = _option(
+    broadcast_http_port: int = option(
         "int", 0, "HTTP port that is registered with lookupd (0: the one nsqd listens on)"
     )
     # None after PUT /config/nsqlookupd_tcp_addresses with null.
-    lookupd_tcp_address: tuple[str, ...] | None = _option(
+    lookupd_tcp_address: tuple[str, ...] | None = option(
         "strings",
         (),
         "lookupd TCP address (may be given multiple times)",
         cfg="nsqlookupd_tcp_addresses",
     )
-    auth_http_address: tuple[str, ...] = _option(
+    auth_http_address: tuple[str, ...] = option(
         "strings",
         (),
         "<addr>:<port> or a full url of an auth server (may be given multiple times)",
         cfg="auth_http_addresses",
     )
-    http_client_connect_timeout: float = _option("duration", 2.0, "timeout for HTTP connect")
-    http_client_request_timeout: float = _option("duration", 5.0, "timeout for HTTP request")
+    http_client_connect_timeout: float = option("duration", 2.0, "timeout for HTTP connect")
+    http_client_request_timeout: float = option("duration", 5.0, "timeout for HTTP request")
 
-    data_path: str = _option("string", "", "folder for what is kept over a clean stop")
-    mem_queue_size: int = _option(
+    data_path: str = option(
+        "string", "", "folder for messages that do not fit in memory, and for all at a clean stop"
+    )
+    mem_queue_size: int = option(
         "int", 10000, "number of messages to keep in memory (per topic/channel)"
     )
-    max_bytes_per_file: int = _option("int", 104857600, "has no effect in the embedded nsqd")
-    sync_every: int = _option("int", 2500, "has no effect in the embedded nsqd")
-    sync_timeout: float = _option("duration", 2.0, "has no effect in the embedded nsqd")
-    queue_scan_worker_pool_max: int = _option("int", 4, "has no effect in the embedded nsqd")
-    queue_scan_selection_count: int = _option("int", 20, "has no effect in the embedded nsqd")
+    max_bytes_per_file: int = option(
+        "int", 104857600, "number of bytes per file of a queue before the next one is begun"
+    )
+    sync_every: int = option(
+        "int", 2500, "number of messages, written and read, after which a queue is synced to disk"
+    )
+    sync_timeout: float = option(
+        "duration", 2.0, "time after which what was written is synced to disk"
+    )
+    queue_scan_worker_pool_max: int = option("int", 4, "has no effect in the embedded nsqd")
+    queue_scan_selection_count: int = option("int", 20, "has no effect in the embedded nsqd")
 
-    msg_timeout: float = _option(
+    msg_timeout: float = option(
         "duration", 60.0, "default time before a message that is not answered is requeued"
     )
-    max_msg_timeout: float = _option(
+    max_msg_timeout: float = option(
         "duration", 900.0, "longest msg_timeout of a client, and longest extension by TOUCH"
     )
-    max_msg_size: int = _option("int", 1048576, "maximum size of a single message in bytes")
-    max_req_timeout: float = _option("duration", 3600.0, "maximum requeue and deferral delay")
-    max_body_size: int = _option("int", 5242880, "maximum size of a single command body in bytes")
+    max_msg_size: int = option("int", 1048576, "maximum size of a single message in bytes")
+    max_req_timeout: float = option("duration", 3600.0, "maximum requeue and deferral delay")
+    max_body_size: int = option("int", 5242880, "maximum size of a single command body in bytes")
 
-    max_heartbeat_interval: float = _option(
+    max_heartbeat_interval: float = option(
         "duration", 60.0, "longest heartbeat interval that a client may ask for"
     )
-    max_rdy_count: int = _option("int", 2500, "maximum RDY count for a client")
-    max_output_buffer_size: int = _option(
+    max_rdy_count: int = option("int", 2500, "maximum RDY count for a client")
+    max_output_buffer_size: int = option(
         "int", 65536, "largest output buffer in bytes that a client may ask for"
     )
-    max_output_buffer_timeout: float = _option(
+    max_output_buffer_timeout: float = option(
         "duration", 30.0, "longest output buffer timeout that a client may ask for"
     )
-    min_output_buffer_timeout: float = _option(
+    min_output_buffer_timeout: float = option(
         "duration", 0.025, "shortest output buffer timeout that a client may ask for"
     )
-    output_buffer_timeout: float = _option(
+    output_buffer_timeout: float = option(
         "duration", 0.25, "default output buffer timeout told to clients"
     )
-    max_channel_consumers: int = _option(
+    max_channel_consumers: int = option(
         "int", 0, "maximum number of consumers per channel (0: no limit)"
     )
 
-    statsd_address: str = _option("string", "", "UDP <addr>:<port> of a statsd daemon")
-    statsd_interval: float = _option("duration", 60.0, "duration between pushing to statsd")
-    statsd_mem_stats: bool = _option("bool", True, "send memory statistics to statsd")
-    statsd_prefix: str = _option("string", "nsq.%s", "prefix of statsd keys (%s: the host)")
-    statsd_udp_packet_size: int = _option("int", 508, "the size in bytes of statsd UDP packets")
-    statsd_exclude_ephemeral: bool = _option(
+    statsd_address: str = option("string", "", "UDP <addr>:<port> of a statsd daemon")
+    statsd_interval: float = option("duration", 60.0, "duration between pushing to statsd")
+    statsd_mem_stats: bool = option("bool", True, "send memory statistics to statsd")
+    statsd_prefix: str = option("string", "nsq.%s", "prefix of statsd keys (%s: the host)")
+    statsd_udp_packet_size: int = option("int", 508, "the size in bytes of statsd UDP packets")
+    statsd_exclude_ephemeral: bool = option(
         "bool", False, "leave ephemeral topics and channels out of statsd"
     )
-    e2e_processing_latency_percentile: tuple[float, ...] = _option(
+    e2e_processing_latency_percentile: tuple[float, ...] = option(
         "floats",
         (),
         "processing time percentiles to track, (0, 1.0]"
         " (may be given multiple times or comma separated)",
         cfg="e2e_processing_latency_percentiles",
     )
-    e2e_processing_latency_window_time: float = _option(
+    e2e_processing_latency_window_time: float = option(
         "duration", 600.0, "the time that processing time percentiles look back"
     )
 
-    tls_cert: str = _option("string", "", "path to certificate file")
-    tls_key: str = _option("string", "", "path to key file")
-    tls_client_auth_policy: str = _option(
+    tls_cert: str = option("string", "", "path to certificate file")
+    tls_key: str = option("string", "", "path to key file")
+    tls_client_auth_policy: str = option(
         "string", "", "client certificate auth policy ('require' or 'require-verify')"
     )
-    tls_root_ca_file: str = _option("string", "", "path to certificate authority file")
-    tls_required: str = _option(
+    tls_root_ca_file: str = option("string", "", "path to certificate authority file")
+    tls_required: str = option(
         "tls_required", "false", "require TLS for client connections (true, false, tcp-https)"
     )
-    tls_min_version: str = _option(
+    tls_min_version: str = option(
         "tls_version", "tls1.0", "minimum TLS version ('tls1.0', 'tls1.1', 'tls1.2' or 'tls1.3')"
     )
 
-    deflate: bool = _option("bool", True, "offer deflate compression")
-    max_deflate_level: int = _option("int", 6, "highest deflate level that a client may ask for")
-    snappy: bool = _option("bool", True, "offer snappy compression")
+    deflate: bool = option("bool", True, "offer deflate compression")
+    max_deflate_level: int = option("int", 6, "highest deflate level that a client may ask for")
+    snappy: bool = option("bool", True, "offer snappy compression")
 
     def _settle(self) -> None:
         if not self.broadcast_address:
@@ -281,35 +218,39 @@ class NsqdOptions(_Options):
         if self.output_buffer_timeout <= 0:
             # The Go nsqd starts and then crashes at its first client.
             raise OptionsError("--output-buffer-timeout must be positive")
+        if self.sync_timeout <= 0:
+            # The Go nsqd crashes at its first topic.
+            raise OptionsError("--sync-timeout must be positive")
         if self.statsd_address and self.statsd_interval <= 0:
             # The Go nsqd crashes at its start.
             raise OptionsError("--statsd-interval must be positive")
 
 
-class LookupdOptions(_Options):
+class LookupdOptions(Options):
     """Every flag of nsqlookupd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqlookupd-flags).
 
     Durations are float seconds. Listens on 127.0.0.1 unless told otherwise, like NsqdOptions.
     """
 
     program: ClassVar[str] = "nsqlookupd"
+    introduction: ClassVar[str] = _INTRODUCTION.format("nsqlookupd")
 
-    log_level: str = _option(
+    log_level: str = option(
         "log_level", "info", "set log verbosity: debug, info, warn, error, or fatal"
     )
-    log_prefix: str = _option("string", "[nsqlookupd] ", "log message prefix")
-    tcp_address: str = _option("string", "127.0.0.1:4160", "<addr>:<port> for TCP clients")
-    http_address: str = _option("string", "127.0.0.1:4161", "<addr>:<port> for HTTP clients")
-    broadcast_address: str = _option(
+    log_prefix: str = option("string", "[nsqlookupd] ", "log message prefix")
+    tcp_address: str = option("string", "127.0.0.1:4160", "<addr>:<port> for TCP clients")
+    http_address: str = option("string", "127.0.0.1:4161", "<addr>:<port> for HTTP clients")
+    broadcast_address: str = option(
         "string",
         "",
         "address of this lookupd node, told to nsqd"
         " (if not given: 127.0.0.1 when TCP listens on loopback, else the host name)",
     )
-    inactive_producer_timeout: float = _option(
+    inactive_producer_timeout: float = option(
         "duration", 300.0, "time that a producer remains in the active list since its last ping"
     )
-    tombstone_lifetime: float = _option(
+    tombstone_lifetime: float = option(
         "duration", 45.0, "time that a producer remains tombstoned if registration remains"
     )
 
@@ -317,9 +258,6 @@ class LookupdOptions(_Options):
         if not self.broadcast_address:
             address = _broadcast_address(self.tcp_address)
             self.__dict__["broadcast_address"] = address
-
-    def check(self) -> None:
-        """Nothing is refused: nsqlookupd starts with any value that can be read."""
 
 
 class NsqdFlags(TypedDict, total=False):

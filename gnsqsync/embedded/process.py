@@ -18,9 +18,8 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from gnsqsync.embedded import flags as flag_module
-from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions
-from gnsqsync.embedded.options import LookupdFlags, NsqdFlags
+from gnsqsync.daemon import flags as flag_module
+from gnsqsync.embedded.options import LookupdFlags, LookupdOptions, NsqdFlags, NsqdOptions
 from gnsqsync.errors import ConfigError, NSQError
 
 if TYPE_CHECKING:

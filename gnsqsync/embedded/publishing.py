@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from gnsqsync.daemon.names import go_quote, valid_name
 from gnsqsync.embedded.bodies import MpubBody
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.command_stream import OK_FRAME, Command, CommandStream, insufficient
 from gnsqsync.embedded.identify import Fatal
-from gnsqsync.embedded.names import go_quote, valid_name
 from gnsqsync.embedded.numbers import parse_base10, signed64, signed_int
+from gnsqsync.embedded.queueing import DiskFailed
 from gnsqsync.embedded.topic import Topic, TopicGone
 
 __all__ = ["Publishing"]
@@ -57,7 +58,7 @@ class Publishing(CommandStream):
     def _publish(self, command: bytes, topic: Topic, bodies: list[bytes], delay: float) -> None:
         try:
             topic.publish(bodies, delay)
-        except TopicGone as error:
+        except (TopicGone, DiskFailed) as error:
             text = b"%s failed %s" % (command, str(error).encode())
             raise Fatal(b"E_%s_FAILED" % command, text) from None
         self.pub_counts[topic.name] += len(bodies)

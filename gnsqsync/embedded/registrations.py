@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from gnsqsync.embedded.names import is_ephemeral
+from gnsqsync.daemon.names import is_ephemeral
 
 _ANY = "*"
 

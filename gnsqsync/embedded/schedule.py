@@ -20,7 +20,7 @@ __all__ = ["Schedule"]
 
 
 class _Scheduled(Protocol):
-    """What the schedule needs of a channel."""
+    """What the schedule needs of a channel, a topic, or the queue of one on disk."""
 
     # When expire() is called next; math.inf when nothing is planned.
     wake_at: float

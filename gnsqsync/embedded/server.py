@@ -16,19 +16,19 @@ import gevent
 from gevent.event import Event
 from gevent.server import StreamServer
 
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import is_ephemeral
+from gnsqsync.daemon.web import App
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.connection import Connection
-from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import Gate, address_text, listen, port_of, remove_unix
-from gnsqsync.embedded.names import is_ephemeral
 from gnsqsync.embedded.nsqd_http import NsqdHandlers
 from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.embedded.session import Session
 from gnsqsync.embedded.stats import gather, memory_figures
 from gnsqsync.embedded.statsd import Pusher, expand_prefix
 from gnsqsync.embedded.store import Store
-from gnsqsync.embedded.web import App
 
 if TYPE_CHECKING:
     import ssl
@@ -62,6 +62,7 @@ class NsqdServer:
         self.broker: Broker = Broker(options, node_id=options.node_id)
         self.broker.schedule.on_work = self._schedule
         self.broker.schedule.on_plan = self._set_alarm
+        self.broker.on_write_failed = self._write_failed
         self.started_at: float = time.time()
         self.tls_context: ssl.SSLContext | None = None
         self.query_auth: AuthQuery | None = None
@@ -116,8 +117,9 @@ class NsqdServer:
             asker = Authenticator(options, self.log, self.broker.now, in_thread)
             self.query_auth = asker.query
         if options.data_path:
-            self._store = Store(options.data_path, self.log, options.max_bytes_per_file)
+            self._store = Store(options, self.log, self.broker.now)
             self._store.open()
+            self.broker.open_queue = self._store.open_queue
         # Before the folder is touched: a port that is taken leaves it as it was.
         listener = listen(options.tcp_address)
         self._tcp = StreamServer(listener, self._serve_client)
@@ -296,8 +298,6 @@ class NsqdServer:
     def _names_changed(self, event: str, topic: str, channel: str | None) -> None:
         if self._store is None or is_ephemeral(topic) or is_ephemeral(channel or ""):
             return
-        if event.endswith("deleted"):
-            self._store.forget(topic, channel)
         if not self._saving:
             # Once for all changes of this round.
             self._saving = True
@@ -306,6 +306,9 @@ class NsqdServer:
     def _save_changed_names(self) -> None:
         self._saving = False
         self.save_names()
+
+    def _write_failed(self, who: str, error: str) -> None:
+        self.log.error("%s: failed to write message to backend - %s", who, error)
 
     def save_names(self) -> None:
         """Write nsqd.dat now."""

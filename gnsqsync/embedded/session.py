@@ -11,14 +11,15 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gnsqsync.daemon.names import go_quote, valid_name
+from gnsqsync.daemon.web import to_json
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.channel import Channel, QueuedMessage, TooManyConsumers
+from gnsqsync.embedded.channel import Channel, TooManyConsumers
 from gnsqsync.embedded.command_stream import OK_FRAME, Command, insufficient
 from gnsqsync.embedded.identify import Fatal, Identification, Settings, negotiate
-from gnsqsync.embedded.names import go_quote, valid_name
 from gnsqsync.embedded.numbers import parse_base10, signed64, signed_int
 from gnsqsync.embedded.publishing import Publishing
-from gnsqsync.embedded.web import to_json
+from gnsqsync.embedded.queueing import QueuedMessage
 from gnsqsync.wire.frames import FRAME_MESSAGE, encode_error, encode_response
 
 if TYPE_CHECKING:
@@ -365,8 +366,9 @@ class Session(Publishing):
 
     def wake_channel(self) -> None:
         """This consumer may have room again."""
-        if self.channel is not None and self.channel.queue:
-            self._broker.schedule.wake(self.channel)
+        channel = self.channel
+        if channel is not None and (channel.queue or channel.unread is not None):
+            self._broker.schedule.wake(channel)
 
     def _message_id(self, command: bytes, params: list[bytes], needed: int) -> bytes:
         if self.state != SUBSCRIBED and self.state != CLOSING:

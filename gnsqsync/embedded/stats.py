@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from gnsqsync.daemon.flags import version_text
+from gnsqsync.daemon.goflag import format_duration
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.channel import Channel, Consumer
-from gnsqsync.embedded.flags import version_text
-from gnsqsync.embedded.goflag import format_duration
+from gnsqsync.embedded.channel import Channel
 from gnsqsync.embedded.latency import LatencyWindow, latency_figures
+from gnsqsync.embedded.queueing import Consumer
 from gnsqsync.embedded.session import Session
 from gnsqsync.embedded.topic import Topic
 
@@ -160,7 +161,11 @@ def memory_figures() -> dict[str, int]:
 
 
 def render_text(
-    figures: dict[str, Any], memory: dict[str, int] | None, started_at: float, now: float
+    figures: dict[str, Any],
+    health: str,
+    memory: dict[str, int] | None,
+    started_at: float,
+    now: float,
 ) -> str:
     """The text form; both times are seconds since the epoch."""
     start = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started_at))
@@ -171,7 +176,7 @@ def render_text(
         f"start_time {start}",
         f"uptime {format_duration(now - started_at)}",
         "",
-        "Health: OK",
+        f"Health: {health}",
     ]
     if memory is not None:
         lines += ["", "Memory:"]

@@ -15,8 +15,8 @@ import gevent
 from gevent import socket
 from gevent.event import Event
 
-from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.names import is_ephemeral
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import is_ephemeral
 from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["Meter", "Pusher", "expand_prefix", "packets"]

@@ -1,4 +1,4 @@
-"""--data-path: names and paused flags in nsqd.dat, and the queues over a clean stop.
+"""--data-path: the lock, names and paused flags in nsqd.dat, the disk queues, a clean stop.
 
 The files have nsqd's own format (docs/protocol/end#files), so that either nsqd can take over a
 folder of the other. Knows files; the broker has the messages.
@@ -9,39 +9,45 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
-import struct
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import valid_name
+from gnsqsync.daemon.options import OptionsError, StartError
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.channel import QueuedMessage
-from gnsqsync.embedded.golog import Log
+from gnsqsync.embedded.channel import Channel
+from gnsqsync.embedded.disk.files import FolderFiles, reason
+from gnsqsync.embedded.disk.queue import DiskQueue, Limits
+from gnsqsync.embedded.disk.records import SHORTEST
 from gnsqsync.embedded.identify import NSQ_VERSION
-from gnsqsync.embedded.names import is_ephemeral, valid_name
-from gnsqsync.embedded.options import OptionsError, StartError
+from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["Store"]
-
-# size, timestamp, attempts, id
-_RECORD = struct.Struct(">iqH16s")
-_HEAD_SIZE = _RECORD.size - 4
 
 
 class Store:
     """One data folder, locked while it is open.
 
-    While the server runs only nsqd.dat is written: messages are in memory, and ``save`` writes
-    them at a clean stop. ``load`` removes the queue files that it has read, so what a killed
-    server held is lost, as it is from nsqd's memory queue. Nothing is fsynced: files outlive the
-    process, not a power cut.
+    ``open_queue`` gives the broker its disk queues; ``save`` adds to them, at a clean stop, what is
+    in memory. nsqd.dat is replaced when names or paused flags change, and is not fsynced.
     """
 
-    def __init__(self, folder: str, log: Log, max_bytes_per_file: int) -> None:
-        self._folder = Path(folder)
+    def __init__(
+        self, options: NsqdOptions, log: Log, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = Path(options.data_path)
+        self._files = FolderFiles(options.data_path)
         self._log = log
-        self._max_bytes_per_file = max_bytes_per_file
+        self._now = now
+        self._limits = Limits(
+            max_bytes_per_file=options.max_bytes_per_file,
+            sync_every=options.sync_every,
+            sync_timeout=options.sync_timeout,
+            longest=SHORTEST + options.max_msg_size,
+        )
         self._lock = -1
 
     def open(self) -> None:
@@ -50,14 +56,14 @@ class Store:
         try:
             self._lock = os.open(folder, os.O_RDONLY)
         except OSError as error:
-            reason = f"open {folder}: {_reason(error)}"
-            raise OptionsError(f"failed to lock data-path: {reason}") from None
+            why = f"open {folder}: {reason(error)}"
+            raise OptionsError(f"failed to lock data-path: {why}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.close()
             raise OptionsError(
-                f"failed to lock data-path: cannot flock directory {folder} - {_reason(error)}"
+                f"failed to lock data-path: cannot flock directory {folder} - {reason(error)}"
                 " (possibly in use by another instance of nsqd)"
             ) from None
 
@@ -81,8 +87,8 @@ class Store:
         try:
             self._write_names(broker)
         except OSError as error:
-            reason = f"open {error.filename}: {_reason(error)}"
-            raise StartError(f"failed to persist metadata - {reason}") from None
+            why = f"open {error.filename}: {reason(error)}"
+            raise StartError(f"failed to persist metadata - {why}") from None
 
     def _write_names(self, broker: Broker) -> None:
         topics = [
@@ -113,124 +119,71 @@ class Store:
             return
         except OSError as error:
             call = "read" if isinstance(error, IsADirectoryError) else "open"
-            reason = f"failed to read metadata from {path} - {call} {path}: {_reason(error)}"
-            raise StartError(f"failed to load metadata - {reason}") from None
-        # All of it before the first queue: reading a queue removes its files.
+            why = f"failed to read metadata from {path} - {call} {path}: {reason(error)}"
+            raise StartError(f"failed to load metadata - {why}") from None
+        # All of it before the first topic.
         try:
             metadata = _object(json.loads(content), "the file")
             topics = [_SavedTopic(entry) for entry in _list(metadata, "topics")]
         except (ValueError, RecursionError) as error:
-            reason = f"failed to parse metadata in {path} - {error}"
-            raise StartError(f"failed to load metadata - {reason}") from None
-        try:
-            for topic in topics:
-                self._load_topic(broker, topic)
-        except OSError as error:
-            raise StartError(f"failed to load metadata - {error}") from None
+            why = f"failed to parse metadata in {path} - {error}"
+            raise StartError(f"failed to load metadata - {why}") from None
+        for topic in topics:
+            self._load_topic(broker, topic)
 
     def _load_topic(self, broker: Broker, saved: _SavedTopic) -> None:
         if not saved.is_valid:
             self._log.warning("skipping creation of invalid topic %s", saved.name)
             return
         topic = broker.topic(saved.name)
-        topic.pause(saved.paused)
+        # What waits on disk is for all channels.
+        topic.pause(True)
         for entry in saved.channels:
             if not entry.is_valid:
                 self._log.warning("skipping creation of invalid channel %s", entry.name)
                 continue
-            channel = topic.channel(entry.name)
-            channel.pause(entry.paused)
-            channel.restore(self._read_queue(f"{saved.name}:{entry.name}"))
-        topic.restore(self._read_queue(saved.name))
+            topic.channel(entry.name).pause(entry.paused)
+        topic.pause(saved.paused)
 
     # -- queues ----------------------------------------------------------------------------------
 
+    def open_queue(self, name: str) -> DiskQueue | None:
+        """The queue of a topic or of a TOPIC:CHANNEL, with what is there already.
+
+        None when its files cannot be read: then its messages are in memory only.
+        """
+        try:
+            return DiskQueue(name, self._files, self._limits, self._now, self._log)
+        except OSError as error:
+            path = error.filename or self._folder
+            self._log.error("DISKQUEUE(%s) cannot be used - %s: %s", name, path, reason(error))
+            return None
+
     def save(self, broker: Broker) -> None:
-        """Write nsqd.dat and every message that is left; ephemeral ones are dropped."""
+        """Write nsqd.dat and every message that is in memory; ephemeral ones are dropped."""
         self.save_names(broker)
         for topic in broker.topics.values():
-            if topic.ephemeral:
-                continue
-            self._write_queue(topic.name, topic.queue)
             for channel in topic.channels.values():
-                if not channel.ephemeral:
-                    self._write_queue(f"{topic.name}:{channel.name}", channel.everything())
+                if channel.backlog is not None:
+                    self._save_channel(channel)
+            if topic.backlog is not None:
+                if topic.queue:
+                    self._log.info(
+                        "TOPIC(%s): flushing %d memory messages to backend",
+                        topic.name,
+                        len(topic.queue),
+                    )
+                topic.save(topic.queue)
 
-    def forget(self, topic: str, channel: str | None) -> None:
-        """Remove the queue files of a deleted topic or channel, if there are any."""
-        if not is_ephemeral(channel or topic):
-            self._remove_files(f"{topic}:{channel}" if channel else topic)
-
-    def _data_path(self, queue: str, number: int) -> Path:
-        return self._folder / f"{queue}.diskqueue.{number:06d}.dat"
-
-    def _meta_path(self, queue: str) -> Path:
-        return self._folder / f"{queue}.diskqueue.meta.dat"
-
-    def _remove_files(self, queue: str) -> None:
-        # Not by the glob alone: the topic "t.diskqueue.x" has files that begin like those of "t".
-        own = re.compile(re.escape(queue) + r"\.diskqueue\.([0-9]+|meta)\.dat")
-        for path in self._folder.glob(f"{queue}.diskqueue.*.dat"):
-            if own.fullmatch(path.name):
-                path.unlink()
-
-    def _write_queue(self, queue: str, messages: Iterable[QueuedMessage]) -> None:
-        try:
-            self._remove_files(queue)
-            count, number, position = self._write_records(queue, messages)
-            if count:
-                text = f"{count}\n0,0\n{number},{position}\n"
-                with _open_private(self._meta_path(queue)) as file:
-                    file.write(text.encode())
-        except OSError as error:
-            self._log.error("failed to save the messages of %s - %s", queue, error)
-
-    def _write_records(self, queue: str, messages: Iterable[QueuedMessage]) -> tuple[int, int, int]:
-        """How many were written, the last file's number and its size."""
-        count = number = position = 0
-        file = None
-        try:
-            for message in messages:
-                size = _HEAD_SIZE + len(message.body)
-                if file is not None and position + 4 + size > self._max_bytes_per_file:
-                    file.close()
-                    file, number, position = None, number + 1, 0
-                if file is None:
-                    file = _open_private(self._data_path(queue, number))
-                head = _RECORD.pack(size, message.timestamp, message.attempts, message.id)
-                file.write(head + message.body)
-                position += 4 + size
-                count += 1
-        finally:
-            if file is not None:
-                file.close()
-        return count, number, position
-
-    def _read_queue(self, queue: str) -> list[QueuedMessage]:
-        """The messages of a queue's files from the read position on. The files are removed."""
-        try:
-            words = self._meta_path(queue).read_text().replace(",", " ").split()
-            _depth, first, start, last, end = map(int, words)
-        except FileNotFoundError:
-            return []
-        except ValueError:
-            self._log.error("diskqueue(%s) has a broken meta file", queue)
-            return []
-        messages: list[QueuedMessage] = []
-        for number in range(first, last + 1):
-            path = self._data_path(queue, number)
-            try:
-                data = path.read_bytes()
-                messages += _records(data, start, end if number == last else len(data))
-            except FileNotFoundError:
-                # nsqd opens a file with its first message.
-                pass
-            except ValueError as error:
-                self._log.error("diskqueue(%s) %s is unreadable - %s", queue, path, error)
-                path.rename(f"{path}.bad")
-            start = 0
-        self._remove_files(queue)
-        return messages
+    def _save_channel(self, channel: Channel) -> None:
+        counts = (len(channel.queue), len(channel.in_flight), len(channel.deferred))
+        if any(counts):
+            self._log.info(
+                "CHANNEL(%s): flushing %d memory %d in-flight %d deferred messages to backend",
+                channel.name,
+                *counts,
+            )
+        channel.save(channel.unsaved())
 
 
 class _Saved:
@@ -276,22 +229,3 @@ def _list(entry: dict[str, Any], key: str) -> list[Any]:
 def _open_private(path: Path) -> BinaryIO:
     """A new file for writing that only its owner may read, whatever the umask: as nsqd's."""
     return open(path, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))
-
-
-def _reason(error: OSError) -> str:
-    """The error in Go's words, which begin with a small letter."""
-    return (error.strerror or str(error)).lower()
-
-
-def _records(data: bytes, offset: int, end: int) -> Iterator[QueuedMessage]:
-    """The messages between two positions of a file; ValueError when they do not fit."""
-    end = min(end, len(data))
-    while offset < end:
-        if end - offset < _RECORD.size:
-            raise ValueError(f"record at {offset} is cut off")
-        size, timestamp, attempts, id = _RECORD.unpack_from(data, offset)
-        stop = offset + 4 + size
-        if size < _HEAD_SIZE or stop > end:
-            raise ValueError(f"record at {offset} has size {size}")
-        yield QueuedMessage(id, timestamp, data[offset + _RECORD.size : stop], 0.0, attempts)
-        offset = stop

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import TypeVar
 
-from gnsqsync.embedded.options import NsqdOptions, OptionsError
+from gnsqsync.daemon.options import OptionsError
+from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["cipher_name", "make_context"]
 

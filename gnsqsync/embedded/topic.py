@@ -5,13 +5,22 @@ No I/O. Follows docs/protocol/publishing and docs/protocol/requeue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 
-from gnsqsync.embedded.channel import Channel, QueuedMessage, Queueing
+from gnsqsync.embedded.channel import Channel
+from gnsqsync.embedded.disk.queue import DiskQueue
 from gnsqsync.embedded.guid import GuidFactory
+from gnsqsync.embedded.queueing import DiskFailed, QueuedMessage, Queueing
 from gnsqsync.embedded.schedule import Schedule
 
 __all__ = ["Topic", "TopicGone"]
+
+
+# How soon a topic tries again to copy to channels that could not write (seconds).
+_RETRY = 1.0
+# How many messages it copies before others are served: about 10 ms from disk to disk.
+_ROUND = 500
 
 
 class TopicGone(Exception):
@@ -21,7 +30,11 @@ class TopicGone(Exception):
 class Topic(Queueing):
     """One topic. Made by ``Broker.topic``; it copies nothing to channels before ``start``.
 
+    ``open_queue`` gives the disk queue of a name, or None. ``on_written``: see Backlog.
     ``on_channel``: called with each new channel; ``on_deserted``: as of Channel.
+
+    A message goes to all channels or, when one of them cannot write to its disk, to none: then it
+    waits in the topic.
     """
 
     def __init__(
@@ -30,15 +43,28 @@ class Topic(Queueing):
         schedule: Schedule,
         *,
         node_id: int,
+        open_queue: Callable[[str], DiskQueue | None],
+        on_written: Callable[[str, str | None], object],
         on_channel: Callable[[Channel], object],
         on_deserted: Callable[[Channel], object],
     ) -> None:
-        super().__init__(name, schedule)
+        super().__init__(
+            name,
+            schedule,
+            lambda: open_queue(name),
+            lambda error: on_written(f"TOPIC({name}) ERROR", error),
+        )
+        self._open_queue = open_queue
+        self._written = on_written
         self._on_channel = on_channel
         self._on_deserted = on_deserted
         self.channels: dict[str, Channel] = {}
+        self._others: list[Channel] = []
+        self._last: Channel
         self.message_bytes: int = 0
         self._started = False
+        # The schedule calls expire() then: messages wait for the next round, or for a disk.
+        self.wake_at: float = math.inf
         self._guid = GuidFactory(node_id)
 
     def start(self) -> None:
@@ -49,37 +75,54 @@ class Topic(Queueing):
     def publish(self, bodies: Sequence[bytes], delay: float = 0.0) -> None:
         """Store messages, in order. ``delay`` in seconds starts when a channel gets them.
 
-        Raises TopicGone when the topic was deleted meanwhile.
+        Raises TopicGone when the topic was deleted meanwhile, DiskFailed when one must go to disk
+        and cannot. Those before it are stored then, as by nsqd.
         """
         if self.deleted:
             raise TopicGone("exiting")
         wall_ns = self._schedule.wall_ns
         new_id = self._guid.new_id
-        self.message_count += len(bodies)
-        flows = self._flows()
-        for body in bodies:
-            self.message_bytes += len(body)
-            now = wall_ns()  # anew for each: the timestamps of one MPUB rise
-            message = QueuedMessage(new_id(now), now, body, delay)
-            if flows:
-                self._copy(message)
-            else:
-                self._enqueue(message)
-
-    def restore(self, messages: Iterable[QueuedMessage]) -> None:
-        """Messages kept over a restart. They do not count as published."""
-        self.queue.extend(messages)
-        self._flush()
+        flows = self._flows() and not self.queue and self.unread is None
+        stored = 0
+        try:
+            for body in bodies:
+                now = wall_ns()  # anew for each: the timestamps of one MPUB rise
+                message = QueuedMessage(new_id(now), now, body, delay)
+                if not flows or not self._copy(message):
+                    flows = False
+                    self._enqueue(message)
+                stored += 1
+                self.message_bytes += len(body)
+        finally:
+            self.message_count += stored
+        if not flows and self._flows():
+            self._schedule.wake(self)
 
     def channel(self, name: str) -> Channel:
         """The channel, made when it is missing. The first one gets what waits in the topic."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = Channel(name, self._schedule, self.name, on_deserted=self._on_deserted)
+            channel = Channel(
+                name,
+                self._schedule,
+                self.name,
+                open_queue=lambda: (
+                    None if self.ephemeral else self._open_queue(f"{self.name}:{name}")
+                ),
+                on_written=lambda error: self._written(f"CHANNEL({name})", error),
+                on_deserted=self._on_deserted,
+            )
             self.channels[name] = channel
+            self._set_order()
             self._on_channel(channel)
             self._flush()
         return channel
+
+    def remove(self, channel: Channel) -> None:
+        """The channel is deleted: it gets no more messages."""
+        del self.channels[channel.name]
+        if self.channels:
+            self._set_order()
 
     def pause(self, paused: bool) -> None:
         self.paused = paused
@@ -87,28 +130,67 @@ class Topic(Queueing):
 
     def empty(self) -> None:
         """Drop what waits in the topic itself; the channels keep theirs."""
-        self.queue.clear()
+        self._drop_waiting()
+
+    def pump(self) -> None:
+        """Copy what waits to the channels; called by the schedule."""
+        self._flush()
+
+    def expire(self, now: float) -> None:
+        """As ``pump``, for what a round has left, or a channel could not write."""
+        self._flush()
+
+    def _retry(self) -> None:
+        self._schedule.wake(self)
 
     def _flows(self) -> bool:
         return self._started and not self.paused and bool(self.channels)
 
     def _flush(self) -> None:
-        if self._flows():
-            queue = self.queue
-            while queue:
-                self._copy(queue.popleft())
+        for _ in range(_ROUND):
+            if not self._flows() or (message := self.peek_oldest()) is None:
+                return
+            # It leaves the topic when the channels have it, so that a crash loses nothing.
+            if not self._copy(message):
+                self._flush_later(_RETRY)
+                return
+            self.drop(message)
+        self._flush_later(0.0)
 
-    def _copy(self, message: QueuedMessage) -> None:
-        channels = iter(self.channels.values())
-        first = next(channels)
-        for channel in channels:
-            channel.put(message.copy())
-        first.put(message)
+    def _flush_later(self, delay: float) -> None:
+        when = self._schedule.now() + delay
+        if when < self.wake_at:
+            self._schedule.plan(self, when)
+
+    def _copy(self, message: QueuedMessage) -> bool:
+        """Give each channel its copy. False when one could not take it: then none has it."""
+        done = 0
+        try:
+            for channel in self._others:
+                channel.put(message.copy())
+                done += 1
+            self._last.put(message)
+        except DiskFailed:
+            for channel in self._others[:done]:
+                channel.take_back(message)
+            return False
+        return True
+
+    def _set_order(self) -> None:
+        """In which order the channels get a message; the last one gets the message itself.
+
+        Those without a disk come last: they cannot fail, and what they hand over at once cannot be
+        taken back.
+        """
+        *self._others, self._last = sorted(
+            self.channels.values(), key=lambda channel: channel.backlog is None
+        )
 
     def _enqueue(self, message: QueuedMessage) -> None:
-        if len(self.queue) >= self._schedule.options.mem_queue_size:
-            if self.ephemeral:
-                return
-            # On nsqd's disk the delay is not kept (docs/protocol/requeue#lost-delays).
-            message.delay = 0.0
-        self.queue.append(message)
+        if len(self.queue) < self._slots:
+            if len(self.queue) >= self._schedule.options.mem_queue_size:
+                # On nsqd's disk the delay is not kept (docs/protocol/requeue#lost-delays).
+                message.delay = 0.0
+            self.queue.append(message)
+        elif self.backlog is not None:
+            self._write(self.backlog, message)

@@ -35,7 +35,7 @@ from gnsqsync.http.nsqd_types import (
     Stats,
     TopicStats,
 )
-from gnsqsync.http.transport import HTTPClient, HTTPKeywords
+from gnsqsync.http.transport import Answer, HTTPClient, HTTPKeywords
 from gnsqsync.options import (
     check_body,
     check_channel,
@@ -287,8 +287,7 @@ class NsqdHTTP(HTTPClient):
         Raises:
             HTTPError: 400 ``INVALID_OPTION``: nsqd does not know it.
         """
-        kind, content, shown = self._request("GET", self._config_path(option))
-        return self._config_value(kind, content, shown)
+        return self._config_value(self._request("GET", self._config_path(option)))
 
     def set_config(self, option: str, value: Any) -> Any:
         """Change ``log_level`` or ``nsqlookupd_tcp_addresses``; nsqd lets no other be changed.
@@ -301,8 +300,8 @@ class NsqdHTTP(HTTPClient):
             The new value, as of ``get_config()``.
         """
         body = value if isinstance(value, str) else json.dumps(value)
-        kind, content, shown = self._request("PUT", self._config_path(option), body=body.encode())
-        return self._config_value(kind, content, shown)
+        path = self._config_path(option)
+        return self._config_value(self._request("PUT", path, body=body.encode()))
 
     @staticmethod
     def _config_path(option: object) -> str:
@@ -311,10 +310,10 @@ class NsqdHTTP(HTTPClient):
         return f"/config/{option}"
 
     @staticmethod
-    def _config_value(kind: str, content: bytes, shown: str) -> Any:
-        if kind.startswith("application/json"):
-            return payload(content, shown)
-        return content.decode("utf-8", "replace")
+    def _config_value(answer: Answer) -> Any:
+        if answer.content_type.startswith("application/json"):
+            return payload(answer.content, answer.url)
+        return answer.content.decode("utf-8", "replace")
 
     def pprof(self, profile: str = "goroutine") -> str:
         """One of Go's profiles as text.

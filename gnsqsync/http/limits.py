@@ -20,13 +20,13 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.poolmanager import pool_classes_by_scheme
 
+from gnsqsync.addresses import Address
 from gnsqsync.errors import ProtocolError
 from gnsqsync.runtime.call import Call
 
 __all__ = [
     "SLOWEST_ANSWER",
     "LimitedAdapter",
-    "LimitedConnection",
     "watch_redirects",
     "watch_session",
 ]
@@ -67,7 +67,11 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Limited:
-    """Beside a connection of urllib3: it uses the socket and the deadline of a Call."""
+    """Beside a connection of urllib3: it uses the socket and the deadline of a Call.
+
+    Dial, status line, headers and body together end at the deadline of ``call``, or its cut.
+    ``path``: of the unix socket to dial, whatever the host is.
+    """
 
     sock: Any
     response_class: Any
@@ -75,9 +79,10 @@ class _Limited:
     port: Any
     timeout: Any
 
-    def __init__(self, *args: Any, call: Call, **options: Any) -> None:
+    def __init__(self, *args: Any, call: Call, path: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
         self.call = call
+        self.path = path
         self.response_class = partial(_Response, call)
 
     def _new_conn(self) -> Any:
@@ -92,7 +97,7 @@ class _Limited:
             return sock
         # Dialled here, so that the dial can be cut, too.
         try:
-            return self.call.connect(self._dns_host, self.port, self.timeout)
+            return self.call.connect(Address(self._dns_host, self.port, self.path), self.timeout)
         except TimeoutError as error:
             raise ConnectTimeoutError(connection, str(error)) from error
         except OSError as error:
@@ -104,31 +109,34 @@ class _Limited:
         super().request(*args, **options)  # type: ignore[misc]
 
 
-class LimitedConnection(_Limited, HTTPConnection):
-    """Dial, status line, headers and body together end at the deadline of ``call``, or its cut."""
+class _HTTPConnection(_Limited, HTTPConnection):
+    pass
 
 
-class _LimitedHTTPSConnection(_Limited, HTTPSConnection):
+class _HTTPSConnection(_Limited, HTTPSConnection):
     pass
 
 
 class _Pool(HTTPConnectionPool):
-    ConnectionCls = LimitedConnection
+    ConnectionCls = _HTTPConnection
 
 
 class _HTTPSPool(HTTPSConnectionPool):
-    ConnectionCls = _LimitedHTTPSConnection
+    ConnectionCls = _HTTPSConnection
 
 
-def _pools(call: Call) -> dict[str, Any]:
-    return {"http": partial(_Pool, call=call), "https": partial(_HTTPSPool, call=call)}
+def _pools(call: Call, path: str = "") -> dict[str, Any]:
+    return {"http": partial(_Pool, call=call, path=path), "https": partial(_HTTPSPool, call=call)}
 
 
 class LimitedAdapter(HTTPAdapter):
-    """Sends over such connections, through a proxy, too. ``call``: that of its session."""
+    """Sends over such connections, through a proxy, too.
 
-    def __init__(self, call: Call) -> None:
-        self._pools = _pools(call)
+    ``call``: that of its session. ``path``: of the unix socket that answers for all http URLs.
+    """
+
+    def __init__(self, call: Call, path: str = "") -> None:
+        self._pools = _pools(call, path)
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:

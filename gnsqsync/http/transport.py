@@ -28,7 +28,6 @@ from gnsqsync.errors import (
 )
 from gnsqsync.http.envelopes import http_error, payload, words
 from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
-from gnsqsync.http.unix_socket import UnixAdapter
 from gnsqsync.options import check_duration, check_tls_files
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.call import Call
@@ -37,7 +36,7 @@ from gnsqsync.runtime.dial import LONGEST
 if TYPE_CHECKING:
     from gnsqsync.runtime.base import RuntimeLike
 
-__all__ = ["HTTPClient", "HTTPKeywords", "Line"]
+__all__ = ["Answer", "HTTPClient", "HTTPKeywords", "Line"]
 
 ACCEPT = "application/vnd.nsq; version=1.0"
 
@@ -50,7 +49,9 @@ MAX_ANSWER = 64 * 1024 * 1024
 Self = TypeVar("Self", bound="HTTPClient")
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """``url``: what was asked, to show."""
+
     status: int
     reason: str
     content_type: str
@@ -184,11 +185,11 @@ class HTTPClient:
 
     def _get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """The parsed answer without its envelope. Raises as ``_request``."""
-        _, content, shown = self._request("GET", path, params)
-        return payload(content, shown)
+        answer = self._request("GET", path, params)
+        return payload(answer.content, answer.url)
 
     def _get_text(self, path: str, params: Mapping[str, str] | None = None) -> str:
-        return self._request("GET", path, params)[1].decode("utf-8", "replace")
+        return self._request("GET", path, params).content.decode("utf-8", "replace")
 
     def _post(self, path: str, params: Mapping[str, str], body: bytes | None = None) -> None:
         self._request("POST", path, params, body)
@@ -199,8 +200,8 @@ class HTTPClient:
         path: str,
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
-    ) -> tuple[str, bytes, str]:
-        """Send one request; returns (content type, content, URL to show).
+    ) -> Answer:
+        """Send one request.
 
         Raises ConnectionLost (no connection, no answer, a broken one), HTTPError (an answer that
         is not 2xx), ProtocolError (an answer that cannot be one) and ClosedError.
@@ -212,7 +213,7 @@ class HTTPClient:
             self._runtime = choose(self._runtime)
         exchange = partial(self._exchange, method, path, params or {}, body)
         runtime = self._runtime
-        answer: _Answer | NSQError = (
+        answer: Answer | NSQError = (
             exchange() if runtime is None else runtime.call_blocking(exchange)
         )
         if self._is_cut:
@@ -225,11 +226,11 @@ class HTTPClient:
             raise http_error(
                 answer.status, answer.reason, answer.content, answer.url, self._kind_hint
             )
-        return answer.content_type, answer.content, answer.url
+        return answer
 
     def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None
-    ) -> _Answer | NSQError:
+    ) -> Answer | NSQError:
         url, shown = self._join(path, params)
         outer = sys.exc_info()[1]
         session, call = line = self._take_line()
@@ -252,7 +253,7 @@ class HTTPClient:
             )
             with response:
                 content = b"" if response.is_redirect else _read(response, deadline, shown)
-            return _Answer(
+            return Answer(
                 response.status_code,
                 response.reason,
                 response.headers.get("Content-Type", ""),
@@ -286,11 +287,8 @@ class HTTPClient:
             return self._idle.pop()
         except IndexError:
             session, call = line = Line(requests.Session(), Call())
-        if self._socket_path:
-            session.mount("http://", UnixAdapter(self._socket_path, call))
-        else:
-            session.mount("http://", LimitedAdapter(call))
-            session.mount("https://", LimitedAdapter(call))
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, LimitedAdapter(call, self._socket_path))
         # There is no proxy on the way to a unix socket.
         session.trust_env = self._trust_env and not self._socket_path
         session.verify = self._verify

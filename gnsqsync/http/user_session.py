@@ -13,26 +13,24 @@ from gnsqsync.http.limits import watch_session
 from gnsqsync.http.transport import Line
 from gnsqsync.runtime.call import Call
 
-__all__ = ["SessionLookupd", "with_new_session"]
-
-
-def with_new_session(
-    url: str, new_session: Callable[[], requests.Session], **options: Any
-) -> LookupdHTTP:
-    """A client with a session from ``new_session``; ConfigError when it returns anything else."""
-    session = new_session()
-    if not isinstance(session, requests.Session):
-        raise ConfigError(
-            f"lookupd_session returned a {type(session).__name__};"
-            " it must return a new requests.Session"
-        )
-    return SessionLookupd(url, session, **options)
+__all__ = ["SessionLookupd"]
 
 
 class SessionLookupd(LookupdHTTP):
-    """Closes its session, too, which was made for it alone."""
+    """Uses a session from ``new_session``, and closes it at its end.
 
-    def __init__(self, url: str, session: requests.Session, **options: Any) -> None:
+    ConfigError when ``new_session`` returns anything else.
+    """
+
+    def __init__(
+        self, url: str, new_session: Callable[[], requests.Session], **options: Any
+    ) -> None:
+        session = new_session()
+        if not isinstance(session, requests.Session):
+            raise ConfigError(
+                f"lookupd_session returned a {type(session).__name__};"
+                " it must return a new requests.Session"
+            )
         super().__init__(url, session=session, **options)
         self._made = session
         self._call = Call()

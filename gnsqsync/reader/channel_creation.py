@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
-from gnsqsync.discovery.polling import lookupd_client
 from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
@@ -44,7 +43,7 @@ class ChannelMaker:
         setup = self._setup
         producers: dict[Address, Producer] = {}
         # Made here, so that a lookupd_session that is wrong is told as that.
-        lookupds = [self._lookupd(url) for url in setup.lookups.urls]
+        lookupds = [setup.lookups.client(url, self._runtime) for url in setup.lookups.urls]
         problems = self._each(lookupds, lambda lookupd: self._at_lookupd(lookupd, producers))
         # nsqlookupds know the same; a new nsqd asks each of them for the channels of a topic.
         if len(problems) < len(lookupds):
@@ -89,12 +88,6 @@ class ChannelMaker:
             lookupd.create_channel(setup.topic, setup.channel)
             for producer in lookupd.lookup(setup.topic).producers:
                 producers[producer.tcp_address] = producer
-
-    def _lookupd(self, url: str) -> LookupdHTTP:
-        lookups = self._setup.lookups
-        return lookupd_client(
-            url, lookups.authorization, lookups.options, self._runtime, lookups.new_session
-        )
 
     def _at_nsqd(self, producer: Producer) -> None:
         # Here, so that a Reader without nsqlookupds loads no requests; one with them has it by now.

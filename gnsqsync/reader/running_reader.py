@@ -10,7 +10,7 @@ import math
 import os
 import random
 
-from gnsqsync.discovery.polling import nsqds_of
+from gnsqsync.discovery.polling import Discovery, nsqds_of
 from gnsqsync.errors import ClosedError
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
@@ -108,8 +108,12 @@ class RunningReader:
             # A handler's message counts until the handler returns.
             self.subscription.on_overdue if setup.handler is None else None,
         )
-        self._discovery = setup.lookups.discovery(
-            nsqds_of(setup.topic), self.subscription.on_discovered, self._lookup_changed, runtime
+        self._discovery = Discovery(
+            nsqds_of(setup.topic),
+            setup.lookups,
+            self.subscription.on_discovered,
+            self._lookup_changed,
+            runtime,
         )
         self.health: Health = Health(
             setup.name,

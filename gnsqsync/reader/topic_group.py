@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import UrlLike, http_urls
 from gnsqsync.discovery.lookups import Lookups
-from gnsqsync.discovery.polling import ALL_TOPICS
+from gnsqsync.discovery.polling import ALL_TOPICS, Discovery
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions, check_duration
 from gnsqsync.reader.group import Group, Members
@@ -150,8 +150,9 @@ class _Following:
         self._listed: dict[Hashable, set[str]] = {}
         self._readers: dict[str, Reader] = {}
         self._task: Task | None = None
-        self._discovery = lookups.discovery(
+        self._discovery = Discovery(
             ALL_TOPICS,
+            lookups,
             lambda source, topics: self._news.put((source, topics)),
             lambda url, error: None,
             runtime,

@@ -54,10 +54,10 @@ class Call:
             raise TimeoutError("the answer does not end")
         return left if timeout is None else min(timeout, left)
 
-    def connect(self, host: str, port: int, timeout: float | None) -> Any:
+    def connect(self, address: Address, timeout: float | None) -> Any:
         """A socket of the module, patched or not, whose time-out is ``timeout``."""
         net = Net(socket.socket, _look_up)
-        sock = connect(net, Address(host, port), self.left(timeout), None, self._cutter)
+        sock = connect(net, address, self.left(timeout), None, self._cutter)
         sock.settimeout(timeout)
         self.hold(sock)
         return sock

@@ -26,7 +26,6 @@ __all__ = [
     "Cutter",
     "Net",
     "connect",
-    "connect_unix",
     "name_of",
     "peer_of",
     "wait_ready",
@@ -159,18 +158,6 @@ def connect(
     finally:
         # The errors refer to this frame, and the frame to them: end that circle.
         failures.clear()
-
-
-def connect_unix(path: str, timeout: float | None) -> socket.socket:
-    """A socket for a library that has sockets of its own: of the module, patched or not.
-
-    ``timeout``: seconds, also of each later call on it.
-    """
-    net = Net(socket.socket, lambda host, port, timeout: [])
-    limit = 60.0 if timeout is None else timeout
-    sock: socket.socket = connect(net, Address("", 0, path), limit, None)
-    sock.settimeout(None if timeout is None else min(timeout, LONGEST))
-    return sock
 
 
 def _resolve(net: Net, address: Address, timeout: float) -> list[Target]:

@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
@@ -40,27 +40,50 @@ def run_consumers(
     *,
     say: Callable[[str], object],
     complain: Callable[[str], object],
-    processes: int = 1,
-    reload: bool = False,
-    stop_timeout: float = 30.0,
+    processes: int,
+    reload: bool,
+    stop_timeout: float,
+    around: Callable[[int], AbstractContextManager[object]],
     before_fork: Callable[[], object] | None = None,
     at_end: Callable[[], object] | None = None,
-    around: Callable[[int], AbstractContextManager[object]] | None = None,
     report: Callable[[list[ReaderStats], Ending], object] | None = None,
 ) -> int:
     """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
 
     ``named``: the Readers with their names, not started; each process starts its own copies.
-    ``say`` and ``complain`` take lines for people. ``at_end``: called in each process when its
-    Readers ended. ``around``: called in each process with its number, and entered while the
-    Readers run; a ConfigError of it ends the command. ``report``: called in each process with what
+    ``say`` and ``complain`` take lines for people. ``around``: called in each process with its
+    number, and entered while the Readers run; a ConfigError of it ends the command. ``at_end``:
+    called in each process when its Readers ended. ``report``: called in each process with what
     became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
     """
 
+    def say_started() -> None:
+        for name, reader in named:
+            stats = reader.stats()
+            say(f"{name} consumes {stats.topic}/{stats.channel}")
+
+    def consume(place: Place) -> int:
+        readers = [reader for _, reader in named]
+        try:
+            ending = run_readers(readers, stop_timeout, place, say_started)
+        except NSQError as error:
+            complain(f"ended by itself: {error}")
+            return 1
+        for name, reader in named:
+            stats = reader.stats()
+            say(
+                f"{name}: {stats.finished} finished, {stats.requeued} requeued,"
+                f" {stats.gave_up} given up"
+            )
+        say(str(ending))
+        if report is not None:
+            report([reader.stats() for reader in readers], ending)
+        return ending.exit_code
+
     def run(place: Place) -> int:
         try:
-            with around(place.number) if around is not None else nullcontext():
-                return _run(named, place, say, complain, stop_timeout, report)
+            with around(place.number):
+                return consume(place)
         except ConfigError as error:
             complain(str(error))
             return 1
@@ -74,41 +97,6 @@ def run_consumers(
     return supervise(
         run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
     )
-
-
-def _run(
-    named: Sequence[tuple[str, Reader]],
-    place: Place,
-    say: Callable[[str], object],
-    complain: Callable[[str], object],
-    stop_timeout: float,
-    report: Callable[[list[ReaderStats], Ending], object] | None,
-) -> int:
-    def say_started() -> None:
-        for name, reader in named:
-            stats = reader.stats()
-            say(f"{name} consumes {stats.topic}/{stats.channel}")
-
-    try:
-        ending = run_readers(
-            [reader for _, reader in named],
-            stop_timeout=stop_timeout,
-            place=place,
-            on_start=say_started,
-        )
-    except NSQError as error:
-        complain(f"ended by itself: {error}")
-        return 1
-    for name, reader in named:
-        stats = reader.stats()
-        say(
-            f"{name}: {stats.finished} finished, {stats.requeued} requeued,"
-            f" {stats.gave_up} given up"
-        )
-    say(str(ending))
-    if report is not None:
-        report([reader.stats() for _, reader in named], ending)
-    return ending.exit_code
 
 
 def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterator[str]:

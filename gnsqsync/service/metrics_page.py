@@ -60,6 +60,11 @@ class Exposed:
             given.append(self._metrics.observer(topic, channel))
         return given
 
+    def watch(self, reader: Reader) -> None:
+        """Show a Reader that was made while the pages are served."""
+        if self._metrics is not None:
+            self._metrics.watch(reader)
+
     @contextlib.contextmanager
     def serve(
         self,

@@ -34,7 +34,7 @@ def reloaded_place() -> Place | None:
     # A program that a handler starts inherits the variable, but has another parent.
     if parent != str(os.getppid()):
         return None
-    return Place.below(int(parent))
+    return Place(parent=int(parent))
 
 
 class Files:

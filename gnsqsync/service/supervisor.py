@@ -55,8 +55,7 @@ class Place:
     """Where a process stands: alone, or below one that supervises it.
 
     ``number``: 0, 1, ... among its siblings. ``parent``: the process id of its supervisor, whose
-    death stops it, or None. ``signals``: those that stop it. ``force``: the one by which its
-    supervisor forces it; None where a second one of ``signals`` does.
+    death stops it, or None.
 
     A supervised process ignores SIGINT, which a terminal sends to all of them, and waits for its
     supervisor's SIGTERM. Others may come: a service manager sends one to each process.
@@ -64,18 +63,18 @@ class Place:
 
     number: int = 0
     parent: int | None = None
-    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
-    force: signal.Signals | None = None
 
-    @classmethod
-    def below(cls, parent: int, number: int = 0) -> Place:
-        """That of a process which ``parent`` supervises."""
-        return cls(number, parent, (signal.SIGTERM,), signal.SIGQUIT)
+    @property
+    def force(self) -> signal.Signals | None:
+        """By which its supervisor forces it; None where a second signal that stops it does."""
+        return None if self.parent is None else signal.SIGQUIT
 
     @property
     def handled(self) -> tuple[signal.Signals, ...]:
         """All signals that have a meaning here; what forces, if any, is handled before the rest."""
-        return self.signals if self.force is None else (self.force, *self.signals)
+        if self.parent is None:
+            return signal.SIGTERM, signal.SIGINT
+        return signal.SIGQUIT, signal.SIGTERM
 
     @property
     def is_orphan(self) -> bool:
@@ -198,24 +197,21 @@ class StopSignals:
 
 def run_readers(
     readers: Sequence[Reader],
-    *,
     stop_timeout: float,
-    place: Place | None = None,
-    on_start: Callable[[], object] | None = None,
+    place: Place,
+    on_start: Callable[[], object],
 ) -> Ending:
     """Start Readers, wait for a signal, stop them; how they ended.
 
     ``stop_timeout``: seconds for handlers at work after the first signal. ``on_start``: called
     when all have started. Raises what made a Reader end by itself; the others are stopped then.
     """
-    place = place or Place()
     group = ReaderGroup(readers)
     orphaned = False
     with StopSignals(group.stop, stop_timeout, place) as signals:
         try:
             group.start(block=False)
-            if on_start is not None:
-                on_start()
+            on_start()
             for reader in readers:
                 while not _ended(reader):
                     if not orphaned and place.is_orphan:
@@ -368,7 +364,7 @@ class _Supervisor:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            code = self._run(Place.below(parent, child.number))
+            code = self._run(Place(child.number, parent))
             _flush()
         except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
             traceback.print_exc()

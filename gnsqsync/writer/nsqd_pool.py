@@ -14,7 +14,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.discovery.lookups import Lookups
-from gnsqsync.discovery.polling import ALL_NSQDS
+from gnsqsync.discovery.polling import ALL_NSQDS, Discovery
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.bench import Policy, WriterNodes
@@ -91,8 +91,8 @@ class NsqdPool:
         self._failover = policy == "failover"
         self._now = runtime.now
         self._lock = runtime.lock()
-        self._discovery = lookups.discovery(
-            ALL_NSQDS, self._on_found, events.lookup_changed, runtime
+        self._discovery = Discovery(
+            ALL_NSQDS, lookups, self._on_found, events.lookup_changed, runtime
         )
         self._closed = False
         self._outage = outage

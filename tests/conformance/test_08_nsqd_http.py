@@ -145,6 +145,12 @@ def test_115_options_and_redirects(http: Address) -> None:
     for path in ("/ping/", "/PING", "//ping"):
         reply = get(http, path)
         assert (reply.status, reply.headers["Location"]) == (301, "/ping"), path
+    reply = get(http, "/config/a%0d%0aSet-Cookie:%20b%3F=%C3%A9(%26/?x=%0a\"'<>&")
+    assert "Set-Cookie" not in reply.headers
+    location = "/config/a%0D%0ASet-Cookie:%20b%3F=%C3%A9%28&"
+    assert reply.headers["Location"] == location + "?x=%0a\"'<>&"
+    link = location.replace("&", "&amp;") + "?x=%0a&#34;&#39;&lt;&gt;&amp;"
+    assert reply.body == f'<a href="{link}">Moved Permanently</a>.\n\n'.encode()
 
 
 @pytest.mark.parametrize(

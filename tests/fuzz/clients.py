@@ -10,19 +10,18 @@ from typing import Any
 import gevent
 from gevent import socket
 
+from gnsqsync.daemon.web import App
 from gnsqsync.embedded.broker import Broker
 from gnsqsync.embedded.connection import Connection
-from gnsqsync.embedded.flags import LookupdOptions
 from gnsqsync.embedded.http_server import HTTPServer
 from gnsqsync.embedded.listeners import Gate
 from gnsqsync.embedded.lookupd import LookupSession, identity
 from gnsqsync.embedded.lookupd_server import LookupdHTTPApi
 from gnsqsync.embedded.nsqd_http import NsqdHandlers
-from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.embedded.registrations import RegistrationDB
 from gnsqsync.embedded.server import NsqdServer
 from gnsqsync.embedded.session import Peer, Session
-from gnsqsync.embedded.web import App
 from gnsqsync.errors import NSQError
 from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import FrameDecoder

@@ -17,8 +17,8 @@ import trustme
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.opening import Opening
+from gnsqsync.daemon.golog import Log
 from gnsqsync.embedded.auth import AuthFailure, Authorization
-from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.lookup_peer import _Lost, _Peer
 from gnsqsync.errors import NSQError, server_error
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 import click
 import pytest
 
+from gnsqsync.admin.options import AdminOptions
 from gnsqsync.cli.app import COMMANDS, SERVERS
 from gnsqsync.cli.app import gnsqsync as command_group
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
@@ -95,7 +96,8 @@ def test_commands_of_gnsqsync() -> None:
         name, *rest = words[1:]
         seen.add(name)
         if name in SERVERS:
-            flags = (NsqdOptions if name == "nsqd" else LookupdOptions).known
+            options = (NsqdOptions, LookupdOptions, AdminOptions)
+            flags = next(each.known for each in options if each.program == name)
             known = {f"--{flag.replace('_', '-')}" for flag in flags}
         else:
             command = command_group.get_command(context, name)

@@ -159,7 +159,7 @@ def test_writers_are_timed_and_forgotten(
     gc.collect()
     generate_latest(registry)
     # The error of the dead one may hold it.
-    assert "default" not in [name for name, _ in metrics._writers]
+    assert "default" not in [name for name, _ in metrics._watched]
 
 
 class Named(Writer):

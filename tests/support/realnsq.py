@@ -1,4 +1,4 @@
-"""The real nsqd and nsqlookupd v1.3.0: found, or built once from the Go module by name.
+"""The real nsqd, nsqlookupd and nsqadmin v1.3.0: found, or built once from the Go module by name.
 
 `python -m tests.support.realnsq` prints the folder that holds both programs. Knows nothing of how
 they are started.
@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 VERSION = "1.3.0"
 PROGRAMS = ("nsqd", "nsqlookupd")
-PACKAGES = tuple(f"github.com/nsqio/nsq/apps/{program}" for program in PROGRAMS)
+# Built apart, as a machine that has the servers need not have them.
+OTHERS = ("nsqadmin",)
 GO_MODULE = Path(__file__).parent / "gonsq"
 
 
@@ -72,13 +74,23 @@ def _find_or_build() -> Path:
     if on_path is not None:
         return on_path
     cached = cache_folder()
-    if not _is_complete(cached):
-        _build(cached)
+    _build(cached, PROGRAMS)
     return cached
 
 
-def _is_complete(place: Path) -> bool:
-    return all(os.access(place / program, os.X_OK) for program in PROGRAMS)
+def program(name: str) -> Path:
+    """The path of any of PROGRAMS and OTHERS; raises as find_or_build()."""
+    found = find_or_build() / name
+    if os.access(found, os.X_OK):
+        return found
+    others = cache_folder().with_name(f"nsq-{VERSION}-others")
+    with _lock:
+        _build(others, OTHERS)
+    return others / name
+
+
+def _is_complete(place: Path, programs: Sequence[str] = PROGRAMS) -> bool:
+    return all(os.access(place / program, os.X_OK) for program in programs)
 
 
 def _on_path() -> Path | None:
@@ -89,7 +101,10 @@ def _on_path() -> Path | None:
     return Path(nsqd).parent if f"v{VERSION} " in answer.stdout else None
 
 
-def _build(target: Path) -> None:
+def _build(target: Path, programs: Sequence[str]) -> None:
+    """Nothing when they are there."""
+    if _is_complete(target, programs):
+        return
     go = shutil.which("go")
     if go is None:
         raise Unavailable(f"no nsqd {VERSION} on PATH or in NSQ_BIN, and no Go to build it")
@@ -97,13 +112,14 @@ def _build(target: Path) -> None:
     # The lock spares parallel test runs a second build; the rename makes a half-done one invisible.
     with open(target.parent / "build.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_complete(target):
+        if _is_complete(target, programs):
             return
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            packages = [f"github.com/nsqio/nsq/apps/{name}" for name in programs]
             output = Path(scratch) / "bin"
             output.mkdir()
             build = subprocess.run(
-                [go, "build", "-mod=readonly", "-o", str(output), *PACKAGES],
+                [go, "build", "-mod=readonly", "-o", str(output), *packages],
                 cwd=GO_MODULE,
                 env={**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"},
                 capture_output=True,

@@ -54,7 +54,7 @@ def unique(prefix: str = "t") -> str:
 
 
 class Server:
-    """One nsqd or nsqlookupd process; its ports and data folder survive restart()."""
+    """One nsqd, nsqlookupd or nsqadmin process; its ports and data folder survive restart()."""
 
     def __init__(self, kind: str, program: str, flags: Sequence[str] = ()) -> None:
         self.kind = kind
@@ -72,9 +72,13 @@ class Server:
 
     def command(self) -> list[str]:
         if self.kind == "real":
-            words = [str(realnsq.find_or_build() / self.program)]
+            words = [str(realnsq.program(self.program))]
+        elif self.program == "nsqadmin":
+            words = [sys.executable, "-m", "gnsqsync.admin"]
         else:
             words = [sys.executable, "-m", "gnsqsync.embedded", self.program]
+        if self.program == "nsqadmin":
+            return [*words, f"-http-address=127.0.0.1:{self.http_address[1]}", *self.flags]
         words.append(f"-tcp-address=127.0.0.1:{self.tcp_address[1]}")
         words.append(f"-http-address=127.0.0.1:{self.http_address[1]}")
         words.append("-broadcast-address=127.0.0.1")
@@ -85,7 +89,7 @@ class Server:
 
     def start(self) -> Server:
         """Start it and wait until it listens everywhere; RuntimeError with the log if it ends."""
-        wanted = {"TCP", "HTTP"}
+        wanted = {"HTTP"} if self.program == "nsqadmin" else {"TCP", "HTTP"}
         if any(flag.lstrip("-").startswith("tls-cert") for flag in self.flags):
             wanted.add("HTTPS")
         seen = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -101,7 +105,7 @@ class Server:
                 raise RuntimeError(f"{self.kind} {self.program} did not start:\n{self.log}")
             # A file has no event to wait for.
             time.sleep(0.01)
-        self.tcp_address = found["TCP"]
+        self.tcp_address = found.get("TCP", self.tcp_address)
         self.http_address = found["HTTP"]
         self.https_address = found.get("HTTPS", self.https_address)
         self._held.release()
@@ -300,6 +304,14 @@ class Site:
     def own_nsqlookupd(self, *flags: str) -> Server:
         """A new nsqlookupd for this test alone."""
         return self._own("nsqlookupd", flags)
+
+    def nsqadmin(self, *flags: str, share: str = "") -> Server:
+        """A running nsqadmin, shared like nsqd()."""
+        return self._pool.get(self.kind, "nsqadmin", flags, share)
+
+    def own_nsqadmin(self, *flags: str) -> Server:
+        """A new nsqadmin for this test alone."""
+        return self._own("nsqadmin", flags)
 
     def _own(self, program: str, flags: Sequence[str]) -> Server:
         server = Server(self.kind, program, flags)

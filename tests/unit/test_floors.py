@@ -14,6 +14,7 @@ from tests.support.interpreter import run_script
 # of them. Two rooms of one floor do not know each other.
 KNOWS = {
     "wire": set[str](),
+    "daemon": set[str](),
     "policy": set[str](),
     "runtime": {"policy"},
     "connection": {"wire", "policy", "runtime"},
@@ -23,12 +24,13 @@ KNOWS = {
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
     "service": {"http", "policy", "reader", "runtime", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
-    "embedded": {"wire"},
+    "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
     "spark": {"service"},
     "django": {"service"},
     "flask": {"service"},
-    "cli": {"service", "spark"},
+    "admin": {"daemon", "http"},
+    "cli": {"daemon", "service", "spark"},
 }
 TOP = {
     "__init__",
@@ -57,12 +59,13 @@ EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
     # They start the embedded servers, for development.
-    "gnsqsync.cli": {"gnsqsync.embedded"},
+    "gnsqsync.cli": {"gnsqsync.admin", "gnsqsync.embedded"},
     "gnsqsync.django": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
     "gnsqsync.flask": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
     # A relay tells of its outages as the library does, once for a process.
     "gnsqsync.django.outbox.relay": {"gnsqsync.runtime.troubles"},
-    # A program, like those above.
+    # Programs, like those above.
+    "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
@@ -96,6 +99,13 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.writer": {"concurrent"},
     "gnsqsync.connection.send_queue": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
+    # It asks all servers side by side, in whichever web server it runs.
+    "gnsqsync.admin": {"concurrent", "queue", "threading"},
+    # gethostname() only.
+    "gnsqsync.admin.actions": {"socket"},
+    # The command, in a process of its own on gevent's server.
+    "gnsqsync.admin.__main__": {"gevent"},
+    "gnsqsync.admin.serving": {"gevent", "socket"},
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},
     # A web server of its own: it must answer where the Readers' threads or greenlets hang.

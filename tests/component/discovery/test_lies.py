@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -554,16 +554,18 @@ def waits_of(*answers: LookupResult | Exception, rounds: int, jitter: float) -> 
     runtime: Any = _Waits(rounds)
     found: list[set[Address]] = []
     client: Any = _Lookupd(*answers)
+    lookups: Any = SimpleNamespace(
+        urls=("http://x",),
+        poll_interval=60.0,
+        poll_jitter=jitter,
+        client=lambda url, runtime: client,
+    )
     discovery = Discovery(
         nsqds_of("t"),
-        ["http://x"],
+        lookups,
         lambda source, addresses: found.append(addresses),
         lambda url, error: None,
         runtime,
-        interval=60.0,
-        jitter=jitter,
-        rng=random.Random(7),
-        client=lambda url: client,
     )
     discovery.start()
     discovery.join(10.0)

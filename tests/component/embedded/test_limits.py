@@ -18,10 +18,11 @@ import pytest
 import trustme
 
 from gnsqsync import NsqdHTTP
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.options import is_loopback
 from gnsqsync.embedded import Nsqd, Nsqlookupd
-from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.listeners import Gate, most_connections
-from gnsqsync.embedded.options import LookupdOptions, NsqdOptions, is_loopback
+from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.wire import commands
 from tests.support.interpreter import run_script
 from tests.support.servers import ROOT
@@ -334,7 +335,7 @@ def test_who_never_shows_the_magic_is_closed() -> None:
         import io
         from gevent import socket
         from gnsqsync.embedded import connection
-        from gnsqsync.embedded.golog import Log
+        from gnsqsync.daemon.golog import Log
         from gnsqsync.embedded.options import NsqdOptions
         from gnsqsync.embedded.server import NsqdServer
         connection._MAGIC_TIMEOUT = 0.2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gevent import socket
 
-from gnsqsync.embedded.flags import OptionsError
+from gnsqsync.daemon.options import OptionsError
 from gnsqsync.embedded.listeners import address_text, listen, port_of, remove_unix
 
 

@@ -15,8 +15,8 @@ from gevent import socket
 from gevent.queue import Queue
 from gevent.server import StreamServer
 
+from gnsqsync.daemon.golog import Log
 from gnsqsync.embedded import Nsqlookupd, lookup_peer
-from gnsqsync.embedded.golog import Log
 from gnsqsync.embedded.lookup_peer import LookupPeers
 from gnsqsync.embedded.lookupd import identity
 from tests.support.waiting import eventually

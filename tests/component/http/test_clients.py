@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, HTTPError, ProtocolError
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP, Producer
-from gnsqsync.http.user_session import with_new_session
+from gnsqsync.http.user_session import SessionLookupd
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.threads import ThreadRuntime
 from tests.support.serving import FakeServer, Serving, fake_server
@@ -397,7 +397,7 @@ def test_a_session_of_the_user_is_dialled_so_that_it_can_be_cut(
     dials: int,
 ) -> None:
     """Unless an adapter wants sockets of its own."""
-    dialled: list[str] = []
+    dialled: list[Address] = []
     peers: list[str] = []
     connect, accept = Call.connect, fake.get_request
 
@@ -415,7 +415,7 @@ def test_a_session_of_the_user_is_dialled_so_that_it_can_be_cut(
     session = requests.Session()
     session.mount("http://", adapter())
     fake.answer(b"OK", kind="text/plain")
-    with with_new_session(f"http://{fake.address}", lambda: session) as lookupd:
+    with SessionLookupd(f"http://{fake.address}", lambda: session) as lookupd:
         assert lookupd.ping() == "OK"
     assert (peers, len(dialled)) == ([host], dials)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -242,7 +243,6 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
 def test_a_poll_thread_that_has_not_begun_is_not_late() -> None:
     runtime = choose("threads")
     unused: Any = None
-    polls: Any = Discovery(
-        unused, [], unused, unused, runtime, interval=1.0, jitter=0.0, rng=unused, client=unused
-    )
+    lookups: Any = SimpleNamespace(urls=(), poll_interval=1.0, poll_jitter=0.0)
+    polls: Any = Discovery(unused, lookups, unused, unused, runtime)
     assert polls.not_asked(0.0) == []

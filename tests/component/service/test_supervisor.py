@@ -47,14 +47,14 @@ def test_a_third_signal_ends_the_process() -> None:
 
 def test_only_the_signals_of_the_place_are_taken() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with StopSignals(lambda timeout: None, 1.0, Place.below(1)):
+    with StopSignals(lambda timeout: None, 1.0, Place(parent=1)):
         assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_supervised_process_is_forced_by_its_supervisor_only() -> None:
     stops: list[float] = []
     before = signal.getsignal(signal.SIGQUIT)
-    with StopSignals(stops.append, 20.0, Place.below(1)):
+    with StopSignals(stops.append, 20.0, Place(parent=1)):
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGTERM)
         assert stops == [20.0]
@@ -112,7 +112,7 @@ def test_an_inherited_variable_makes_nobody_a_reloaded_child(
     monkeypatch.setenv("GNSQSYNC_RELOADED_BY", str(os.getppid()))
     place = reloaded_place()
     assert place is not None
-    assert place == Place(0, os.getppid(), (signal.SIGTERM,), signal.SIGQUIT)
+    assert place == Place(0, os.getppid())
     assert not place.is_orphan
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from gnsqsync.daemon.names import go_quote, valid_name
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.channel import NOT_IN_FLIGHT, NOT_OWNER, QueuedMessage, TooManyConsumers
+from gnsqsync.embedded.channel import NOT_IN_FLIGHT, NOT_OWNER, TooManyConsumers
 from gnsqsync.embedded.guid import GuidFactory
-from gnsqsync.embedded.names import go_quote, valid_name
 from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.embedded.queueing import QueuedMessage
 from gnsqsync.embedded.topic import Topic, TopicGone
 
 EPOCH_NS = 1_795_000_000 * 10**9
@@ -306,7 +307,7 @@ def test_answers_of_a_stranger_and_for_nothing() -> None:
 def test_attempts_wrap_as_on_the_wire() -> None:
     bench = Bench()
     channel = bench.topic().channel("c")
-    channel.restore([QueuedMessage(b"0" * 16, 1, b"x", attempts=65535)])
+    channel.put(QueuedMessage(b"0" * 16, 1, b"x", attempts=65535))
     sink = bench.consumer()
     assert sink.messages[0].attempts == 0
 
@@ -520,7 +521,7 @@ def test_everything_for_a_clean_stop() -> None:
     bench.consumer()
     bench.publish(b"1", b"2")
     bench.publish(b"3", delay=60.0)
-    kept = list(bench.topic().channel("c").everything())
+    kept = list(bench.topic().channel("c").unsaved())
     assert [(m.body, m.attempts) for m in kept] == [(b"2", 0), (b"1", 1), (b"3", 0)]
 
 

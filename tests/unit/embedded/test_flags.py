@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gnsqsync.embedded import flags, goflag
-from gnsqsync.embedded.flags import LookupdOptions, NsqdOptions, OptionsError
-from gnsqsync.embedded.goflag import BadValue, Exit
+from gnsqsync.daemon import flags, goflag
+from gnsqsync.daemon.goflag import BadValue, Exit
+from gnsqsync.daemon.options import OptionsError, is_loopback
+from gnsqsync.embedded.options import NO_EFFECT, LookupdOptions, NsqdOptions
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,8 @@ def test_ints_and_bools() -> None:
 
 
 def test_every_spelling_of_a_flag() -> None:
-    options = flags.parse_nsqd(
+    options = flags.parse(
+        NsqdOptions,
         [
             "-snappy=false",
             "--deflate",
@@ -95,7 +97,7 @@ def test_every_spelling_of_a_flag() -> None:
             "-e2e-processing-latency-percentile=0.5,0.99",
             "--log-level=WARN",
             "-http-address=",
-        ]
+        ],
     )
     assert options.snappy is False
     assert options.deflate is True
@@ -109,9 +111,9 @@ def test_every_spelling_of_a_flag() -> None:
 
 
 def test_flags_end_at_the_first_other_word_or_two_dashes() -> None:
-    assert flags.parse_nsqd(["word", "-nonsense"]) == NsqdOptions()
-    assert flags.parse_nsqd(["--", "-nonsense"]) == NsqdOptions()
-    assert flags.parse_nsqd(["-", "-nonsense"]) == NsqdOptions()
+    assert flags.parse(NsqdOptions, ["word", "-nonsense"]) == NsqdOptions()
+    assert flags.parse(NsqdOptions, ["--", "-nonsense"]) == NsqdOptions()
+    assert flags.parse(NsqdOptions, ["-", "-nonsense"]) == NsqdOptions()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_flags_end_at_the_first_other_word_or_two_dashes() -> None:
 )
 def test_mistakes_in_go_wording(argument: str, first_line: str) -> None:
     with pytest.raises(Exit) as caught:
-        flags.parse_nsqd([argument])
+        flags.parse(NsqdOptions, [argument])
     assert caught.value.status == 2
     lines = caught.value.err.splitlines()
     assert lines[:2] == [first_line, "Usage of nsqd:"]
@@ -151,20 +153,20 @@ def test_mistakes_in_go_wording(argument: str, first_line: str) -> None:
 def test_help_says_what_it_is_and_exits_0() -> None:
     for argument in ("-h", "--help"):
         with pytest.raises(Exit) as caught:
-            flags.parse_lookupd([argument])
+            flags.parse(LookupdOptions, [argument])
         assert caught.value.status == 0
         assert caught.value.err.startswith("Usage of nsqlookupd:\n")
         assert "embedded nsqlookupd, for development and tests" in caught.value.err
         assert '(default "127.0.0.1:4160")' in caught.value.err
     with pytest.raises(Exit) as caught:
-        flags.parse_nsqd(["-help"])
+        flags.parse(NsqdOptions, ["-help"])
     assert "-msg-timeout duration\n" in caught.value.err
     assert "(default 1m0s)" in caught.value.err
 
 
 def test_version_is_found_where_the_go_program_has_it() -> None:
     with pytest.raises(Exit) as caught:
-        flags.parse_nsqd(["--version"])
+        flags.parse(NsqdOptions, ["--version"])
     assert caught.value.status == 0
     assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/gnsqsync-[a-z0-9.-]+\)\n", caught.value.out)
 
@@ -182,9 +184,9 @@ def test_loopback_unless_told_otherwise() -> None:
     assert NsqdOptions().tcp_address == "127.0.0.1:4150"
     assert NsqdOptions().broadcast_address == "127.0.0.1"
     for loopback in ("127.0.0.2:0", "localhost:1", "[::1]:1", "/tmp/nsqd.sock"):
-        assert flags.is_loopback(loopback)
+        assert is_loopback(loopback)
     for address in ("0.0.0.0:4150", ":4150", "[::]:4150", "example.org:4150"):
-        assert not flags.is_loopback(address)
+        assert not is_loopback(address)
     import socket
 
     assert LookupdOptions(tcp_address=":4160").broadcast_address == socket.gethostname()
@@ -215,7 +217,7 @@ def test_loopback_unless_told_otherwise() -> None:
 )
 def test_values_nsqd_does_not_start_with(argument: str, text: str) -> None:
     with pytest.raises(OptionsError) as caught:
-        flags.parse_nsqd([argument])
+        flags.parse(NsqdOptions, [argument])
     assert str(caught.value) == text
 
 
@@ -238,7 +240,7 @@ def test_config_file(tmp_path: Path) -> None:
         'auth_http_addresses = "x:1,y:2"\nmax_rdy_count = "9"\n'
         "e2e_processing_latency_percentiles = [1.0, 0.5]\n",
     )
-    options = flags.parse_nsqd([config, "--max-rdy-count=8"])
+    options = flags.parse(NsqdOptions, [config, "--max-rdy-count=8"])
     assert options.node_id == 5
     assert options.msg_timeout == 120.0
     assert options.max_msg_timeout == 150.0
@@ -261,13 +263,13 @@ def test_config_file(tmp_path: Path) -> None:
 )
 def test_config_file_mistakes(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(OptionsError) as caught:
-        flags.parse_nsqd([_config(tmp_path, text)])
+        flags.parse(NsqdOptions, [_config(tmp_path, text)])
     assert reason in str(caught.value)
 
 
 def test_missing_config_file() -> None:
     with pytest.raises(OptionsError) as caught:
-        flags.parse_nsqd(["--config=/no/such.cfg"])
+        flags.parse(NsqdOptions, ["--config=/no/such.cfg"])
     assert str(caught.value) == (
         "failed to load config file /no/such.cfg - open /no/such.cfg: no such file or directory"
     )
@@ -290,14 +292,14 @@ def test_config_values_as_http_shows_them() -> None:
 
 
 def test_every_option_survives_the_way_through_its_flag() -> None:
-    for cls, parse in ((NsqdOptions, flags.parse_nsqd), (LookupdOptions, flags.parse_lookupd)):
+    for cls in (NsqdOptions, LookupdOptions):
         options = cls(log_level="warn", tcp_address="127.0.0.1:0")
         arguments = [
             argument
             for name in cls.known
             for argument in flags.flag_text(cls, name, getattr(options, name))
         ]
-        assert parse(arguments) == options
+        assert flags.parse(cls, arguments) == options
 
 
 def test_options_are_frozen_values() -> None:
@@ -315,5 +317,12 @@ def test_options_are_frozen_values() -> None:
 
 def test_flags_without_effect_exist_and_say_so() -> None:
     usage = flags.flag_set(NsqdOptions).usage()
-    assert usage.count("has no effect in the embedded nsqd") == len(flags.NO_EFFECT)
-    assert NsqdOptions.known.keys() >= flags.NO_EFFECT
+    assert usage.count("has no effect in the embedded nsqd") == len(NO_EFFECT)
+    assert NsqdOptions.known.keys() >= NO_EFFECT
+
+
+def test_a_sync_timeout_that_would_never_end() -> None:
+    NsqdOptions(sync_every=0, max_bytes_per_file=-5, mem_queue_size=0).check()
+    for seconds in (0.0, -1.0):
+        with pytest.raises(OptionsError, match="--sync-timeout must be positive"):
+            NsqdOptions(sync_timeout=seconds).check()

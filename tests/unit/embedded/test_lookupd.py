@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.embedded.flags import LookupdOptions
-from gnsqsync.embedded.golog import Log
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.web import App
 from gnsqsync.embedded.lookupd import LookupSession, identity
 from gnsqsync.embedded.lookupd_server import LookupdHTTPApi
+from gnsqsync.embedded.options import LookupdOptions
 from gnsqsync.embedded.registrations import RegistrationDB
-from gnsqsync.embedded.web import App
 
 IDENTITY = identity("127.0.0.1", "host", 4160, 4161)
 BODY = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from gnsqsync.daemon.options import OptionsError
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.options import NsqdOptions, OptionsError
+from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.embedded.stats import gather
 from gnsqsync.embedded.statsd import Meter, expand_prefix, packets
 

@@ -7,30 +7,47 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.options import OptionsError, StartError
 from gnsqsync.embedded.broker import Broker
-from gnsqsync.embedded.channel import QueuedMessage
-from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.options import NsqdOptions, OptionsError, StartError
+from gnsqsync.embedded.channel import Channel
+from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.embedded.queueing import QueuedMessage
 from gnsqsync.embedded.store import Store
+from gnsqsync.embedded.topic import Topic
 
 Fields = tuple[bytes, int, int, bytes]
 
 
-def make_store(folder: Path, max_bytes_per_file: int = 1 << 20) -> Store:
-    return Store(str(folder), Log("", stream=io.StringIO()), max_bytes_per_file)
+def make_store(folder: Path, **flags: Any) -> Store:
+    options = NsqdOptions(data_path=str(folder), **flags)
+    return Store(options, Log("", stream=io.StringIO()))
 
 
-def make_broker() -> Broker:
-    return Broker(NsqdOptions())
-
-
-def reloaded(folder: Path) -> Broker:
-    broker = make_broker()
-    make_store(folder).load(broker)
+def make_broker(store: Store | None = None, **flags: Any) -> Broker:
+    broker = Broker(NsqdOptions(**flags))
+    if store is not None:
+        broker.open_queue = store.open_queue
     return broker
+
+
+def reloaded(folder: Path, **flags: Any) -> Broker:
+    store = make_store(folder)
+    broker = make_broker(store, **flags)
+    store.load(broker)
+    return broker
+
+
+def waiting(owner: Topic | Channel) -> list[Fields]:
+    """All that waits, which is taken."""
+    found = []
+    while owner.has_waiting():
+        found.append(owner.oldest(owner.unread) if owner.unread else owner.queue.popleft())
+    return fields(found)
 
 
 def message(number: int, body: bytes = b"body", attempts: int = 0) -> QueuedMessage:
@@ -62,87 +79,82 @@ def test_names_and_paused_flags(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_bytes_per_file", [1 << 20, 100, 1])
+@pytest.mark.parametrize("mem_queue_size", [0, 5, 10000])
 def test_messages_survive_with_everything_but_their_delay(
-    tmp_path: Path, max_bytes_per_file: int
+    tmp_path: Path, max_bytes_per_file: int, mem_queue_size: int
 ) -> None:
-    broker = make_broker()
+    store = make_store(tmp_path, max_bytes_per_file=max_bytes_per_file)
+    broker = make_broker(store, mem_queue_size=mem_queue_size)
     channel = broker.topic("t").channel("c")
     kept = [message(n, b"x" * n * 7, attempts=n) for n in range(1, 20)]
-    channel.restore(kept)
+    for one in kept:
+        channel.put(one)
     deferred = message(77)
     deferred.delay = 60.0
     channel.put(deferred)
-    broker.topic("waiting").restore([message(1)])
-    make_store(tmp_path, max_bytes_per_file).save(broker)
+    broker.topic("waiting").publish([b"x"])
+    assert channel.backend_depth == 19 - min(19, mem_queue_size)
+    store.save(broker)
+    assert broker.trouble is None
 
-    found = reloaded(tmp_path)
+    found = reloaded(tmp_path, mem_queue_size=mem_queue_size)
     channel = found.topics["t"].channels["c"]
-    assert fields(channel.queue) == fields([*kept, message(77)])
-    assert channel.message_count == 0
-    assert fields(found.topics["waiting"].queue) == fields([message(1)])
-    assert os.listdir(tmp_path) == ["nsqd.dat"]
+    assert (channel.depth, channel.backend_depth, channel.message_count) == (20, 20, 0)
+    # What was on disk comes first, then what was in memory.
+    cut = min(19, mem_queue_size)
+    wanted = fields([*kept[cut:], *kept[:cut], message(77)])
+    assert waiting(channel) == wanted
+    assert found.topics["waiting"].depth == 1
 
 
-def test_messages_of_a_topic_go_on_to_its_channels(tmp_path: Path) -> None:
-    broker = make_broker()
+def test_messages_of_a_topic_go_on_to_all_its_channels(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    broker = make_broker(store)
     topic = broker.topic("t")
     topic.pause(True)
-    topic.channel("c")
+    for name in ("c", "d", "e"):
+        topic.channel(name)
     topic.publish([b"x"])
-    make_store(tmp_path).save(broker)
+    store.save(broker)
     found = reloaded(tmp_path).topics["t"]
     assert (found.depth, found.channels["c"].depth) == (1, 0)
     found.pause(False)
-    assert (found.depth, found.channels["c"].depth) == (0, 1)
+    assert found.depth == 0
+    assert [channel.depth for channel in found.channels.values()] == [1, 1, 1]
 
 
-def test_nsqds_own_files_from_a_read_position_on(tmp_path: Path) -> None:
-    """A queue that nsqd has read in part: file 3 from byte 34, then file 4."""
-    broker = make_broker()
-    broker.topic("t").restore([message(1), message(2), message(3)])
-    make_store(tmp_path, max_bytes_per_file=80).save(broker)
-    size = 4 + 26 + len(b"body")
-    for number in (0, 1):
-        old = tmp_path / f"t.diskqueue.{number:06d}.dat"
-        old.rename(tmp_path / f"t.diskqueue.{number + 3:06d}.dat")
-    (tmp_path / "t.diskqueue.meta.dat").write_text(f"2\n3,{size}\n4,{size}\n")
-    assert fields(reloaded(tmp_path).topics["t"].queue) == fields([message(2), message(3)])
-
-
-def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
-    broker = make_broker()
-    broker.topic("t").restore([message(1)])
-    broker.topic("u").restore([message(2)])
-    make_store(tmp_path).save(broker)
-    path = tmp_path / "t.diskqueue.000000.dat"
-    path.write_bytes(b"\x7f" + path.read_bytes()[1:])
-    (tmp_path / "u.diskqueue.meta.dat").write_text("nonsense")
-    found = reloaded(tmp_path)
-    assert (found.topics["t"].depth, found.topics["u"].depth) == (0, 0)
-    assert (tmp_path / "t.diskqueue.000000.dat.bad").exists()
-
-
-def test_saving_again_leaves_nothing_of_before(tmp_path: Path) -> None:
-    store = make_store(tmp_path, max_bytes_per_file=1)
-    broker = make_broker()
-    broker.topic("t").restore([message(n) for n in range(5)])
-    store.save(broker)
-    broker.topic("t").empty()
-    store.save(broker)
-    assert os.listdir(tmp_path) == ["nsqd.dat"]
-
-
-def test_deleting_forgets_the_files_of_that_queue_only(tmp_path: Path) -> None:
+def test_what_waited_in_a_topic_that_is_not_paused_reaches_all_its_channels(
+    tmp_path: Path,
+) -> None:
     store = make_store(tmp_path)
-    broker = make_broker()
-    for name in ("t", "t.x", "t.diskqueue.1"):
-        broker.topic(name).restore([message(1)])
-    broker.topic("t").channel("c").restore([message(1)])
+    broker = make_broker(store)
+    broker.topic("t").publish([b"x"])
     store.save(broker)
-    store.forget("t", "c")
-    store.forget("t", None)
-    left = {path.name for path in tmp_path.glob("*.diskqueue.0*")}
+    channels = [{"name": name} for name in "cde"]
+    names = {"topics": [{"name": "t", "channels": channels}]}
+    (tmp_path / "nsqd.dat").write_text(json.dumps(names))
+    found = reloaded(tmp_path).topics["t"]
+    assert [channel.depth for channel in found.channels.values()] == [1, 1, 1]
+
+
+def test_files_that_cannot_be_read_leave_the_queue_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "t.diskqueue.meta.dat").mkdir()
+    broker = make_broker(make_store(tmp_path), mem_queue_size=1)
+    broker.topic("t").publish([b"x", b"y"])
+    assert (broker.topics["t"].depth, broker.topics["t"].backlog) == (2, None)
+
+
+def test_deleting_removes_the_files_of_that_queue_only(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    broker = make_broker(store, mem_queue_size=0)
+    for name in ("t", "t.x", "t.diskqueue.1"):
+        broker.topic(name).publish([b"x"])
+    broker.topic("t").channel("c")
+    assert broker.topics["t"].channels["c"].backend_depth == 1
+    broker.delete_topic("t")
+    left = {path.name for path in tmp_path.glob("*.diskqueue.*")}
     assert left == {"t.x.diskqueue.000000.dat", "t.diskqueue.1.diskqueue.000000.dat"}
+    assert broker.topic("t").depth == 0
 
 
 @pytest.mark.parametrize(
@@ -167,17 +179,6 @@ def test_an_unreadable_nsqd_dat_stops_the_start(tmp_path: Path, content: str) ->
         make_store(tmp_path).load(make_broker())
     text = f"failed to load metadata - failed to parse metadata in {path} - "
     assert str(caught.value).startswith(text)
-
-
-def test_a_mistake_in_nsqd_dat_leaves_the_queues_before_it_alone(tmp_path: Path) -> None:
-    store, broker = make_store(tmp_path), make_broker()
-    broker.topic("t").restore([message(1)])
-    store.save(broker)
-    before = sorted(os.listdir(tmp_path))
-    (tmp_path / "nsqd.dat").write_text('{"topics":[{"name":"t"},{"name":5}]}')
-    with pytest.raises(StartError):
-        make_store(tmp_path).load(make_broker())
-    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_what_cannot_be_opened_is_no_empty_nsqd_dat(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gnsqsync.embedded.golog import Log
+from gnsqsync.daemon.golog import Log
 
 
 def test_form_of_a_line() -> None:

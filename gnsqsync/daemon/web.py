@@ -1,7 +1,7 @@
-"""The HTTP behaviour that nsqd and nsqlookupd share (docs/protocol/nsqd-http#http-common).
+"""The HTTP behaviour that the daemons share (docs/protocol/nsqd-http#http-common).
 
 Knows routing, query strings, error answers and headers; knows neither topics nor registrations.
-No gevent and no socket: http_server.py serves it.
+No gevent and no socket.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
-from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.names import valid_name
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import valid_name
 
 _CHUNK = 65536
 JSON_TYPE = "application/json; charset=utf-8"
@@ -31,11 +31,14 @@ _PHRASES = {
     405: "Method Not Allowed",
     413: "Request Entity Too Large",
     500: "Internal Server Error",
+    502: "Bad Gateway",
     503: "Service Unavailable",
 }
 _BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
 # What Go's json.Marshal escapes besides the JSON rules.
 _GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+_HTML_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class HTTPFault(Exception):
@@ -86,12 +89,12 @@ def parse_query(text: str) -> dict[str, str]:
 
 
 class Request:
-    """One HTTP request. ``path_value`` is what the ``:name`` part of the route matched."""
+    """One HTTP request. ``path_values`` is what the ``:name`` parts of the route matched."""
 
-    def __init__(self, environ: Mapping[str, Any], path_value: str = "") -> None:
+    def __init__(self, environ: Mapping[str, Any], path_values: tuple[str, ...] = ()) -> None:
         self.environ = environ
         self.method: str = environ["REQUEST_METHOD"]
-        self.path_value = path_value
+        self.path_values: tuple[str, ...] = path_values
         self._parameters: dict[str, str] | None = None
 
     def get(self, name: str) -> str | None:
@@ -160,26 +163,39 @@ def when_whole(handler: Handler) -> Handler:
 
 
 class _Pattern:
-    """A path such as ``/topic/create`` or ``/config/:opt`` (one segment at the end)."""
+    """A path such as ``/topic/create`` or ``/api/topics/:topic/:channel``."""
 
     def __init__(self, text: str) -> None:
-        self.stem, self.takes_value, _ = text.partition(":")
+        self._text = text
+        self._parts = text.split("/")
+        self._is_fixed = ":" not in text
 
-    def match(self, path: str) -> str | None:
-        """What ``:name`` stands for ("" without one), or None when the path is another."""
-        if not self.takes_value:
-            return "" if path == self.stem else None
-        value = path[len(self.stem) :]
-        return value if path.startswith(self.stem) and value and "/" not in value else None
+    def match(self, path: str) -> tuple[str, ...] | None:
+        """What its ``:name`` parts stand for, or None when the path is another."""
+        if self._is_fixed:
+            return () if path == self._text else None
+        parts = path.split("/")
+        if len(parts) != len(self._parts):
+            return None
+        values = []
+        for own, part in zip(self._parts, parts, strict=True):
+            if own.startswith(":") and part:
+                values.append(part)
+            elif own != part:
+                return None
+        return tuple(values)
 
     def corrected(self, path: str) -> str | None:
         """The path that was meant when only case, or a slash at the end, differs."""
-        path = path.rstrip("/")
-        if not self.takes_value:
-            return self.stem if path.lower() == self.stem else None
-        value = path[len(self.stem) :]
-        meant = path[: len(self.stem)].lower() == self.stem and value and "/" not in value
-        return self.stem + value if meant else None
+        parts = path.rstrip("/").split("/") if path != "/" else ["", ""]
+        if len(parts) != len(self._parts):
+            return None
+        meant = [
+            part if own.startswith(":") else part.lower()
+            for own, part in zip(self._parts, parts, strict=True)
+        ]
+        found = "/".join(meant)
+        return found if self.match(found) is not None else None
 
 
 def _clean_path(path: str) -> str:
@@ -211,12 +227,7 @@ class App:
     def __call__(self, environ: Mapping[str, Any]) -> Answered:
         """Status and phrase, headers and body of the answer to one request."""
         response = self.respond(environ)
-        body = response.body.encode() if isinstance(response.body, str) else response.body
-        headers = [("Content-Length", str(len(body))), *response.headers]
-        if body:
-            headers.append(("Content-Type", response.content_type))
-        if not response.plain:
-            headers.append(_NSQ_HEADER)
+        status, headers, body = rendered(response)
         if self._log is not None:
             self._log.debug(
                 "%d %s %s (%s:%s)",
@@ -229,7 +240,7 @@ class App:
         if environ["REQUEST_METHOD"] == "HEAD":
             # A client would take a body for the next answer.
             body = b""
-        return f"{response.status} {_PHRASES[response.status]}", headers, body
+        return status, headers, body
 
     def respond(self, environ: Mapping[str, Any]) -> Response:
         """The answer to one request; never raises."""
@@ -250,23 +261,37 @@ class App:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         allowed = set()
         for its_method, pattern, handler in self._routes:
-            value = pattern.match(path)
-            if value is not None:
+            values = pattern.match(path)
+            if values is not None:
                 if its_method == method:
-                    return _as_response(handler(Request(environ, value)))
+                    return _as_response(handler(Request(environ, values)))
                 allowed.add(its_method)
             elif path == "*":
                 allowed.add(its_method)
         for its_method, pattern, _ in self._routes:
             meant = pattern.corrected(_clean_path(path)) if its_method == method else None
             if meant is not None:
-                return _redirect(method, meant, environ.get("QUERY_STRING", ""))
+                return _redirect(environ, meant)
         if not allowed:
             raise HTTPFault(404, "NOT_FOUND")
         allow = [("Allow", ", ".join(sorted(allowed | {"OPTIONS"})))]
         if method == "OPTIONS":
             return Response(headers=() if path == "*" else allow, plain=True)
         return Response(to_json({"message": "METHOD_NOT_ALLOWED"}), 405, JSON_TYPE, allow)
+
+
+def rendered(response: Response) -> Answered:
+    """Status and phrase, headers and body."""
+    body = response.body.encode() if isinstance(response.body, str) else response.body
+    headers = [("Content-Length", str(len(body))), *response.headers]
+    if body:
+        headers.append(("Content-Type", response.content_type))
+    if not response.plain:
+        headers.append(_NSQ_HEADER)
+    # Another status is one of a server that was asked for somebody: as Go writes those it has no
+    # phrase for.
+    phrase = _PHRASES.get(response.status, f"status code {response.status}")
+    return f"{response.status} {phrase}", headers, body
 
 
 def _as_response(answer: Answer) -> Response:
@@ -277,11 +302,20 @@ def _as_response(answer: Answer) -> Response:
     return Response(to_json(answer), content_type=JSON_TYPE)
 
 
-def _redirect(method: str, path: str, query: str) -> Response:
-    location = f"{path}?{query}" if query else path
-    headers = [("Location", location)]
-    if method != "GET":
+def url_path(path: str) -> str:
+    """A decoded path as Go writes it in a URL; one character per byte, as WSGI has it."""
+    return quote(path.encode("latin-1"), safe="/$&+,:;=@")
+
+
+def _redirect(environ: Mapping[str, Any], path: str) -> Response:
+    """To ``path`` below the same application, written as Go writes a URL: no character of the path
+    reaches a header as it is."""
+    location = url_path(environ.get("SCRIPT_NAME", "") + path)
+    if query := environ.get("QUERY_STRING", ""):
+        location += f"?{query}"
+    link = location.translate(_HTML_ESCAPES)
+    headers = [("Location", _NOT_ASCII.sub(lambda found: f"%{ord(found[0]):02x}", location))]
+    if environ["REQUEST_METHOD"] != "GET":
         return Response(status=307, headers=headers, plain=True)
-    link = location.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&#34;")
-    body = f'<a href="{link}">Moved Permanently</a>.\n\n'
+    body = f'<a href="{link}">Moved Permanently</a>.\n\n'.encode("latin-1")
     return Response(body, 301, "text/html; charset=utf-8", headers, plain=True)

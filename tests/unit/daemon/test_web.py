@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.embedded.golog import Log
-from gnsqsync.embedded.web import (
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.web import (
     App,
     HTTPFault,
     Request,
@@ -35,7 +35,7 @@ ROUTES = [
     ("GET", "/number", lambda request: 60_000_000_000),
     ("POST", "/empty", lambda request: None),
     ("POST", "/pub", lambda request: b"OK"),
-    ("GET", "/config/:opt", lambda request: request.path_value),
+    ("GET", "/config/:opt", lambda request: request.path_values[0]),
     ("PUT", "/config/:opt", lambda request: request.read(5)),
     ("GET", "/names", lambda request: request.name("topic") + "/" + request.name("channel")),
     ("POST", "/whole", when_whole(lambda request: "done")),
@@ -125,6 +125,28 @@ def test_redirects_keep_query_value_and_method() -> None:
     status, headers, body = ask("POST", "/pub/?topic=t")
     assert (status, headers["Location"], body) == (307, "/pub?topic=t", b"")
     assert ask("GET", "/pub/")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/config/a\r\nSet-Cookie: x=1/", "/config/a%0D%0ASet-Cookie:%20x=1"),
+        (
+            "/config/a b?c\"<>&'()*!~$+,:;=@%#/",
+            "/config/a%20b%3Fc%22%3C%3E&%27%28%29%2A%21~$+,:;=@%25%23",
+        ),
+        ("/config/\xc3\xa9/", "/config/%C3%A9"),
+    ],
+)
+def test_a_redirect_is_a_url(path: str, location: str) -> None:
+    status, headers, body = ask("GET", "", PATH_INFO=path)
+    link = location.replace("&", "&amp;")
+    assert (status, headers["Location"]) == (301, location)
+    assert body == f'<a href="{link}">Moved Permanently</a>.\n\n'.encode()
+
+
+def test_a_redirect_stays_within_what_the_application_is_mounted_on() -> None:
+    assert ask("GET", "/ping/", SCRIPT_NAME="/nsq")[1]["Location"] == "/nsq/ping"
 
 
 def test_query_strings() -> None:

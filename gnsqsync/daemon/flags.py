@@ -1,7 +1,6 @@
-"""Command line and config file of nsqd and nsqlookupd (docs/protocol/limits) to option objects.
+"""Command line and config file of one of NSQ's programs (docs/protocol/limits) to its Options.
 
-Knows how options are spelled. Knows nothing of what the servers do with them, and imports
-neither gevent nor a server.
+Knows how options are spelled; knows none of them by name. Imports neither gevent nor a server.
 """
 
 from __future__ import annotations
@@ -13,31 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gnsqsync._version import __version__
-from gnsqsync.embedded import goflag
-from gnsqsync.embedded.goflag import BadValue, Exit, Flag, FlagSet
-from gnsqsync.embedded.golog import LEVELS
-from gnsqsync.embedded.options import (
-    NO_EFFECT,
-    LookupdOptions,
-    NsqdOptions,
-    OptionsError,
-    StartError,
-    is_loopback,
-)
+from gnsqsync.daemon import goflag
+from gnsqsync.daemon.goflag import BadValue, Exit, Flag, FlagSet
+from gnsqsync.daemon.golog import LEVELS
+from gnsqsync.daemon.options import Options, StartError
 
 __all__ = [
-    "NO_EFFECT",
     "NSQ_VERSION",
-    "LookupdOptions",
-    "NsqdOptions",
-    "OptionsError",
-    "StartError",
     "config_names",
     "config_value",
     "flag_text",
-    "is_loopback",
-    "parse_lookupd",
-    "parse_nsqd",
+    "parse",
     "version_text",
 ]
 
@@ -108,20 +93,11 @@ _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
-Options = NsqdOptions | LookupdOptions
-_T = TypeVar("_T", NsqdOptions, LookupdOptions)
+_T = TypeVar("_T", bound=Options)
 
 _PROGRAM_FLAGS = (
     Flag("version", goflag.parse_bool, "", "print version string", boolean=True),
     Flag("config", _string, "string", "path to config file (TOML)"),
-    Flag("verbose", goflag.parse_bool, "", "[deprecated] has no effect", boolean=True),
-)
-_WORKER_ID = Flag("worker-id", goflag.parse_bool, "", "[deprecated] use --node-id", boolean=True)
-
-_INTRODUCTION = (
-    "This is gnsqsync's embedded {program}, for development and tests. It answers like {program}"
-    " v" + NSQ_VERSION + ",\nbut listens on 127.0.0.1 unless an address says otherwise"
-    " (0.0.0.0:<port> for all interfaces)."
 )
 
 
@@ -141,8 +117,8 @@ def flag_set(cls: type[Options]) -> FlagSet:
     """The flags of one program."""
     defaults = cls()
     flags = list(_PROGRAM_FLAGS)
-    if cls is NsqdOptions:
-        flags.append(_WORKER_ID)
+    for name, text in cls.without_effect.items():
+        flags.append(Flag(name, goflag.parse_bool, "", text, boolean=True))
     for name, option in cls.known.items():
         kind = option.kind
         parse, type_name = _KINDS[kind]
@@ -158,29 +134,20 @@ def flag_set(cls: type[Options]) -> FlagSet:
                 repeated=kind in ("strings", "floats"),
             )
         )
-    return FlagSet(cls.program, flags, _INTRODUCTION.format(program=cls.program))
+    return FlagSet(cls.program, flags, cls.introduction)
 
 
-def parse_nsqd(arguments: Sequence[str]) -> NsqdOptions:
-    """NsqdOptions of a command line and its --config file; flags win over the file.
+def parse(cls: type[_T], arguments: Sequence[str]) -> _T:
+    """The options of a command line and its --config file; flags win over the file.
 
     Raises goflag.Exit (unknown flag, -help, --version), StartError (a bad config file) and
-    OptionsError (a value out of range).
+    OptionsError (a value that the program does not start with).
     """
-    return _parse(NsqdOptions, arguments)
-
-
-def parse_lookupd(arguments: Sequence[str]) -> LookupdOptions:
-    """LookupdOptions of a command line and its --config file; raises as parse_nsqd does."""
-    return _parse(LookupdOptions, arguments)
-
-
-def _parse(cls: type[_T], arguments: Sequence[str]) -> _T:
     found = flag_set(cls).parse(arguments)
     if found.pop("version", False):
         raise Exit(0, out=version_text(cls.program) + "\n")
     path = found.pop("config", "")
-    for name in ("verbose", "worker-id"):
+    for name in cls.without_effect:
         found.pop(name, None)
     values = _read_config(cls, path) if path else {}
     values |= {name.replace("-", "_"): value for name, value in found.items()}

@@ -1,0 +1,32 @@
+"""nsqadmin: a web page, and a JSON API, for a whole cluster.
+
+``create_app()`` gives it as a WSGI application; ``gnsqsync nsqadmin`` serves it. Knows the answers
+of nsqd's and nsqlookupd's HTTP APIs, and nothing of the embedded servers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gnsqsync.admin.app import Admin, create_app
+    from gnsqsync.admin.options import AdminOptions
+
+__all__ = ["Admin", "AdminOptions", "create_app"]
+
+_HOME = {
+    "Admin": "gnsqsync.admin.app",
+    "AdminOptions": "gnsqsync.admin.options",
+    "create_app": "gnsqsync.admin.app",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: a process of greenlets is one before ssl is loaded.
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gnsqsync.admin' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,57 @@
+"""``python -m gnsqsync.admin [flags]``: serves nsqadmin until it is told to end.
+
+Knows signals, exit statuses, sockets and time-outs; the application knows the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main", "run_nsqadmin"]
+
+
+def run_nsqadmin(argv: Sequence[str]) -> int:
+    """Serve nsqadmin with these flags until SIGTERM or SIGINT; the exit status.
+
+    0 after a signal, 1 when it cannot start, 2 for an unknown flag. The process becomes one of
+    greenlets, so call it in a process of its own, in the main thread.
+    """
+    from gevent import monkey
+
+    monkey.patch_all()
+    # All that is imported from here on runs on greenlets.
+    from gnsqsync.admin.options import AdminOptions
+    from gnsqsync.admin.serving import serve
+    from gnsqsync.daemon import flags
+    from gnsqsync.daemon.goflag import Exit
+    from gnsqsync.daemon.golog import Log
+    from gnsqsync.daemon.options import OptionsError, StartError
+
+    # What ends the Go programs has this prefix, whatever --log-prefix says.
+    log = Log("[nsqadmin] ")
+    try:
+        serve(flags.parse(AdminOptions, argv))
+    except Exit as exit_:
+        sys.stdout.write(exit_.out)
+        sys.stderr.write(exit_.err)
+        return exit_.status
+    except StartError as error:
+        log.fatal("%s", error)
+        return 1
+    except OptionsError as error:
+        log.fatal("failed to instantiate nsqadmin - %s", error)
+        return 1
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line of ``python -m gnsqsync.admin``; returns the exit status."""
+    from gnsqsync.service.output import replace_closed
+
+    replace_closed()
+    return run_nsqadmin(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

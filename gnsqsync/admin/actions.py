@@ -1,0 +1,211 @@
+"""What people do to a cluster through nsqadmin, and the notifications of it.
+
+Knows which servers are told what, and in which order. Knows nothing of who may do it.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import requests
+
+from gnsqsync.admin.cluster import Cluster, http_address
+from gnsqsync.admin.shapes import Shape
+from gnsqsync.daemon.golog import Log
+
+__all__ = ["Actions", "Notifications", "Verb", "Visitor"]
+
+# More are not kept while the endpoint is slow.
+_MOST_NOTIFICATIONS = 1000
+
+Verb = Literal["pause", "unpause", "empty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who acts: as much of a request as a notification tells. ``remote_ip`` is ``ip:port``."""
+
+    user: str
+    remote_ip: str
+    user_agent: str
+    url: str
+
+
+class Notifications:
+    """POSTs one JSON object an action to an endpoint, one at a time, in the background.
+
+    One that cannot be delivered is logged and not tried again.
+
+    Args:
+        endpoint: A URL; "" means that nobody is told.
+        timeout: Of connecting and of an answer, in seconds.
+        verify: As of requests.
+        cert: As of requests.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        log: Log,
+        *,
+        timeout: tuple[float, float],
+        verify: bool | str,
+        cert: tuple[str, str] | None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._log = log
+        self._timeout = timeout
+        self._verify = verify
+        self._cert = cert
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_NOTIFICATIONS)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_cut = False
+
+    def send(self, action: str, visitor: Visitor, *, topic: str, **names: str) -> None:
+        """Returns at once. ``names``: ``channel`` and ``node`` where there is one."""
+        if not self._endpoint:
+            return
+        told = {
+            "action": action,
+            "topic": topic,
+            **{name: value for name, value in names.items() if value},
+            "timestamp": int(time.time()),
+            **({"user": visitor.user} if visitor.user else {}),
+            "remote_ip": visitor.remote_ip,
+            "user_agent": visitor.user_agent,
+            "url": visitor.url,
+            "via": socket.gethostname(),
+        }
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="gnsqsync-admin-notify", daemon=True
+                )
+                self._thread.start()
+        try:
+            self._waiting.put_nowait(told)
+        except queue.Full:
+            self._log.error(
+                "%s is not notified of %s %s: %d notifications wait for it",
+                self._endpoint,
+                action,
+                topic,
+                _MOST_NOTIFICATIONS,
+            )
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Send what waits, for ``timeout`` seconds. The one under way then may still be sent."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            deadline = time.monotonic() + timeout
+            try:
+                self._waiting.put(None, timeout=timeout)
+                thread.join(max(0.0, deadline - time.monotonic()))
+            except queue.Full:
+                self._log.error("%s is too slow for what waits for it", self._endpoint)
+            self._is_cut = True
+
+    def _run(self) -> None:
+        while (told := self._waiting.get()) is not None and not self._is_cut:
+            self._log.info("POSTing notification to %s", self._endpoint)
+            try:
+                with self._posted(told) as answer:
+                    answer.raise_for_status()
+            except (requests.RequestException, ValueError) as error:
+                self._log.error("failed to POST notification - %s", error)
+
+    def _posted(self, told: dict[str, Any]) -> requests.Response:
+        with requests.Session() as session:
+            # Neither proxies nor passwords of the environment, as in Go.
+            session.trust_env = False
+            return session.post(
+                self._endpoint,
+                json=told,
+                timeout=self._timeout,
+                verify=self._verify,
+                cert=self._cert,
+            )
+
+
+class Actions:
+    """Changes a cluster. Each method returns what failed, a line for each server.
+
+    It raises AllFailed when the nsqds that have the topic cannot be found; what was already told
+    to nsqlookupds stays.
+
+    Threads:
+        Any thread may call.
+    """
+
+    def __init__(self, cluster: Cluster, notifications: Notifications) -> None:
+        self._cluster = cluster
+        self._notifications = notifications
+
+    def create(self, topic: str, channel: str, visitor: Visitor) -> list[str]:
+        """A topic in all nsqlookupds, and a channel there and on the nsqds; "" for no channel."""
+        errors = self._tell_lookupds("/topic/create", topic=topic)
+        if channel:
+            errors += self._tell_lookupds("/channel/create", topic=topic, channel=channel)
+            nodes, failed = self._cluster.listed(topic)
+            errors += failed + self._tell(nodes, "/channel/create", topic=topic, channel=channel)
+        self._notifications.send("create_topic", visitor, topic=topic)
+        if channel:
+            self._notifications.send("create_channel", visitor, topic=topic, channel=channel)
+        return errors
+
+    def delete(self, topic: str, channel: str, visitor: Visitor) -> list[str]:
+        """A topic with its channels, or one channel, everywhere."""
+        names, kind = _names(topic, channel)
+        nodes, errors = self._find(topic)
+        errors += self._tell_lookupds(f"/{kind}/delete", **names)
+        errors += self._tell(nodes, f"/{kind}/delete", **names)
+        self._notifications.send(f"delete_{kind}", visitor, topic=topic, channel=channel)
+        return errors
+
+    def change(self, verb: Verb, topic: str, channel: str, visitor: Visitor) -> list[str]:
+        """Pause, unpause or empty a topic or a channel on all nsqds that have the topic."""
+        names, kind = _names(topic, channel)
+        try:
+            nodes, errors = self._find(topic)
+            return errors + self._tell(nodes, f"/{kind}/{verb}", **names)
+        finally:
+            # Also for what has failed, as the Go program does.
+            self._notifications.send(f"{verb}_{kind}", visitor, topic=topic, channel=channel)
+
+    def tombstone(self, topic: str, node: str, visitor: Visitor) -> list[str]:
+        """Nobody is sent to ``node`` for the topic any more, and the topic is deleted there."""
+        errors = self._tell_lookupds("/topic/tombstone", topic=topic, node=node)
+        nodes, failed = self._cluster.reached([node])
+        errors += failed + self._tell(nodes, "/topic/delete", topic=topic)
+        self._notifications.send("tombstone_topic_producer", visitor, topic=topic, node=node)
+        return errors
+
+    def publish(self, topic: str, body: bytes, node: str) -> list[str]:
+        """One message to the nsqd ``broadcast_address:http_port``."""
+        return self._cluster.post("nsqd", [node], "/pub", {"topic": topic}, body)
+
+    def _find(self, topic: str) -> tuple[list[Shape], list[str]]:
+        # Who is told to change something must not be a second old.
+        self._cluster.forget()
+        return self._cluster.having(topic)
+
+    def _tell_lookupds(self, path: str, **params: str) -> list[str]:
+        self._cluster.forget()
+        return self._cluster.post("nsqlookupd", self._cluster.lookupds, path, params)
+
+    def _tell(self, nodes: list[Shape], path: str, **params: str) -> list[str]:
+        addresses = [http_address(node) for node in nodes]
+        return self._cluster.post("nsqd", addresses, path, params)
+
+
+def _names(topic: str, channel: str) -> tuple[dict[str, str], str]:
+    if channel:
+        return {"topic": topic, "channel": channel}, "channel"
+    return {"topic": topic}, "topic"

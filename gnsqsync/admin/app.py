@@ -1,0 +1,142 @@
+"""nsqadmin as a WSGI application. Knows how its parts fit together, and nothing of sockets.
+
+It may run in any web server with threads or greenlets, also inside another application.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gnsqsync.admin.access import Access
+from gnsqsync.admin.actions import Actions, Notifications
+from gnsqsync.admin.api import API
+from gnsqsync.admin.cluster import Cluster
+from gnsqsync.admin.options import AdminOptions
+from gnsqsync.admin.overview import Overview
+from gnsqsync.admin.pages.views import Pages
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.web import App, Response, rendered, url_path
+
+__all__ = ["Admin", "create_app"]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SAFE = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "same-origin"),
+)
+
+StartResponse = Callable[[str, list[tuple[str, str]]], object]
+
+
+class Admin:
+    """A WSGI application for one cluster; make it with ``create_app``.
+
+    Nothing is connected, and no thread runs, before the first request.
+
+    Threads:
+        As many requests at a time as the web server has threads or greenlets.
+    """
+
+    def __init__(self, options: AdminOptions) -> None:
+        options.check()
+        self.options: AdminOptions = options
+        self.log: Log = Log(options.log_prefix, options.log_level)
+        verify = not options.http_client_tls_insecure_skip_verify
+        ca_file = options.http_client_tls_root_ca_file
+        cert = options.http_client_tls_cert
+        self.cluster: Cluster = Cluster(
+            options.lookupd_http_address,
+            options.nsqd_http_address,
+            lambda text: self.log.info("%s", text),
+            timeout=options.http_client_request_timeout,
+            connect_timeout=options.http_client_connect_timeout,
+            tls_verify=verify,
+            tls_ca_file=ca_file or None,
+            tls_cert_file=cert or None,
+            tls_key_file=options.http_client_tls_key or None,
+        )
+        self._notifications = Notifications(
+            options.notification_http_endpoint,
+            self.log,
+            timeout=(options.http_client_connect_timeout, options.http_client_request_timeout),
+            verify=(ca_file or True) if verify else False,
+            cert=(cert, options.http_client_tls_key) if cert else None,
+        )
+        self.actions: Actions = Actions(self.cluster, self._notifications)
+        self.access: Access = Access(options)
+        api = API(options, self.cluster, self.actions, self.access, self.log)
+        self._overview = Overview(self.cluster)
+        pages = Pages(options, self.cluster, self._overview, self.actions, self.access, self.log)
+        self._app = App([*api.routes(), *pages.routes()], self.log)
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        began = time.monotonic()
+        # Routes have the base path in them; an application around this one has cut off its own.
+        asked = {**environ, "PATH_INFO": environ.get("PATH_INFO") or "/"}
+        response = self._app.respond(asked)
+        status, headers, body = rendered(_compressed(response, environ))
+        start_response(status, [*headers, *_SAFE])
+        if response.status not in (301, 307) and environ["REQUEST_METHOD"] != "OPTIONS":
+            self._tell(asked, response.status, time.monotonic() - began)
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+    def close(self) -> None:
+        """Send the notifications that wait, and end all threads and connections."""
+        self._notifications.close()
+        self.cluster.close()
+        self._overview.close()
+
+    def _tell(self, environ: Mapping[str, Any], status: int, seconds: float) -> None:
+        query = environ.get("QUERY_STRING", "")
+        self.log.info(
+            "%d %s %s (%s:%s) %.3fms",
+            status,
+            environ["REQUEST_METHOD"],
+            url_path(environ["PATH_INFO"]) + (f"?{query}" if query else ""),
+            environ.get("REMOTE_ADDR", ""),
+            environ.get("REMOTE_PORT", ""),
+            seconds * 1000,
+        )
+
+
+def _compressed(response: Response, environ: Mapping[str, Any]) -> Response:
+    """By the first of gzip and deflate that is accepted; one with a weight does not count."""
+    body = response.body.encode() if isinstance(response.body, str) else response.body
+    for name in map(str.strip, environ.get("HTTP_ACCEPT_ENCODING", "").split(",")):
+        match name:
+            case "gzip":
+                packed = gzip.compress(body, 6)
+            case "deflate":
+                packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+                packed = packer.compress(body) + packer.flush()
+            case _:
+                continue
+        headers = [
+            *response.headers,
+            ("Content-Encoding", name.strip()),
+            ("Vary", "Accept-Encoding"),
+        ]
+        return response._replace(body=packed, headers=headers)
+    return response
+
+
+def create_app(options: AdminOptions | None = None, **keywords: Any) -> Admin:
+    """nsqadmin as a WSGI application, to serve or to mount.
+
+    Args:
+        options: All options; or give them by keyword.
+        keywords: Fields of AdminOptions, such as ``lookupd_http_address=["127.0.0.1:4161"]``.
+
+    Raises:
+        OptionsError: For options that nsqadmin does not start with, in its words.
+    """
+    return Admin((options or AdminOptions()).replace(**keywords))

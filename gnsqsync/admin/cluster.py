@@ -1,0 +1,350 @@
+"""The whole cluster as nsqadmin shows it: all servers are asked side by side, answers are merged.
+
+Knows which server is asked for what, and what becomes of errors. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from gnsqsync.addresses import Address
+from gnsqsync.admin import shapes, sums
+from gnsqsync.admin.shapes import Shape
+from gnsqsync.admin.upstream import Failed, Upstream
+from gnsqsync.errors import ConfigError
+
+__all__ = ["AllFailed", "Cluster", "http_address"]
+
+# More than this are not asked at the same time.
+_SIDE_BY_SIDE = 256
+# Servers that were asked once are remembered, with their connections; nsqds come and go.
+_MOST_SERVERS = 2000
+
+_T = TypeVar("_T")
+
+
+class AllFailed(Exception):
+    """No server of a kind answered; the text has a line for each."""
+
+
+class Cluster:
+    """The servers of one nsqadmin.
+
+    A method returns what it found and the errors of single servers, as lines for a warning; it
+    raises AllFailed when none of the servers answered that it had to ask, or there was none.
+
+    Args:
+        lookupds: ``host:port`` of nsqlookupds' HTTP APIs; may be assigned anew at any time.
+        nsqds: ``host:port`` of nsqds' HTTP APIs, which are asked when there are no ``lookupds``.
+        log: Gets a line before each request.
+        timeout: Seconds that a server may be silent.
+        options: As of HTTPClient.
+
+    Threads:
+        Any thread may call.
+    """
+
+    def __init__(
+        self,
+        lookupds: Sequence[str],
+        nsqds: Sequence[str],
+        log: Callable[[str], None],
+        *,
+        timeout: float = 5.0,
+        **options: Any,
+    ) -> None:
+        self.lookupds: tuple[str, ...] = tuple(lookupds)
+        self.nsqds: tuple[str, ...] = tuple(nsqds)
+        self._log = log
+        self._options: dict[str, Any] = {"timeout": timeout, **options}
+        self._lock = threading.Lock()
+        # By kind and address.
+        self._servers: dict[tuple[str, str], Upstream] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        """Close all connections; the cluster is not asked again."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            servers, self._servers = list(self._servers.values()), {}
+        for server in servers:
+            server.cut()
+            server.close()
+        if pool is not None:
+            pool.shutdown()
+
+    def topics(self) -> tuple[list[str] | None, list[str]]:
+        """The names of all topics, sorted; None when there are none."""
+        lookupds = self.lookupds
+        if lookupds:
+            found, errors = self._lookups(
+                lookupds, lambda s: shapes.strings(s.get("/topics"), "topics")
+            )
+        else:
+            found, errors = self._nsqds(self.nsqds, _topic_names)
+        return sorted({name for names in found for name in names}) or None, errors
+
+    def inactive(self, topics: Sequence[str]) -> dict[str, list[str] | None]:
+        """Those of ``topics`` that no nsqd has, with their channels. Errors do not count."""
+        found: dict[str, list[str] | None] = {}
+        for name in topics if self.lookupds else ():
+            try:
+                producers = self.having(name)[0]
+            except AllFailed:
+                producers = []
+            if not producers:
+                found[name] = self._channel_names(name)
+        return found
+
+    def nodes(self) -> tuple[list[Shape], list[str]]:
+        """All nsqds, sorted by host name."""
+        lookupds = self.lookupds
+        if not lookupds:
+            return self._nsqds(self.nsqds, _own_node)
+        found, errors = self._lookups(lookupds, _known_nodes)
+        merged: dict[str, Shape] = {}
+        for nodes in found:
+            for where, node in nodes:
+                key = str(Address(node["broadcast_address"], node["tcp_port"]))
+                known = merged.setdefault(key, node)
+                known["remote_addresses"] = [*(known["remote_addresses"] or ()), where]
+        newest = max((shapes.version(node["version"]) for node in merged.values()), default=())
+        for node in merged.values():
+            node["out_of_date"] = shapes.version(node["version"]) < newest
+        return sorted(merged.values(), key=lambda node: node["hostname"]), errors
+
+    def topic(self, name: str) -> tuple[Shape, list[list[str]]]:
+        """A topic of all nsqds that have it; the errors of each of the two stages."""
+        producers, errors = self.having(name)
+        stats, more = self._stats(producers, {"topic": name, "include_clients": "false"})
+        total = sums.new_topic(name)
+        for one in stats:
+            sums.add_topic(total, one)
+        return total, [errors, more]
+
+    def channel(self, topic: str, name: str) -> tuple[Shape | None, list[list[str]]]:
+        """A channel with its clients; None when no nsqd has it. Errors as of ``topic``."""
+        producers, errors = self.having(topic)
+        stats, more = self._stats(producers, {"topic": topic, "channel": name})
+        total = None
+        for one in stats:
+            for channel in one["channels"] or ():
+                if channel["channel_name"] == name:
+                    total = total or sums.new_channel(one["node"], topic, name)
+                    sums.add_channel(total, channel)
+        return total, [errors, more]
+
+    def node(self, name: str) -> tuple[list[Shape] | None, list[str]]:
+        """The topics of the nsqd ``broadcast_address:http_port``; None when there is no such."""
+        nodes, errors = self.nodes()
+        for node in nodes:
+            if http_address(node) == name:
+                stats, more = self._stats([node], {})
+                return stats, [*errors, *more]
+        return None, errors
+
+    def counters(self) -> tuple[dict[str, Shape], list[list[str]]]:
+        """How many messages each channel of each nsqd got, by ``topic:channel:node``."""
+        nodes, errors = self.nodes()
+        stats, more = self._stats(nodes, {"include_clients": "false"})
+        found: dict[str, Shape] = {}
+        for topic in stats:
+            for channel in topic["channels"] or ():
+                names = (topic["topic_name"], channel["channel_name"], topic["node"])
+                entry = found.setdefault(
+                    ":".join(names),
+                    {
+                        "node": topic["node"],
+                        "topic_name": topic["topic_name"],
+                        "channel_name": channel["channel_name"],
+                        "message_count": 0,
+                    },
+                )
+                entry["message_count"] += channel["message_count"]
+        return dict(sorted(found.items())), [errors, more]
+
+    def stats_of(self, address: str) -> Future[Shape]:
+        """All of one nsqd's ``/stats``, without clients; the Future raises Failed."""
+
+        def ask() -> Shape:
+            server = self._server("nsqd", address)
+            return server.get("/stats", format="json", include_clients="false")
+
+        return self._executor().submit(ask)
+
+    def having(self, topic: str) -> tuple[list[Shape], list[str]]:
+        """The nsqds that have the topic and are not tombstoned."""
+        if self.lookupds:
+            return self.listed(topic)
+        found, errors = self._nsqds(self.nsqds, lambda server: _own_node_of(server, topic))
+        return _merged(found), errors
+
+    def listed(self, topic: str) -> tuple[list[Shape], list[str]]:
+        """The nsqds that nsqlookupds list for the topic."""
+        found, errors = self._lookups(self.lookupds, lambda server: _looked_up(server, topic))
+        return _merged(found), errors
+
+    def reached(self, addresses: Sequence[str]) -> tuple[list[Shape], list[str]]:
+        """The nsqds at these addresses, which may be unknown to nsqlookupds."""
+        return self._nsqds(addresses, _own_node)
+
+    def post(
+        self,
+        kind: str,
+        addresses: Sequence[str],
+        path: str,
+        params: dict[str, str],
+        body: bytes | None = None,
+    ) -> list[str]:
+        """Tell servers to change something, one after another; what failed."""
+        errors = []
+        for address in addresses:
+            try:
+                self._server(kind, address).post(path, params, body)
+            except Failed as error:
+                errors.append(str(error))
+        return errors
+
+    def forget(self) -> None:
+        """Ask all servers anew from now on."""
+        with self._lock:
+            servers = list(self._servers.values())
+        for server in servers:
+            server.forget()
+
+    def _channel_names(self, topic: str) -> list[str] | None:
+        try:
+            found, _ = self._lookups(
+                self.lookupds,
+                lambda server: shapes.strings(server.get("/channels", topic=topic), "channels"),
+            )
+        except AllFailed:
+            return None
+        return sorted({name for names in found for name in names}) or None
+
+    def _stats(
+        self, producers: Sequence[Shape], params: dict[str, str]
+    ) -> tuple[list[Shape], list[str]]:
+        hosts = {http_address(node): node["hostname"] for node in producers}
+        now = int(time.time())
+
+        def ask(server: Upstream, address: str) -> list[Shape]:
+            topics = shapes.objects(server.get("/stats", format="json", **params), "topics")
+            found = [shapes.topic(entry, address, hosts[address], now) for entry in topics]
+            name = params.get("topic")
+            return [topic for topic in found if name in (None, topic["topic_name"])]
+
+        found, errors = self._each("nsqd", list(hosts), ask)
+        topics = [topic for topics in found for topic in topics]
+        return sorted(topics, key=lambda topic: topic["hostname"]), errors
+
+    def _lookups(
+        self, addresses: Sequence[str], ask: Callable[[Upstream], _T]
+    ) -> tuple[list[_T], list[str]]:
+        return self._each("nsqlookupd", addresses, lambda server, _: ask(server))
+
+    def _nsqds(
+        self, addresses: Sequence[str], ask: Callable[[Upstream], _T]
+    ) -> tuple[list[_T], list[str]]:
+        return self._each("nsqd", addresses, lambda server, _: ask(server))
+
+    def _each(
+        self, kind: str, addresses: Sequence[str], ask: Callable[[Upstream, str], _T]
+    ) -> tuple[list[_T], list[str]]:
+        """What each server answers, in the order of the addresses, and the errors."""
+
+        def asked(address: str) -> tuple[_T | None, str | None]:
+            try:
+                return ask(self._server(kind, address), address), None
+            except Failed as error:
+                return None, str(error)
+
+        outcomes = list(self._executor().map(asked, addresses))
+        errors = [error for _, error in outcomes if error is not None]
+        if len(errors) == len(addresses):
+            # Also for no address at all, as the real nsqadmin has it.
+            raise AllFailed(f"failed to query any {kind}: " + "\n".join(errors))
+        return [found for found, error in outcomes if error is None], errors  # type: ignore[misc]
+
+    def _server(self, kind: str, address: str) -> Upstream:
+        """Raises Failed for what is no address."""
+        with self._lock:
+            server = self._servers.get((kind, address))
+            if server is None:
+                while len(self._servers) >= _MOST_SERVERS:
+                    self._servers.pop(next(iter(self._servers))).close()
+                try:
+                    server = Upstream(
+                        address,
+                        lambda url: self._log(f"CI: querying {kind} {url}"),
+                        **self._options,
+                    )
+                except ConfigError as error:
+                    # nsqlookupd lists whatever an nsqd calls itself.
+                    raise Failed(str(error)) from None
+                self._servers[kind, address] = server
+            return server
+
+    def _executor(self) -> ThreadPoolExecutor:
+        # At the first request and not before: a process may fork behind create_app().
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "gnsqsync-admin")
+            return self._pool
+
+
+def http_address(node: Shape) -> str:
+    """Of an nsqd, as nsqadmin names it: ``broadcast_address:http_port``."""
+    return str(Address(node["broadcast_address"], node["http_port"]))
+
+
+def _merged(found: list[list[Shape]]) -> list[Shape]:
+    nodes: dict[str, Shape] = {}
+    for some in found:
+        for node in some:
+            nodes.setdefault(http_address(node), node)
+    return list(nodes.values())
+
+
+def _topic_names(server: Upstream) -> list[str]:
+    topics = shapes.objects(server.get("/stats", format="json"), "topics")
+    return [shapes.value(entry, "topic_name", str) for entry in topics]
+
+
+def _known_nodes(server: Upstream) -> list[tuple[str, Shape]]:
+    """nsqlookupd's nodes, each with where nsqlookupd sees it."""
+    found = []
+    for entry in shapes.objects(server.get("/nodes"), "producers"):
+        flags = shapes.value(entry, "tombstones", list)
+        topics = [
+            {"topic": name, "tombstoned": number < len(flags) and flags[number] is True}
+            for number, name in enumerate(shapes.strings(entry, "topics"))
+        ]
+        node = shapes.node(entry, sorted(topics, key=lambda topic: str(topic["topic"])))
+        found.append((f"{server.address}/{node['remote_address'] or 'N/A'}", node))
+    return found
+
+
+def _looked_up(server: Upstream, topic: str) -> list[Shape]:
+    entries = shapes.objects(server.get("/lookup", topic=topic), "producers")
+    return [shapes.node(entry, []) for entry in entries]
+
+
+def _own_node(server: Upstream) -> Shape:
+    info = server.get("/info")
+    stats = server.get("/stats", format="json", include_clients="false")
+    names = [shapes.value(entry, "topic_name", str) for entry in shapes.objects(stats, "topics")]
+    return shapes.node(info, [{"topic": name, "tombstoned": False} for name in names])
+
+
+def _own_node_of(server: Upstream, topic: str) -> list[Shape]:
+    """The nsqd itself, when it has the topic."""
+    stats = server.get("/stats", format="json", topic=topic, include_clients="false")
+    names = [shapes.value(entry, "topic_name", str) for entry in shapes.objects(stats, "topics")]
+    if topic not in names:
+        return []
+    return [shapes.node(server.get("/info"), [{"topic": topic, "tombstoned": False}])]

@@ -1,0 +1,168 @@
+"""What the first page needs of nsqd's /stats: counts of topics and channels, their sums and rates.
+
+Knows numbers only: no requests, no threads, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gnsqsync.admin import shapes
+from gnsqsync.admin.shapes import Shape
+
+__all__ = ["ChannelFigures", "NodeFigures", "Rates", "TopicFigures", "add_up", "node_figures"]
+
+# How much of a rate is what was seen last: a single look at a busy topic jumps too much.
+_NEWEST = 0.5
+
+
+class ChannelFigures(NamedTuple):
+    """Of one nsqd, or of all together."""
+
+    depth: int
+    in_flight: int
+    deferred: int
+    requeued: int
+    timed_out: int
+    messages: int
+    clients: int
+    paused: bool
+
+    @property
+    def left(self) -> int:
+        """Messages that have left the channel since nsqd started: finished, or emptied."""
+        return self.messages - self.depth - self.in_flight - self.deferred
+
+
+class TopicFigures(NamedTuple):
+    """``depth``: what waits in the topic itself. ``nodes``: how many nsqds have it."""
+
+    depth: int
+    messages: int
+    paused: bool
+    nodes: int
+    channels: Mapping[str, ChannelFigures]
+
+
+class NodeFigures(NamedTuple):
+    """All topics of one nsqd at a time, in monotonic seconds."""
+
+    at: float
+    topics: Mapping[str, TopicFigures]
+
+
+@dataclass(slots=True)
+class Rates:
+    """Messages a second. ``incoming``: new ones; the others are of a channel only."""
+
+    incoming: float = 0.0
+    outgoing: float = 0.0
+    requeued: float = 0.0
+    timed_out: float = 0.0
+
+    def follow(self, newest: Rates) -> None:
+        """Come nearer to what was seen last."""
+        for name in ("incoming", "outgoing", "requeued", "timed_out"):
+            value = getattr(self, name)
+            setattr(self, name, value + (getattr(newest, name) - value) * _NEWEST)
+
+
+def node_figures(stats: Shape, at: float) -> NodeFigures:
+    """Of an answer to ``/stats?format=json``. Raises Failed where it is none."""
+    topics = {}
+    for topic in shapes.objects(stats, "topics"):
+        channels = {}
+        for channel in shapes.objects(topic, "channels"):
+            channels[shapes.value(channel, "channel_name", str)] = ChannelFigures(
+                shapes.value(channel, "depth", int),
+                shapes.value(channel, "in_flight_count", int),
+                shapes.value(channel, "deferred_count", int),
+                shapes.value(channel, "requeue_count", int),
+                shapes.value(channel, "timeout_count", int),
+                shapes.value(channel, "message_count", int),
+                shapes.value(channel, "client_count", int),
+                shapes.value(channel, "paused", bool),
+            )
+        topics[shapes.value(topic, "topic_name", str)] = TopicFigures(
+            shapes.value(topic, "depth", int),
+            shapes.value(topic, "message_count", int),
+            shapes.value(topic, "paused", bool),
+            1,
+            channels,
+        )
+    return NodeFigures(at, topics)
+
+
+def add_up(nodes: Iterable[NodeFigures]) -> dict[str, TopicFigures]:
+    """The topics of all of them. A channel is paused when it is on any nsqd."""
+    totals: dict[str, TopicFigures] = {}
+    for node in nodes:
+        for name, topic in node.topics.items():
+            known = totals.get(name)
+            if known is None:
+                totals[name] = topic._replace(channels=dict(topic.channels))
+                continue
+            channels = dict(known.channels)
+            for channel, figures in topic.channels.items():
+                channels[channel] = (
+                    _sum(channels[channel], figures) if channel in channels else figures
+                )
+            totals[name] = TopicFigures(
+                known.depth + topic.depth,
+                known.messages + topic.messages,
+                known.paused or topic.paused,
+                known.nodes + 1,
+                channels,
+            )
+    return totals
+
+
+def _sum(one: ChannelFigures, other: ChannelFigures) -> ChannelFigures:
+    return ChannelFigures(
+        one.depth + other.depth,
+        one.in_flight + other.in_flight,
+        one.deferred + other.deferred,
+        one.requeued + other.requeued,
+        one.timed_out + other.timed_out,
+        one.messages + other.messages,
+        one.clients + other.clients,
+        one.paused or other.paused,
+    )
+
+
+@dataclass(slots=True)
+class TopicRates:
+    """Of a topic, and of each channel of it."""
+
+    own: Rates = field(default_factory=Rates)
+    channels: dict[str, Rates] = field(default_factory=dict)
+
+
+def rates_between(pairs: Iterable[tuple[NodeFigures, NodeFigures]]) -> dict[str, TopicRates]:
+    """What happened on each nsqd between two looks at it, summed.
+
+    A count that became smaller says nothing: that nsqd has started anew.
+    """
+    found: dict[str, TopicRates] = {}
+    for before, after in pairs:
+        seconds = after.at - before.at
+        if seconds <= 0:
+            continue
+        for name, topic in after.topics.items():
+            old = before.topics.get(name)
+            if old is None:
+                continue
+            rates = found.setdefault(name, TopicRates())
+            rates.own.incoming += max(0, topic.messages - old.messages) / seconds
+            for channel, figures in topic.channels.items():
+                earlier = old.channels.get(channel)
+                if earlier is None or figures.messages < earlier.messages:
+                    continue
+                one = rates.channels.setdefault(channel, Rates())
+                one.incoming += (figures.messages - earlier.messages) / seconds
+                one.outgoing += max(0, figures.left - earlier.left) / seconds
+                one.requeued += max(0, figures.requeued - earlier.requeued) / seconds
+                one.timed_out += max(0, figures.timed_out - earlier.timed_out) / seconds
+    return found

@@ -1,0 +1,97 @@
+"""nsqadmin on gevent's web server, with limits for slow and many visitors."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from gevent.pool import Pool
+from gevent.pywsgi import WSGIHandler, WSGIServer
+
+from gnsqsync.admin.app import Admin
+from gnsqsync.admin.options import AdminOptions
+from gnsqsync.daemon import flags
+from gnsqsync.daemon.options import OptionsError, is_loopback
+
+__all__ = ["serve"]
+
+# Visitors at a time; more wait until one leaves.
+_MOST_VISITORS = 1000
+# Seconds for the head of a request, for each part of its body, and between two requests.
+_PATIENCE = 30.0
+
+
+class _Handler(WSGIHandler):  # type: ignore[misc]
+    def __init__(self, sock: Any, *arguments: Any) -> None:
+        sock.settimeout(_PATIENCE)
+        super().__init__(sock, *arguments)
+
+    def read_requestline(self) -> Any:
+        return gevent.with_timeout(_PATIENCE, super().read_requestline, timeout_value=None)
+
+    def read_request(self, raw_requestline: Any) -> Any:
+        return gevent.with_timeout(
+            _PATIENCE, super().read_request, raw_requestline, timeout_value=False
+        )
+
+
+def serve(options: AdminOptions) -> None:
+    """Until SIGTERM or SIGINT. OptionsError when it cannot start. In a patched process."""
+    admin = Admin(options)
+    admin.log.info("%s", flags.version_text("nsqadmin"))
+    listener = _listener(options.http_address)
+    address = _shown(listener)
+    admin.log.info("HTTP: listening on %s", address)
+    if not is_loopback(address):
+        admin.log.warning("%s can be reached from other machines", address)
+    server = WSGIServer(
+        listener,
+        admin,
+        spawn=Pool(_MOST_VISITORS),
+        # The application tells of each request, as nsqadmin does.
+        log=None,
+        handler_class=_Handler,
+    )
+    told_to_end = Event()
+    watchers = [
+        gevent.signal_handler(number, told_to_end.set) for number in (signal.SIGTERM, signal.SIGINT)
+    ]
+    try:
+        server.start()
+        told_to_end.wait()
+        admin.log.info("HTTP: closing %s", address)
+        # What is under way is not waited for, as nsqadmin has it.
+        server.stop(timeout=0)
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        admin.close()
+
+
+def _listener(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    try:
+        # "" is all interfaces, as in Go.
+        infos = socket.getaddrinfo(
+            host.strip("[]") or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
+        )
+        family, kind, proto, _, place = infos[0]
+        listener = socket.socket(family, kind, proto)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(128)
+        except BaseException:  # nobody else knows of it
+            listener.close()
+            raise
+    except (OSError, OverflowError) as error:
+        raise OptionsError(f"listen ({address}) failed - {error}") from None
+    return listener
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

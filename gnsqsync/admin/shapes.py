@@ -1,0 +1,185 @@
+"""Nodes, topics, channels and clients with the keys of nsqadmin's answers, in their order.
+
+Knows what nsqd and nsqlookupd answer, as parsed JSON. Knows nothing of requests and of sums.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gnsqsync.admin.upstream import Failed
+
+__all__ = ["Shape", "channel", "latency", "node", "objects", "strings", "topic", "value", "version"]
+
+Shape = dict[str, Any]
+
+_VERSION = re.compile(
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
+)
+
+# Of a whole number of 64 bits: Go has no larger ones, and a sum of such is a float, too.
+_TOO_LARGE = 2**64
+# Characters of a version: int() refuses thousands of digits.
+_LONGEST_VERSION = 100
+
+_NODE = {"hostname": str, "broadcast_address": str, "tcp_port": int, "http_port": int}
+_CHANNEL = (
+    "in_flight_count",
+    "deferred_count",
+    "requeue_count",
+    "timeout_count",
+    "message_count",
+    "client_count",
+)
+_CLIENT = {
+    "in_flight_count": int,
+    "ready_count": int,
+    "finish_count": int,
+    "requeue_count": int,
+    "message_count": int,
+    "sample_rate": int,
+    "deflate": bool,
+    "snappy": bool,
+    "authed": bool,
+    "auth_identity": str,
+    "auth_identity_url": str,
+    "tls": bool,
+    "tls_cipher_suite": str,
+    "tls_version": str,
+    "tls_negotiated_protocol": str,
+    "tls_negotiated_protocol_is_mutual": bool,
+}
+
+
+def value(entry: Shape, key: str, kind: type) -> Any:
+    """A value of this type; what is missing or null is "", 0 or False. Raises Failed."""
+    found = entry.get(key)
+    if found is None:
+        return kind()
+    # bool is an int to isinstance.
+    if type(found) is not kind:
+        raise Failed(f"'{key}' is a {type(found).__name__}, not a {kind.__name__}")
+    if isinstance(found, int) and abs(found) >= _TOO_LARGE:
+        raise Failed(f"'{key}' is too large")
+    return found
+
+
+def strings(entry: Shape, key: str) -> list[str]:
+    """A list of str, empty when it is missing. Raises Failed."""
+    found = value(entry, key, list)
+    if not all(isinstance(item, str) for item in found):
+        raise Failed(f"'{key}' has entries that are not strings")
+    return list(found)
+
+
+def objects(entry: Shape, key: str) -> list[Shape]:
+    """A list of objects, empty when it is missing. Raises Failed."""
+    found = value(entry, key, list)
+    if not all(isinstance(item, dict) for item in found):
+        raise Failed(f"'{key}' has entries that are not objects")
+    return list(found)
+
+
+def version(text: str) -> tuple[Any, ...]:
+    """A semantic version so that it can be compared; 0.0.0 for what is none."""
+    match = _VERSION.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
+    if match is None:
+        return (0, 0, 0, (1,))
+    before = [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in (match[4] or "").split(".")]
+    return (int(match[1]), int(match[2]), int(match[3]), (0, before) if match[4] else (1,))
+
+
+def node(entry: Shape, topics: list[Shape]) -> Shape:
+    """An nsqd: of nsqlookupd's /nodes and /lookup, or of its own /info."""
+    return {
+        "remote_addresses": None,
+        "remote_address": value(entry, "remote_address", str),
+        **{key: value(entry, key, kind) for key, kind in _NODE.items()},
+        "version": value(entry, "version", str),
+        "topics": topics or None,
+        "out_of_date": False,
+    }
+
+
+def topic(entry: Shape, address: str, hostname: str, now: int) -> Shape:
+    """A topic of nsqd's /stats. ``now``: unix seconds, for how long clients are connected."""
+    depth, backend = value(entry, "depth", int), value(entry, "backend_depth", int)
+    name = value(entry, "topic_name", str)
+    channels = entry.get("channels")
+    return {
+        "node": address,
+        "hostname": hostname,
+        "topic_name": name,
+        "depth": depth,
+        "memory_depth": depth - backend,
+        "backend_depth": backend,
+        "message_count": value(entry, "message_count", int),
+        "nodes": None,
+        "channels": channels
+        and [channel(item, name, address, hostname, now) for item in objects(entry, "channels")],
+        "paused": value(entry, "paused", bool),
+        "e2e_processing_latency": latency(entry),
+    }
+
+
+def channel(entry: Shape, topic_name: str, address: str, hostname: str, now: int) -> Shape:
+    """A channel of nsqd's /stats."""
+    depth, backend = value(entry, "depth", int), value(entry, "backend_depth", int)
+    clients = None
+    if entry.get("clients") is not None:
+        clients = [_client(item, address, now) for item in objects(entry, "clients")]
+    return {
+        "node": address,
+        "hostname": hostname,
+        "topic_name": topic_name,
+        "channel_name": value(entry, "channel_name", str),
+        "depth": depth,
+        "memory_depth": depth - backend,
+        "backend_depth": backend,
+        **{key: value(entry, key, int) for key in _CHANNEL},
+        "nodes": None,
+        "clients": clients,
+        "paused": value(entry, "paused", bool),
+        "e2e_processing_latency": latency(entry),
+    }
+
+
+def _client(entry: Shape, address: str, now: int) -> Shape:
+    since = value(entry, "connect_ts", int)
+    names = ("remote_address", "version", "client_id", "hostname", "user_agent")
+    return {
+        "node": address,
+        **{key: value(entry, key, str) for key in names},
+        "connect_ts": since,
+        "connected": (now - since) * 10**9,
+        **{key: value(entry, key, kind) for key, kind in _CLIENT.items()},
+    }
+
+
+def latency(entry: Shape) -> Shape | None:
+    """The end-to-end latency of a topic or channel on one nsqd, in ns; None without the key."""
+    found = entry.get("e2e_processing_latency")
+    if found is None:
+        return None
+    found = value(entry, "e2e_processing_latency", dict)
+    count = value(found, "count", int)
+    percentiles = None
+    if found.get("percentiles") is not None:
+        percentiles = [_percentile(item, count) for item in objects(found, "percentiles")]
+    names = ("topic", "channel", "host")
+    return {
+        "count": count,
+        "percentiles": percentiles,
+        **{key: value(found, key, str) for key in names},
+    }
+
+
+def _percentile(entry: Shape, count: int) -> Shape:
+    for key, number in entry.items():
+        if type(number) not in (int, float):
+            raise Failed(f"'{key}' of a percentile is a {type(number).__name__}, not a number")
+        if type(number) is int and abs(number) >= _TOO_LARGE:
+            raise Failed(f"'{key}' of a percentile is too large")
+    own = entry.get("value", 0)
+    return dict(sorted({**entry, "min": own, "max": own, "average": own, "count": count}.items()))

@@ -1,0 +1,348 @@
+"""The files of one topic: written, rotated, compressed and synced as nsq_to_file does it.
+
+Knows no NSQ and makes no thread: time and file operations are arguments.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from gnsqsync.errors import NSQError
+from gnsqsync.service.backup.disk import Disk
+from gnsqsync.service.backup.leftovers import cut_back
+from gnsqsync.service.backup.names import FileNames, with_revision
+
+__all__ = ["CannotBackUp", "Rules", "TopicFiles"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.to_file")
+
+
+class CannotBackUp(NSQError):
+    """A file or folder cannot be written; what was not synced is not finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How files are made. ``work_dir``: where they grow, ``output_dir`` or another folder.
+
+    ``gzip_level``: 1 to 9; 0: no gzip. ``rotate_size`` (bytes before compression) and
+    ``rotate_interval`` (seconds): 0 for never.
+    """
+
+    output_dir: str
+    work_dir: str
+    gzip_level: int = 0
+    rotate_size: int = 0
+    rotate_interval: float = 0.0
+    skip_empty_files: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether a finished file goes to another folder."""
+        return self.work_dir != self.output_dir
+
+    @property
+    def only_new(self) -> bool:
+        """Whether no file is appended to that was there before."""
+        return bool(self.gzip_level or self.rotate_interval)
+
+    @property
+    def has_revisions(self) -> bool:
+        return bool(self.only_new or self.rotate_size or self.moves)
+
+
+class TopicFiles:
+    """The open file of a topic, if there is one. By one thread at a time.
+
+    ``now``: the local time, for names. All methods raise CannotBackUp; ``abandon`` comes after
+    that, and then nothing else.
+    """
+
+    def __init__(
+        self,
+        names: FileNames,
+        rules: Rules,
+        disk: Disk,
+        *,
+        now: Callable[[], time.struct_time],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Bytes of messages and newlines, before compression.
+        self.written: int = 0
+        self._names = names
+        self._rules = rules
+        self._disk = disk
+        self._now = now
+        self._monotonic = monotonic
+        self._file: int | None = None
+        # Of the open file, or the last one: its name with <REV>, and the revision.
+        self._name = ""
+        self._revision = 0
+        self._opened_at = 0.0
+        # What counts for rotate_size: the size at the opening, and what was written since.
+        self._size = 0
+        # Of the file on the disk: its length, and up to where it is synced.
+        self._length = 0
+        self._synced = 0
+        # The gzip member that grows.
+        self._member: zlib._Compress | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the open file, or the last one."""
+        return self._in(self._rules.work_dir, with_revision(self._name, self._revision))
+
+    def recover(self) -> None:
+        """Put right what an earlier run left that was killed: to be called once, at the start."""
+        rules, disk = self._rules, self._disk
+        with self._told(rules.work_dir):
+            for folder in (rules.work_dir, rules.output_dir):
+                disk.make_folders(folder)
+                disk.check_folder(folder)
+            found = disk.files(rules.work_dir, "/" in self._names.template)
+            left = [path for path in found if self._names.template_of(path) is not None]
+            if not rules.moves:
+                # Finished files lie there, too; only the last one can be cut off.
+                left = sorted(left, key=self._changed_at)[-1:]
+        for path in left:
+            with self._told(self._in(rules.work_dir, path)):
+                self._recover(path)
+
+    def write(self, body: bytes) -> bool:
+        """Write a message and a newline; whether that began another file."""
+        rotates = self._needs_rotation()
+        if rotates:
+            self._rotate()
+        line = body + b"\n"
+        with self._told():
+            if self._rules.gzip_level:
+                if self._member is None:
+                    self._member = zlib.compressobj(self._rules.gzip_level, zlib.DEFLATED, 31)
+                self._append(self._member.compress(line))
+            else:
+                self._append(line)
+        self._size += len(line)
+        self.written += len(line)
+        return rotates
+
+    def tick(self) -> None:
+        """Rotate where it is time to, without a message: every sync interval."""
+        if self._needs_rotation():
+            if self._rules.skip_empty_files:
+                self.close()
+            else:
+                self._rotate()
+
+    def sync(self) -> None:
+        """After this, all that was written outlives a power failure."""
+        if self._file is None:
+            return
+        with self._told():
+            self._sync(self._file)
+
+    def close(self) -> None:
+        """Sync and end the file, and move it to the output folder; the next write begins one."""
+        file = self._file
+        if file is None:
+            return
+        with self._told():
+            if self._rules.gzip_level and self._member is None and not self._length:
+                # An empty file is no gzip file.
+                self._member = zlib.compressobj(self._rules.gzip_level, zlib.DEFLATED, 31)
+            self._sync(file)
+            if self._rules.moves:
+                self._move(file, self._name, self._revision)
+            self._file = None
+            self._disk.close(file)
+
+    def abandon(self) -> None:
+        """After an error: leave what is synced, and no part of a message."""
+        file, self._file, self._member = self._file, None, None
+        if file is not None:
+            with suppress(OSError):
+                if self._length != self._synced:
+                    self._disk.truncate(file, self._synced)
+            with suppress(OSError):
+                self._disk.close(file)
+
+    # -- rotation --------------------------------------------------------------------------------
+
+    def _needs_rotation(self) -> bool:
+        rules = self._rules
+        if self._file is None or self._current_name() != self._name:
+            return True
+        if rules.rotate_interval and self._monotonic() - self._opened_at > rules.rotate_interval:
+            return True
+        return bool(rules.rotate_size and self._size > rules.rotate_size)
+
+    def _current_name(self) -> str:
+        return self._names.at(self._now())
+
+    def _rotate(self) -> None:
+        # First, as it needs the name and revision of the old one.
+        self.close()
+        name = self._current_name()
+        self._revision = self._revision + 1 if name == self._name else 0
+        self._name = name
+        self._opened_at = self._monotonic()
+        with self._told():
+            self._disk.make_folders(os.path.dirname(self.path) or ".")
+        while not self._open():
+            self._revision += 1
+        log.info("opened %s", self.path)
+
+    def _open(self) -> bool:
+        """Whether the file of this revision can be ours."""
+        rules, disk = self._rules, self._disk
+        with self._told():
+            target = self._in(rules.output_dir, with_revision(self._name, self._revision))
+            if rules.moves and disk.exists(target):
+                return False
+            try:
+                file = disk.open(self.path, new=rules.only_new)
+            except FileExistsError:
+                return False
+            try:
+                good = self._can_append_to(file)
+            except BaseException:  # nobody else knows of it
+                disk.close(file)
+                raise
+            if not good:
+                disk.close(file)
+                return False
+            # The name must outlive what outlives the first sync.
+            disk.sync_folder(os.path.dirname(self.path))
+            self._file = file
+        return True
+
+    def _can_append_to(self, file: int) -> bool:
+        rules, disk = self._rules, self._disk
+        if not disk.lock(file):
+            if rules.has_revisions:
+                return False
+            raise CannotBackUp(
+                f"another process writes to {self.path}; give each its --host-identifier, or put"
+                " <PID> into --filename-format"
+            )
+        if not disk.is_at(file, self.path):
+            # It was moved before we had the lock.
+            return False
+        if not rules.only_new:
+            self._cut_back(file, self.path)
+        self._size = self._length = self._synced = disk.size(file)
+        return not (rules.rotate_size and self._size > rules.rotate_size)
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    def _append(self, data: bytes) -> None:
+        assert self._file is not None
+        while data:
+            count = self._disk.write(self._file, data)
+            self._length += count
+            data = data[count:]
+
+    def _sync(self, file: int) -> None:
+        """Also ends the gzip member, so that all before can be read whatever comes."""
+        if self._member is not None:
+            self._append(self._member.flush())
+            self._member = None
+        if self._length != self._synced:
+            self._disk.sync(file)
+            self._synced = self._length
+
+    # -- finished files and those of earlier runs -------------------------------------------------
+
+    def _recover(self, path: str) -> None:
+        rules, disk = self._rules, self._disk
+        place = self._in(rules.work_dir, path)
+        try:
+            file = disk.open_existing(place)
+        except FileNotFoundError:  # another process was quicker
+            return
+        try:
+            if not disk.lock(file) or not disk.is_at(file, place):
+                return
+            self._cut_back(file, place)
+            if not disk.size(file) and (rules.gzip_level or rules.moves):
+                disk.remove(place)
+            elif rules.moves:
+                template = self._names.template_of(path)
+                assert template is not None
+                self._move(file, *template)
+        finally:
+            disk.close(file)
+
+    def _cut_back(self, file: int, path: str) -> None:
+        cut = cut_back(self._disk, file, gzip=bool(self._rules.gzip_level))
+        if cut:
+            log.warning(
+                "%s ended in the middle of a message: the last %d bytes are cut off, their messages"
+                " were not finished and come again",
+                path,
+                cut,
+            )
+
+    def _move(self, file: int, name: str, revision: int) -> None:
+        """To the output folder, by the next revision that is free there."""
+        disk = self._disk
+        source = self._in(self._rules.work_dir, with_revision(name, revision))
+        while True:
+            target = self._in(self._rules.output_dir, with_revision(name, revision))
+            disk.make_folders(os.path.dirname(target))
+            # A kill may have come between the link and the removal.
+            if disk.is_at(file, target) or self._linked(source, target):
+                break
+            log.warning("%s exists already; the next revision is taken", target)
+            revision += 1
+        disk.sync_folder(os.path.dirname(target))
+        disk.remove(source)
+        log.info("%s is finished", target)
+
+    def _linked(self, source: str, target: str) -> bool:
+        """False when the name is taken."""
+        disk = self._disk
+        try:
+            disk.link(source, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            if disk.exists(target):
+                return False
+            part = f"{target}.part"
+            disk.copy(source, part)
+            try:
+                disk.link(part, target)
+            except FileExistsError:
+                return False
+            finally:
+                disk.remove(part)
+        return True
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _in(self, folder: str, name: str) -> str:
+        return os.path.join(folder, name)
+
+    def _changed_at(self, path: str) -> float:
+        with suppress(FileNotFoundError):
+            return self._disk.changed_at(self._in(self._rules.work_dir, path))
+        return 0.0
+
+    @contextmanager
+    def _told(self, path: str | None = None) -> Iterator[None]:
+        """Turns an OSError into one sentence. ``path``: by default that of the open file."""
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or path or self.path
+            why = error.strerror or str(error)
+            raise CannotBackUp(f"cannot write {where}: {why}") from error
