@@ -17,7 +17,10 @@ from gnsqsync.admin.api import API
 from gnsqsync.admin.cluster import Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.admin.overview import Overview
-from gnsqsync.admin.pages.views import Pages
+from gnsqsync.admin.pages.forms import Forms
+from gnsqsync.admin.pages.rendering import Rendering
+from gnsqsync.admin.pages.views import Views
+from gnsqsync.admin.watch import Watches
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.web import App, Response, rendered, url_path
 
@@ -75,22 +78,36 @@ class Admin:
         self.access: Access = Access(options)
         api = API(options, self.cluster, self.actions, self.access, self.log)
         self._overview = Overview(self.cluster)
-        pages = Pages(options, self.cluster, self._overview, self.actions, self.access, self.log)
-        self._app = App([*api.routes(), *pages.routes()], self.log)
+        self._watches = Watches(self.cluster, self._overview, self.access, self.log)
+        rendering = Rendering(options, self.access)
+        views = Views(options, self.cluster, self._overview, rendering)
+        forms = Forms(self.cluster, self.actions, self.access, rendering, self.log)
+        base = options.base_path.rstrip("/")
+        pages = [
+            (method, (base + path).rstrip("/") or "/", handler)
+            for routes in (views.routes(), forms.routes(), self._watches.routes())
+            for method, path, handler in routes
+        ]
+        self._app = App([*api.routes(), *pages], self.log)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         began = time.monotonic()
         # Routes have the base path in them; an application around this one has cut off its own.
         asked = {**environ, "PATH_INFO": environ.get("PATH_INFO") or "/"}
         response = self._app.respond(asked)
-        status, headers, body = rendered(_compressed(response, environ))
+        if response.stream is None:
+            response = _compressed(response, environ)
+        status, headers, body = rendered(response)
         start_response(status, [*headers, *_SAFE])
         if response.status not in (301, 307) and environ["REQUEST_METHOD"] != "OPTIONS":
             self._tell(asked, response.status, time.monotonic() - began)
+        if response.stream is not None:
+            return response.stream
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
     def close(self) -> None:
         """Send the notifications that wait, and end all threads and connections."""
+        self._watches.close()
         self._notifications.close()
         self.cluster.close()
         self._overview.close()

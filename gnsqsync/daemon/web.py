@@ -53,7 +53,8 @@ class HTTPFault(Exception):
 class Response(NamedTuple):
     """An answer when the handler's plain return value does not say enough.
 
-    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping.
+    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping. ``stream`` is a body that comes
+    bit by bit, without an end that is known before.
     """
 
     body: bytes | str = b""
@@ -61,6 +62,7 @@ class Response(NamedTuple):
     content_type: str = TEXT_TYPE
     headers: Sequence[tuple[str, str]] = ()
     plain: bool = False
+    stream: Iterable[bytes] | None = None
 
 
 def to_json(value: object) -> bytes:
@@ -283,8 +285,10 @@ class App:
 def rendered(response: Response) -> Answered:
     """Status and phrase, headers and body."""
     body = response.body.encode() if isinstance(response.body, str) else response.body
-    headers = [("Content-Length", str(len(body))), *response.headers]
-    if body:
+    headers = list(response.headers)
+    if response.stream is None:
+        headers.insert(0, ("Content-Length", str(len(body))))
+    if body or response.stream is not None:
         headers.append(("Content-Type", response.content_type))
     if not response.plain:
         headers.append(_NSQ_HEADER)

@@ -1,0 +1,161 @@
+"""What forms do: the question before an action, the action, and what became of it.
+
+Knows forms, tokens and who may act. Servers are told by actions.py.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Any
+from urllib.parse import parse_qsl
+
+from gnsqsync.admin.access import Access
+from gnsqsync.admin.actions import Actions
+from gnsqsync.admin.api import visitor
+from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
+from gnsqsync.admin.pages.rendering import VERBS, Rendering, token_of
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import valid_name
+from gnsqsync.daemon.web import Answer, HTTPFault, Request, Route
+
+__all__ = ["Forms"]
+
+# Bytes of a form: one message, percent-encoded.
+_FORM_LIMIT = 16 * 1024 * 1024
+
+_DONE = {"pause": "Paused", "unpause": "Unpaused", "empty": "Emptied"}
+
+
+class Forms:
+    """The handlers; ``routes`` goes into ``web.App``."""
+
+    def __init__(
+        self, cluster: Cluster, actions: Actions, access: Access, rendering: Rendering, log: Log
+    ) -> None:
+        self._cluster = cluster
+        self._actions = actions
+        self._access = access
+        self._rendering = rendering
+        self._log = log
+
+    def routes(self) -> list[Route]:
+        """With paths below the base path."""
+        return [
+            ("GET", "/publish/:topic", self._publish),
+            ("GET", "/confirm", self._confirm),
+            ("POST", "/do", self._do),
+        ]
+
+    def _publish(self, request: Request) -> Answer:
+        (topic,) = request.path_values
+        try:
+            nodes, errors = self._cluster.having(topic)
+        except AllFailed as error:
+            return self._rendering.failure(request, f"Publish to {topic}", str(error))
+        return self._rendering.page(
+            request, "publish.html", topic=topic, nodes=nodes, errors=errors
+        )
+
+    def _confirm(self, request: Request) -> Answer:
+        """What will go, before it goes."""
+        verb, topic = request.get("verb") or "", request.get("topic") or ""
+        channel, node = request.get("channel") or "", request.get("node") or ""
+        if verb not in VERBS or not topic:
+            raise HTTPFault(400, "INVALID_ACTION")
+        found: Any = None
+        errors: list[str] = []
+        try:
+            found, stages = (
+                self._cluster.channel(topic, channel) if channel else self._cluster.topic(topic)
+            )
+            errors = [error for stage in stages for error in stage]
+        except AllFailed as error:
+            errors = str(error).splitlines()
+        return self._rendering.page(
+            request,
+            "confirm.html",
+            verb=verb,
+            topic=topic,
+            channel=channel,
+            node=node,
+            found=found,
+            errors=errors,
+        )
+
+    def _do(self, request: Request) -> Answer:
+        why = self._access.to_act(request.environ) or self._access.to_post(request.environ)
+        form = {} if why else _form(request)
+        token = token_of(request) or secrets.token_hex()
+        if not why and not hmac.compare_digest(form.get("token", "").encode(), token.encode()):
+            why = "the form is too old; load the page again"
+        if why:
+            self._log.warning("%r of the pages refused: %s", form.get("verb", "an action"), why)
+            return self._rendering.failure(request, "Not done", f"{why}.", 403)
+        verb, topic = form.get("verb", ""), form.get("topic", "")
+        channel, node = form.get("channel", ""), form.get("node", "")
+        who = visitor(request.environ)
+        try:
+            match verb:
+                case "create":
+                    if not _is_name(topic) or (channel and not _is_name(channel)):
+                        return self._rendering.failure(
+                            request,
+                            "Not created",
+                            "A name has 1 to 64 of the characters . a-z A-Z 0-9 _ and -,"
+                            " and may end with #ephemeral.",
+                            400,
+                        )
+                    errors = self._actions.create(topic, channel, who)
+                    done = f"Created: {_named(topic, channel)}."
+                case "pause" | "unpause" | "empty":
+                    errors = self._actions.change(verb, topic, channel, who)
+                    done = f"{_DONE[verb]}: {_named(topic, channel)}."
+                case "delete":
+                    errors = self._actions.delete(topic, channel, who)
+                    done = f"Deleted: {_named(topic, channel)}."
+                case "tombstone":
+                    errors = self._actions.tombstone(topic, node, who)
+                    done = f"Topic {topic} is tombstoned on {node}."
+                case "publish":
+                    nodes, _ = self._cluster.having(topic)
+                    if node not in map(http_address, nodes):
+                        return self._rendering.failure(
+                            request, "Not published", f"{node} has no topic {topic}.", 400
+                        )
+                    # A form has line ends of its own, whatever was typed.
+                    body = form.get("body", "").replace("\r\n", "\n")
+                    errors = self._actions.publish(topic, body.encode(), node)
+                    done = f"The message is published to {topic} on {node}."
+                case _:
+                    raise HTTPFault(400, "INVALID_ACTION")
+        except AllFailed as error:
+            return self._rendering.failure(request, "Not done", str(error))
+        self._log.info("%s of %r by %s", verb, _named(topic, channel), who.remote_ip)
+        gone = verb == "delete"
+        return self._rendering.page(
+            request,
+            "done.html",
+            done="" if errors else done,
+            errors=errors,
+            topic="" if gone and not channel else topic,
+            channel="" if gone else channel,
+        )
+
+
+def _named(topic: str, channel: str) -> str:
+    return f"channel {channel} of {topic}" if channel else f"topic {topic}"
+
+
+def _is_name(text: str) -> bool:
+    return valid_name(text.encode())
+
+
+def _form(request: Request) -> dict[str, str]:
+    body = request.read(_FORM_LIMIT + 1)
+    if len(body) > _FORM_LIMIT:
+        raise HTTPFault(413, "REQUEST_TOO_LARGE")
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+    except ValueError:
+        raise HTTPFault(400, "INVALID_BODY") from None

@@ -1,0 +1,109 @@
+"""A page from its template: with the links, the rights and the token that all pages have.
+
+Knows templates and cookies. What is shown, and what forms do, is views.py and forms.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+try:
+    import jinja2
+except ModuleNotFoundError as _missing:
+    raise ModuleNotFoundError(
+        'nsqadmin needs Jinja: pip install "gnsqsync[admin]"', name="jinja2"
+    ) from _missing
+
+from gnsqsync.admin.access import Access
+from gnsqsync.admin.options import AdminOptions
+from gnsqsync.admin.pages.texts import drain_text, duration_text, rate_text, spark_points
+from gnsqsync.admin.troubles import Level
+from gnsqsync.daemon.web import Request, Response
+from gnsqsync.stats import counted
+
+__all__ = ["VERBS", "Rendering", "token_of"]
+
+_HTML = "text/html; charset=utf-8"
+_COOKIE = "gnsqsync_admin"
+
+VERBS = {
+    "pause": "Pause",
+    "unpause": "Unpause",
+    "empty": "Empty",
+    "delete": "Delete",
+    "tombstone": "Tombstone",
+}
+
+
+class Rendering:
+    """Makes answers of templates and values."""
+
+    def __init__(self, options: AdminOptions, access: Access) -> None:
+        self._options = options
+        self._access = access
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("gnsqsync.admin.pages"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(
+            counted=counted,
+            drain=drain_text,
+            duration=duration_text,
+            rate=rate_text,
+            spark=spark_points,
+        )
+        self._templates.globals.update(Level=Level, verbs=VERBS)
+
+    def failure(self, request: Request, title: str, text: str, status: int = 502) -> Response:
+        """A page that says why something is not shown, or was not done."""
+        return self.page(request, "failure.html", status, title=title, lines=text.splitlines())
+
+    def page(
+        self, request: Request, template: str, status: int = 200, /, **values: Any
+    ) -> Response:
+        """The page of ``template``; who may act gets a token for its forms."""
+        environ = request.environ
+        root = environ.get("SCRIPT_NAME", "") + self._options.base_path.rstrip("/")
+        refusal = self._access.to_act(environ)
+        token = token_of(request)
+        headers = [("Cache-Control", "no-store")]
+        if token is None and not refusal:
+            token = secrets.token_hex(16)
+            cookie = f"{_COOKIE}={token}; Path={root or '/'}; HttpOnly; SameSite=Strict"
+            headers.append(("Set-Cookie", cookie))
+        html = self._templates.get_template(template).render(
+            url=lambda *parts: root + "/" + "/".join(quote(str(part), safe="") for part in parts),
+            here=environ["PATH_INFO"],
+            may_act=not refusal,
+            refusal=refusal,
+            token=token or "",
+            graphite=self._graphite_link(root),
+            **values,
+        )
+        return Response(html, status, _HTML, headers, plain=True)
+
+    def _graphite_link(self, root: str) -> str:
+        """Where graphite draws; "" without one. Without the password of its URL."""
+        if not self._options.graphite_url:
+            return ""
+        if self._options.proxy_graphite:
+            return f"{root}/render"
+        parts = urlsplit(self._options.graphite_url)
+        if parts.scheme not in ("http", "https"):
+            return ""
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/render"
+
+
+def token_of(request: Request) -> str | None:
+    """What the visitor's cookie says, which a page of another site cannot read."""
+    try:
+        cookie = SimpleCookie(request.environ.get("HTTP_COOKIE", "")).get(_COOKIE)
+    except CookieError:
+        return None
+    return cookie.value if cookie is not None and len(cookie.value) == 32 else None

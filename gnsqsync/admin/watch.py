@@ -1,0 +1,279 @@
+"""New messages of a topic, live: as server-sent events to a page, over a channel of its own.
+
+Knows Readers, and which nsqds may be watched. How it looks is static/watch.js.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gnsqsync import ConnectionOptions, Message, Observer, Reader
+from gnsqsync.addresses import Address, parse_address
+from gnsqsync.admin.access import Access
+from gnsqsync.admin.cluster import AllFailed, Cluster
+from gnsqsync.admin.overview import Overview
+from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.names import valid_name
+from gnsqsync.daemon.web import Answer, HTTPFault, Request, Response, Route
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.stats import counted
+
+__all__ = ["Watches", "decoded"]
+
+_CHANNEL = "nsqadmin-watch-"
+# Watches at a time in one nsqadmin.
+_MOST_WATCHES = 20
+# Messages that are unanswered at a time, and that are shown in each interval of seconds.
+_IN_FLIGHT = 100
+_MOST_SHOWN = 10
+_INTERVAL = 0.5
+# Of a busier topic nsqd sends a sample of about so many messages a second.
+_SAMPLE = 500
+# Seconds between two looks at which nsqds have the topic and a channel of others.
+_LOOK = 2.0
+# Bytes of a body that are shown.
+_MOST_OF_BODY = 4096
+
+
+class Watches:
+    """The watches of one nsqadmin.
+
+    Threads:
+        A watch runs where the web server sends its answer.
+    """
+
+    def __init__(self, cluster: Cluster, overview: Overview, access: Access, log: Log) -> None:
+        self._cluster = cluster
+        self._overview = overview
+        self._access = access
+        self._log = log
+        # Guards the two.
+        self._lock = threading.Lock()
+        self._readers: set[Reader] = set()
+        self._is_closed = False
+
+    def routes(self) -> list[Route]:
+        """With paths below the base path."""
+        return [("GET", "/watch/:topic/events", self._events)]
+
+    def close(self) -> None:
+        """End all watches; each ends on its own thread, soon."""
+        with self._lock:
+            self._is_closed = True
+            readers = list(self._readers)
+        for reader in readers:
+            reader.stop()
+
+    def _events(self, request: Request) -> Answer:
+        (topic,) = request.path_values
+        # A watch makes a channel.
+        why = self._access.to_act(request.environ) or self._access.to_post(request.environ)
+        if why:
+            raise HTTPFault(403, "FORBIDDEN")
+        if not valid_name(topic.encode("latin-1")):
+            raise HTTPFault(400, "INVALID_TOPIC")
+        headers = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
+        stream = self._watch(topic)
+        return Response(
+            b"", 200, "text/event-stream; charset=utf-8", headers, plain=True, stream=stream
+        )
+
+    def _watch(self, topic: str) -> Iterator[bytes]:
+        nsqds, refused = self._nsqds(topic)
+        if not nsqds:
+            yield _event("end", "\n".join(refused) or "No nsqd has this topic.")
+            return
+        sample = self._sample(topic)
+        losses = _Losses()
+        reader = Reader(
+            topic,
+            f"{_CHANNEL}{secrets.token_hex(4)}#ephemeral",
+            nsqd_tcp_addresses=sorted(nsqds),
+            max_in_flight=_IN_FLIGHT,
+            observer=losses,
+            options=ConnectionOptions(sample_rate=0 if sample == 100 else sample),
+        )
+        losses.reader = reader
+        why = self._enter(reader)
+        if why:
+            yield _event("end", why)
+            return
+        self._log.info("watch of topic %s on %s begins", topic, counted(len(nsqds), "nsqd"))
+        try:
+            with reader:
+                yield _event("began", {"sample": sample})
+                for line in refused:
+                    yield _event("notice", line)
+                yield from self._messages(topic, reader, losses, nsqds)
+            yield _event("end", "This nsqadmin ends.")
+        except NSQError as error:  # no nsqd lets us
+            yield _event("end", str(error))
+        finally:
+            with self._lock:
+                self._readers.discard(reader)
+            self._log.info("watch of topic %s ends", topic)
+
+    def _messages(
+        self, topic: str, reader: Reader, losses: _Losses, nsqds: set[str]
+    ) -> Iterator[bytes]:
+        began = time.monotonic()
+        tick, look = began + _INTERVAL, began + _LOOK
+        shown: list[dict[str, Any]] = []
+        passed = 0
+        for batch in reader.batches(_IN_FLIGHT // len(nsqds) or 1, _INTERVAL, 0.05):
+            for message in batch:
+                if len(shown) < _MOST_SHOWN:
+                    shown.append(_shown(message))
+                else:
+                    passed += 1
+            reader.finish(batch)
+            now = time.monotonic()
+            if now < tick:
+                continue
+            tick = now + _INTERVAL
+            # Also without messages: that is how a visitor who left is noticed.
+            yield _event("messages", {"messages": shown, "passed": passed})
+            shown, passed = [], 0
+            for line in losses.taken():
+                yield _event("notice", line)
+            if now >= look:
+                look = now + _LOOK
+                ended = self._follow(topic, reader, nsqds)
+                if ended:
+                    yield _event("end", ended)
+                    return
+
+    def _follow(self, topic: str, reader: Reader, nsqds: set[str]) -> str:
+        """Watch the nsqds that may be watched by now; why the watch ends, or ""."""
+        wanted, refused = self._nsqds(topic)
+        for address in nsqds - wanted:
+            reader.remove_nsqd(address)
+        for address in wanted:
+            # Also one that was lost, now that it is known to have the topic.
+            reader.add_nsqd(address)
+        nsqds.clear()
+        nsqds |= wanted
+        return "" if wanted else "\n".join(refused) or "No nsqd has this topic any more."
+
+    def _nsqds(self, topic: str) -> tuple[set[str], list[str]]:
+        """The TCP addresses of nsqds that may be watched, and why others may not."""
+        try:
+            nodes, errors = self._cluster.having(topic)
+            stats, stages = self._cluster.topic(topic)
+        except AllFailed as error:
+            return set(), str(error).splitlines()
+        refused = [*errors, *(line for stage in stages for line in stage)]
+        # A topic keeps its messages until it has a channel. One of ours would take them.
+        kept = {
+            node["node"]
+            for node in stats["nodes"] or ()
+            if not _has_channels(node["channels"] or ())
+        }
+        found = set()
+        for node in nodes:
+            http = str(Address(node["broadcast_address"], node["http_port"]))
+            if http in kept:
+                refused.append(
+                    f"{http} is not watched: the topic has no channel there, so its messages wait"
+                    " for the first one"
+                )
+                continue
+            try:
+                found.add(
+                    str(parse_address(str(Address(node["broadcast_address"], node["tcp_port"]))))
+                )
+            except ConfigError as error:
+                refused.append(str(error))
+        return found, refused
+
+    def _sample(self, topic: str) -> int:
+        """Percent of the messages that nsqd is to send."""
+        row = self._overview.picture(0.0).topic(topic)
+        rate = row.incoming if row else 0.0
+        return 100 if rate <= _SAMPLE else max(1, int(100 * _SAMPLE / rate))
+
+    def _enter(self, reader: Reader) -> str:
+        """Why there can be no more watches, or ""."""
+        with self._lock:
+            if self._is_closed:
+                return "This nsqadmin ends."
+            if len(self._readers) >= _MOST_WATCHES:
+                return f"{_MOST_WATCHES} pages watch already. Close one of them."
+            self._readers.add(reader)
+            return ""
+
+
+class _Losses(Observer):
+    """Nothing is dialled again by itself: to subscribe makes a topic that was deleted anew."""
+
+    def __init__(self) -> None:
+        self.reader: Reader | None = None
+        self._lines: list[str] = []
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        """Called on a reading thread."""
+        if self.reader is not None:
+            self.reader.remove_nsqd(nsqd_address)
+        # append and the swap in taken() are atomic.
+        self._lines.append(f"{nsqd_address}: {reason}")
+
+    def taken(self) -> list[str]:
+        lines, self._lines = self._lines, []
+        return lines
+
+
+def _has_channels(channels: Iterable[dict[str, Any]]) -> bool:
+    return any(not each["channel_name"].startswith(_CHANNEL) for each in channels)
+
+
+def _event(kind: str, data: object) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    is_whole = len(message.body) <= _MOST_OF_BODY
+    kind, text = decoded(message.body[:_MOST_OF_BODY], is_whole=is_whole)
+    return {
+        "id": message.id,
+        "at": message.timestamp // 1_000_000,
+        "attempts": message.attempts,
+        "nsqd": message.nsqd_address,
+        "size": len(message.body),
+        "kind": kind,
+        "text": text,
+        "is_cut": not is_whole,
+    }
+
+
+def decoded(body: bytes, *, is_whole: bool = True) -> tuple[str, str]:
+    """``("json" | "text" | "hex", text)`` of the first bytes of a body, or of all of them."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        if is_whole or error.start < len(body) - 3:
+            return "hex", _dump(body)
+        # Cut within a character.
+        text = body[: error.start].decode()
+    if any(not character.isprintable() and character not in "\t\r\n" for character in text):
+        return "hex", _dump(body)
+    if is_whole and text.lstrip()[:1] in ("{", "["):
+        try:
+            return "json", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return "text", text
+    return "text", text
+
+
+def _dump(body: bytes) -> str:
+    """Sixteen bytes a line, in hex and as far as they are ASCII."""
+    lines = []
+    for start in range(0, len(body), 16):
+        row = body[start : start + 16]
+        seen = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:06x}  {row.hex(' '):<47}  {seen}")
+    return "\n".join(lines)
