@@ -8,8 +8,12 @@ from typing import Any
 
 from gnsqsync.admin.options import AdminOptions
 
-__all__ = ["Access"]
+__all__ = ["MAY_ACT", "USER", "Access"]
 
+# What an application around this one may put into the environ: a bool, whether its user may act,
+# and the user's name. No header of a request can.
+MAY_ACT = "gnsqsync.admin.may_act"
+USER = "gnsqsync.admin.user"
 
 # What proxies add to a request.
 _OF_PROXIES = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
@@ -27,6 +31,8 @@ class Access:
         """Whether this user may change anything."""
         if self._options.read_only:
             return "this nsqadmin is read-only"
+        if MAY_ACT in environ:
+            return "" if environ[MAY_ACT] else "your user may look only"
         if self._options.admin_user:
             # WSGI has a character per byte.
             user = environ.get(self._header, "").encode("latin-1").decode("utf-8", "replace")
@@ -55,6 +61,8 @@ class Access:
 
     def to_config(self, environ: Mapping[str, Any]) -> str:
         """Whether /config is for this peer; headers that proxies set do not matter."""
+        if MAY_ACT in environ:
+            return self.to_act(environ)
         if self._config_network is None:
             return ""
         peer = environ.get("REMOTE_ADDR", "")

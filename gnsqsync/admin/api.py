@@ -15,7 +15,7 @@ from typing import Any
 
 import requests
 
-from gnsqsync.admin.access import Access
+from gnsqsync.admin.access import USER, Access
 from gnsqsync.admin.actions import Actions, Verb, Visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
@@ -53,14 +53,14 @@ def warning(*stages: Sequence[str]) -> str:
 
 def visitor(environ: Mapping[str, Any]) -> Visitor:
     """Who sends a request, as notifications tell it."""
-    user = ""
+    user = environ.get(USER, "")
     kind, _, credentials = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     if kind.lower() == "basic":
         try:
             text = base64.b64decode(credentials, validate=True).decode("utf-8", "replace")
-            user = text.partition(":")[0]
+            user = user or text.partition(":")[0]
         except (binascii.Error, ValueError):
-            user = ""
+            pass
     scheme = "https" if environ.get("HTTP_X_SCHEME") == "https" else "http"
     query = environ.get("QUERY_STRING", "")
     path = url_path(environ.get("SCRIPT_NAME", "") + environ["PATH_INFO"])

@@ -6,6 +6,7 @@ It may run in any web server with threads or greenlets, also inside another appl
 from __future__ import annotations
 
 import gzip
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from gnsqsync.admin.pages.forms import Forms
 from gnsqsync.admin.pages.rendering import Rendering
 from gnsqsync.admin.pages.views import Views
 from gnsqsync.admin.watch import Watches
-from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.golog import LEVELS, Log
 from gnsqsync.daemon.web import App, Response, rendered, url_path
 
 __all__ = ["Admin", "create_app"]
@@ -49,10 +50,10 @@ class Admin:
         As many requests at a time as the web server has threads or greenlets.
     """
 
-    def __init__(self, options: AdminOptions) -> None:
+    def __init__(self, options: AdminOptions, log: Log | None = None) -> None:
         options.check()
         self.options: AdminOptions = options
-        self.log: Log = Log(options.log_prefix, options.log_level)
+        self.log: Log = log or Log(options.log_prefix, options.log_level)
         verify = not options.http_client_tls_insecure_skip_verify
         ca_file = options.http_client_tls_root_ca_file
         cert = options.http_client_tls_cert
@@ -146,6 +147,17 @@ def _compressed(response: Response, environ: Mapping[str, Any]) -> Response:
     return response
 
 
+class _PythonLog(Log):
+    """Goes where the application around this one has its log: the logger ``gnsqsync.admin``."""
+
+    _LOGGER = logging.getLogger("gnsqsync.admin")
+
+    def _write(self, level: int, text: str, args: tuple[object, ...]) -> None:
+        if level >= LEVELS[self.level]:
+            # logging counts in tens, in the same order.
+            self._LOGGER.log(level * 10, text, *args)
+
+
 def create_app(options: AdminOptions | None = None, **keywords: Any) -> Admin:
     """nsqadmin as a WSGI application, to serve or to mount.
 
@@ -153,7 +165,10 @@ def create_app(options: AdminOptions | None = None, **keywords: Any) -> Admin:
         options: All options; or give them by keyword.
         keywords: Fields of AdminOptions, such as ``lookupd_http_address=["127.0.0.1:4161"]``.
 
+    Log lines go to the logger ``gnsqsync.admin``, from ``log_level`` on.
+
     Raises:
         OptionsError: For options that nsqadmin does not start with, in its words.
     """
-    return Admin((options or AdminOptions()).replace(**keywords))
+    options = (options or AdminOptions()).replace(**keywords)
+    return Admin(options, _PythonLog(options.log_prefix, options.log_level))

@@ -95,6 +95,8 @@ class Watches:
             f"{_CHANNEL}{secrets.token_hex(4)}#ephemeral",
             nsqd_tcp_addresses=sorted(nsqds),
             max_in_flight=_IN_FLIGHT,
+            # It only looks, and gives nothing up.
+            max_attempts=0,
             observer=losses,
             options=ConnectionOptions(sample_rate=0 if sample == 100 else sample),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -98,6 +99,8 @@ class Request:
         self.method: str = environ["REQUEST_METHOD"]
         self.path_values: tuple[str, ...] = path_values
         self._parameters: dict[str, str] | None = None
+        # Bytes of the body. A WSGI server may wait for ever for more than were announced.
+        self._left: int | None = None
 
     def get(self, name: str) -> str | None:
         """The query parameter, None when it is not there; HTTPFault for a broken query."""
@@ -122,7 +125,10 @@ class Request:
     @property
     def content_length(self) -> int:
         """The announced size of the body in bytes: 0 without a body, -1 when it is chunked."""
-        return int(self.environ["CONTENT_LENGTH"])
+        length = self.environ.get("CONTENT_LENGTH")
+        if not length:
+            return -1 if "HTTP_TRANSFER_ENCODING" in self.environ else 0
+        return int(length)
 
     def finish(self) -> None:
         """Reads the body and forgets it; HTTPFault 400 when the client breaks it off."""
@@ -137,10 +143,15 @@ class Request:
         """At most ``limit`` bytes of the body; HTTPFault 500 when the client breaks it off."""
         source = self.environ["wsgi.input"]
         parts: list[bytes] = []
+        if self._left is None:
+            announced = self.content_length
+            self._left = sys.maxsize if announced < 0 else announced
+        limit = min(limit, self._left)
         try:
             while limit > 0 and (part := source.read(limit)):
                 parts.append(part)
                 limit -= len(part)
+                self._left -= len(part)
         except (OSError, ValueError):  # it ends too early, or is no chunk
             raise HTTPFault(500, "INTERNAL_ERROR") from None
         return b"".join(parts)

@@ -28,7 +28,7 @@ __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "p
 
 DEFAULT = "default"
 # What an entry may hold.
-KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "OBSERVER", "BACKEND")
+KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "OBSERVER", "BACKEND", "ADMIN_PERMISSION")
 # Those by which nothing leaves the process.
 OF_THE_PROCESS = ("memory", "eager")
 BACKENDS = ("nsq", *OF_THE_PROCESS)
@@ -64,6 +64,8 @@ class Alias(ClientSettings):
     name: str
     # As the settings say; None: the one for tests in tests, and nsqd elsewhere.
     backend: str | None
+    # What staff need to act on the pages of nsqadmin; None: to be superusers.
+    admin_permission: str | None
 
     @property
     def is_memory(self) -> bool:
@@ -109,6 +111,7 @@ def get_alias(name: str) -> Alias:
         options=dict(entry.get("OPTIONS") or {}),
         observer=entry.get("OBSERVER"),
         backend=entry.get("BACKEND"),
+        admin_permission=entry.get("ADMIN_PERMISSION"),
     )
 
 
@@ -184,6 +187,13 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
             "gnsqsync.E003",
             f"{where} has no address.",
             "Give NSQD, LOOKUPD or both, or 'BACKEND': 'memory' or 'eager' for tests.",
+        )
+    permission = entry.get("ADMIN_PERMISSION")
+    if permission is not None and not (isinstance(permission, str) and "." in permission):
+        yield Problem(
+            "gnsqsync.E003",
+            f"{where}['ADMIN_PERMISSION'] is {permission!r}.",
+            "Give the name of a permission, such as 'shop.act_on_nsq'.",
         )
     options = entry.get("OPTIONS") or {}
     if not isinstance(options, dict):

@@ -23,6 +23,7 @@ __all__ = [
     "bodies_of",
     "failure_of",
     "listing",
+    "next_port",
     "publish_all",
     "run_consumers",
     "shown",
@@ -233,10 +234,10 @@ def _addresses(
             failures.append(f"{url}: {error}")
     if lookupd_http:
         return list(found)
-    return [_next_port(address) for address in nsqd_tcp]
+    return [next_port(address) for address in nsqd_tcp]
 
 
-def _next_port(address: str) -> str:
+def next_port(address: str) -> str:
     """nsqd's HTTP port is the one after its TCP port, unless it was configured otherwise."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():

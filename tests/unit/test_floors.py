@@ -62,6 +62,8 @@ EXCEPTIONS = {
     "gnsqsync.cli": {"gnsqsync.admin", "gnsqsync.embedded"},
     "gnsqsync.django": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
     "gnsqsync.flask": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
+    # It mounts the pages, which another floor serves.
+    "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
     # A relay tells of its outages as the library does, once for a process.
     "gnsqsync.django.outbox.relay": {"gnsqsync.runtime.troubles"},
     # Programs, like those above.

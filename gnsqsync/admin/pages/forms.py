@@ -131,7 +131,8 @@ class Forms:
                     raise HTTPFault(400, "INVALID_ACTION")
         except AllFailed as error:
             return self._rendering.failure(request, "Not done", str(error))
-        self._log.info("%s of %r by %s", verb, _named(topic, channel), who.remote_ip)
+        by = f"{who.user!r} of {who.remote_ip}" if who.user else who.remote_ip
+        self._log.info("%s of %r by %s", verb, _named(topic, channel), by)
         gone = verb == "delete"
         return self._rendering.page(
             request,

@@ -187,7 +187,7 @@ def test_a_body_that_breaks_off_is_an_internal_error() -> None:
         def read(self, size: int | None = -1, /) -> bytes:
             raise OSError("unexpected end of file")
 
-    status, _, body = ask("PUT", "/config/x", **{"wsgi.input": Broken()})
+    status, _, body = ask("PUT", "/config/x", CONTENT_LENGTH=2, **{"wsgi.input": Broken()})
     assert (status, message(body)) == (500, "INTERNAL_ERROR")
 
 
@@ -197,11 +197,19 @@ def test_the_body_comes_before_the_arguments() -> None:
             raise ValueError("no chunk")
 
     for target, code in (("/whole", "INVALID_REQUEST"), ("/whole?a=%zz", "INVALID_REQUEST")):
-        status, _, body = ask("POST", target, **{"wsgi.input": Broken()})
+        status, _, body = ask("POST", target, CONTENT_LENGTH=-1, **{"wsgi.input": Broken()})
         assert (status, message(body)) == (400, code)
     body = io.BytesIO(b"x" * 100_000)
-    assert ask("POST", "/whole", **{"wsgi.input": body})[2] == b"done"
+    assert ask("POST", "/whole", CONTENT_LENGTH=-1, **{"wsgi.input": body})[2] == b"done"
     assert body.read() == b""
+
+
+def test_no_more_is_read_than_was_announced() -> None:
+    """A WSGI server may hand out the socket itself, on which nothing more comes."""
+    body = io.BytesIO(b"12the next request")
+    assert ask("PUT", "/config/x", CONTENT_LENGTH="2", **{"wsgi.input": body})[2] == b"12"
+    assert ask("PUT", "/config/x", CONTENT_LENGTH="", **{"wsgi.input": body})[2] == b""
+    assert body.read() == b"the next request"
 
 
 def test_faults_and_panics() -> None:

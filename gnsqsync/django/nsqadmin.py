@@ -1,0 +1,122 @@
+"""nsqadmin below a path of a Django site: ``path("nsq/", include("gnsqsync.django.nsqadmin"))``.
+
+Staff may look. Superusers may act, and staff with the permission that ``ADMIN_PERMISSION`` in
+``GNSQSYNC["default"]`` names. Asked are the nsqlookupds of ``LOOKUPD``, or else the nsqds of
+``NSQD_HTTP``, or else the ports after those of ``NSQD``.
+
+Needs the extra ``admin``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.signals import setting_changed
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.urls import NoReverseMatch, URLPattern, re_path, reverse
+from django.views.decorators.csrf import csrf_exempt
+
+from gnsqsync.addresses import http_urls
+from gnsqsync.admin.access import MAY_ACT, USER
+from gnsqsync.admin.app import Admin, create_app
+from gnsqsync.django.config import DEFAULT, Alias, get_alias
+from gnsqsync.service.commands import next_port
+
+__all__ = ["nsqadmin", "urlpatterns"]
+
+# The one of this process, when there is one: dict.setdefault is atomic, so there is no lock.
+_admins: dict[str, Admin] = {}
+
+
+# Forms have a token of nsqadmin's own, and its API looks at where a request comes from.
+@csrf_exempt
+def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
+    """All pages of nsqadmin, and its API; ``path`` is what follows the prefix of the include.
+
+    Raises:
+        PermissionDenied: The user is no staff.
+        ImproperlyConfigured: There is no user, as of a site without sessions, or no address.
+    """
+    user: Any = getattr(request, "user", None)
+    if user is None:
+        raise ImproperlyConfigured(
+            "gnsqsync.django.nsqadmin needs django.contrib.auth and its AuthenticationMiddleware"
+        )
+    if not user.is_authenticated and request.method == "GET":
+        return redirect_to_login(request.get_full_path(), _login_url())
+    if not (user.is_active and user.is_staff):
+        raise PermissionDenied("nsqadmin is for staff")
+    permission = get_alias(DEFAULT).admin_permission
+    prefix = request.path[: len(request.path) - len(path)].rstrip("/")
+    environ = {
+        **request.META,
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": prefix.encode().decode("latin-1"),
+        "PATH_INFO": f"/{path}".encode().decode("latin-1"),
+        "wsgi.input": request,
+        MAY_ACT: user.is_superuser or bool(permission and user.has_perm(permission)),
+        USER: user.get_username(),
+    }
+    head: list[Any] = []
+    body = _of_this_process()(environ, lambda *given: head.extend(given))
+    status, _, reason = head[0].partition(" ")
+    headers = dict(head[1])
+    cookie = headers.pop("Set-Cookie", "")
+    response: HttpResponseBase
+    if isinstance(body, list):
+        response = HttpResponse(b"".join(body), None, int(status), reason, headers=headers)
+    elif hasattr(request, "scope"):
+        # Django would collect all of it before it sends any, and there is no end.
+        body.close()  # type: ignore[attr-defined]
+        response = HttpResponse("Watching a topic needs WSGI.", "text/plain", 501)
+    else:
+        response = StreamingHttpResponse(body, None, int(status), reason, headers=headers)
+    # Among those of sessions, where middleware looks for cookies.
+    response.cookies.load(cookie)
+    return response
+
+
+def _login_url() -> str:
+    try:
+        return reverse("admin:login")
+    except NoReverseMatch:  # a site without Django's admin
+        return str(settings.LOGIN_URL)
+
+
+def _of_this_process() -> Admin:
+    admin = _admins.get(DEFAULT)
+    # One that is made and not kept has started nothing.
+    return admin or _admins.setdefault(DEFAULT, create_app(None, **_addresses(get_alias(DEFAULT))))
+
+
+def _addresses(alias: Alias) -> dict[str, list[str]]:
+    if alias.lookupd:
+        return {"lookupd_http_address": [_host_and_port(url) for url in http_urls(alias.lookupd)]}
+    nsqds = alias.nsqd_http or tuple(next_port(address) for address in alias.nsqd)
+    return {"nsqd_http_address": [_host_and_port(url) for url in http_urls(nsqds, 4151)]}
+
+
+def _host_and_port(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        raise ImproperlyConfigured(
+            f"GNSQSYNC[{DEFAULT!r}]: nsqadmin asks its servers by host:port, without https, a path"
+            f" or a password; the address at {parts.hostname} has more. Serve it as"
+            " `gnsqsync nsqadmin`, or with create_app()."
+        )
+    return parts.netloc
+
+
+def _on_setting_changed(*, setting: str, **kwargs: object) -> None:
+    # override_settings() of a test.
+    if setting == "GNSQSYNC" and DEFAULT in _admins:
+        _admins.pop(DEFAULT).close()
+
+
+setting_changed.connect(_on_setting_changed)
+
+urlpatterns: list[URLPattern] = [re_path(r"^(?P<path>.*)$", nsqadmin, name="nsqadmin")]
