@@ -167,12 +167,18 @@ class Cluster:
                 entry["message_count"] += channel["message_count"]
         return dict(sorted(found.items())), [errors, more]
 
-    def stats_of(self, address: str) -> Future[Shape]:
-        """All of one nsqd's ``/stats``, without clients; the Future raises Failed."""
+    def stats_of(self, address: str, read: Callable[[Shape], _T]) -> Future[_T]:
+        """What ``read`` makes of all of one nsqd's ``/stats``, without clients.
 
-        def ask() -> Shape:
+        ``read`` runs on a thread of the cluster. The Future raises Failed.
+        """
+
+        def ask() -> _T:
             server = self._server("nsqd", address)
-            return server.get("/stats", format="json", include_clients="false")
+            stats = server.get("/stats", format="json", include_clients="false")
+            # Hundreds of answers may come at once. On greenlets others get a turn in between.
+            time.sleep(0)
+            return read(stats)
 
         return self._executor().submit(ask)
 

@@ -16,6 +16,16 @@ __all__ = ["ChannelFigures", "NodeFigures", "Rates", "TopicFigures", "add_up", "
 
 # How much of a rate is what was seen last: a single look at a busy topic jumps too much.
 _NEWEST = 0.5
+# What nsqd calls the counts of ChannelFigures.
+_COUNTS = (
+    "depth",
+    "in_flight_count",
+    "deferred_count",
+    "requeue_count",
+    "timeout_count",
+    "message_count",
+    "client_count",
+)
 
 
 class ChannelFigures(NamedTuple):
@@ -75,22 +85,12 @@ def node_figures(stats: Shape, at: float) -> NodeFigures:
     for topic in shapes.objects(stats, "topics"):
         channels = {}
         for channel in shapes.objects(topic, "channels"):
-            channels[shapes.value(channel, "channel_name", str)] = ChannelFigures(
-                shapes.value(channel, "depth", int),
-                shapes.value(channel, "in_flight_count", int),
-                shapes.value(channel, "deferred_count", int),
-                shapes.value(channel, "requeue_count", int),
-                shapes.value(channel, "timeout_count", int),
-                shapes.value(channel, "message_count", int),
-                shapes.value(channel, "client_count", int),
-                shapes.value(channel, "paused", bool),
+            channels[shapes.value(channel, "channel_name", str)] = ChannelFigures._make(
+                (*shapes.numbers(channel, _COUNTS), shapes.value(channel, "paused", bool))
             )
+        depth, messages = shapes.numbers(topic, ("depth", "message_count"))
         topics[shapes.value(topic, "topic_name", str)] = TopicFigures(
-            shapes.value(topic, "depth", int),
-            shapes.value(topic, "message_count", int),
-            shapes.value(topic, "paused", bool),
-            1,
-            channels,
+            depth, messages, shapes.value(topic, "paused", bool), 1, channels
         )
     return NodeFigures(at, topics)
 

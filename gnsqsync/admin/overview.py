@@ -22,7 +22,6 @@ from gnsqsync.admin.figures import (
     node_figures,
     rates_between,
 )
-from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.troubles import ChannelRow, Level, TopicRow, topic_row
 from gnsqsync.admin.upstream import Failed
 
@@ -88,7 +87,7 @@ class Overview:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         # The thread's own.
-        self._asked: dict[str, Future[Shape]] = {}
+        self._asked: dict[str, Future[NodeFigures]] = {}
         self._latest: dict[str, NodeFigures] = {}
         self._totals: dict[str, TopicFigures] = {}
         self._rates: dict[str, TopicRates] = {}
@@ -192,7 +191,9 @@ class Overview:
         """Of all that answer in time. One that has not answered yet is not asked once more."""
         for address in addresses:
             if address not in self._asked:
-                self._asked[address] = self._cluster.stats_of(address)
+                self._asked[address] = self._cluster.stats_of(
+                    address, lambda stats: node_figures(stats, self._clock())
+                )
         for gone in self._asked.keys() - set(addresses):
             self._asked.pop(gone).cancel()
         done, _ = wait(self._asked.values(), _PATIENCE)
@@ -204,7 +205,7 @@ class Overview:
                 continue
             del self._asked[address]
             try:
-                found[address] = node_figures(future.result(), self._clock())
+                found[address] = future.result()
             except Failed as error:
                 errors.append(str(error))
         return found, errors

@@ -6,11 +6,23 @@ Knows what nsqd and nsqlookupd answer, as parsed JSON. Knows nothing of requests
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from gnsqsync.admin.upstream import Failed
 
-__all__ = ["Shape", "channel", "latency", "node", "objects", "strings", "topic", "value", "version"]
+__all__ = [
+    "Shape",
+    "channel",
+    "latency",
+    "node",
+    "numbers",
+    "objects",
+    "strings",
+    "topic",
+    "value",
+    "version",
+]
 
 Shape = dict[str, Any]
 
@@ -62,6 +74,16 @@ def value(entry: Shape, key: str, kind: type) -> Any:
         raise Failed(f"'{key}' is a {type(found).__name__}, not a {kind.__name__}")
     if isinstance(found, int) and abs(found) >= _TOO_LARGE:
         raise Failed(f"'{key}' is too large")
+    return found
+
+
+def numbers(entry: Shape, keys: Iterable[str]) -> list[int]:
+    """The whole numbers of these keys, as of ``value``; quicker, for what thousands have."""
+    found: list[int] = []
+    for key in keys:
+        number: Any = entry.get(key)
+        is_right = type(number) is int and -_TOO_LARGE < number < _TOO_LARGE
+        found.append(number if is_right else value(entry, key, int))
     return found
 
 
