@@ -82,7 +82,7 @@ class Admin:
         self._watches = Watches(self.cluster, self._overview, self.access, self.log)
         rendering = Rendering(options, self.access)
         views = Views(options, self.cluster, self._overview, rendering)
-        forms = Forms(self.cluster, self.actions, self.access, rendering, self.log)
+        forms = Forms(self.cluster, self._overview, self.actions, self.access, rendering, self.log)
         base = options.base_path.rstrip("/")
         pages = [
             (method, (base + path).rstrip("/") or "/", handler)

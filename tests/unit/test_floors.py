@@ -71,7 +71,8 @@ EXCEPTIONS = {
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
-    # They read as any client does.
+    # They read and publish as any client does.
+    "gnsqsync.admin.dead_letters": {"gnsqsync"},
     "gnsqsync.admin.watch": {"gnsqsync"},
     # The page of metrics; loaded only where it is asked for.
     "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},

@@ -10,14 +10,17 @@ import secrets
 from typing import Any
 from urllib.parse import parse_qsl
 
+from gnsqsync.admin import dead_letters
 from gnsqsync.admin.access import Access
-from gnsqsync.admin.actions import Actions
+from gnsqsync.admin.actions import Actions, Visitor
 from gnsqsync.admin.api import visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
+from gnsqsync.admin.overview import Overview
 from gnsqsync.admin.pages.rendering import VERBS, Rendering, token_of
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.names import valid_name
 from gnsqsync.daemon.web import Answer, HTTPFault, Request, Route
+from gnsqsync.stats import counted
 
 __all__ = ["Forms"]
 
@@ -31,9 +34,16 @@ class Forms:
     """The handlers; ``routes`` goes into ``web.App``."""
 
     def __init__(
-        self, cluster: Cluster, actions: Actions, access: Access, rendering: Rendering, log: Log
+        self,
+        cluster: Cluster,
+        overview: Overview,
+        actions: Actions,
+        access: Access,
+        rendering: Rendering,
+        log: Log,
     ) -> None:
         self._cluster = cluster
+        self._overview = overview
         self._actions = actions
         self._access = access
         self._rendering = rendering
@@ -44,6 +54,7 @@ class Forms:
         return [
             ("GET", "/publish/:topic", self._publish),
             ("GET", "/confirm", self._confirm),
+            ("GET", "/send-back", self._send_back),
             ("POST", "/do", self._do),
         ]
 
@@ -83,6 +94,27 @@ class Forms:
             errors=errors,
         )
 
+    def _send_back(self, request: Request) -> Answer:
+        """Where dead letters will go, before they do."""
+        topic, channel = request.get("topic") or "", request.get("channel") or ""
+        to, of = request.get("to") or "", request.get("of") or ""
+        if not dead_letters.holds(topic, to, of):
+            raise HTTPFault(400, "INVALID_TOPIC")
+        rows = self._overview.picture(0.0).rows
+        found = dead_letters.found_in(rows, to, of)
+        waiting = sum(each.waiting for each in found if each[:2] == (topic, channel))
+        return self._rendering.page(
+            request,
+            "send_back.html",
+            topic=topic,
+            channel=channel,
+            to=to,
+            of=of,
+            waiting=waiting,
+            most=dead_letters.MOST_AT_A_TIME,
+            own=dead_letters.CHANNEL,
+        )
+
     def _do(self, request: Request) -> Answer:
         why = self._access.to_act(request.environ) or self._access.to_post(request.environ)
         form = {} if why else _form(request)
@@ -92,56 +124,68 @@ class Forms:
         if why:
             self._log.warning("%r of the pages refused: %s", form.get("verb", "an action"), why)
             return self._rendering.failure(request, "Not done", f"{why}.", 403)
-        verb, topic = form.get("verb", ""), form.get("topic", "")
-        channel, node = form.get("channel", ""), form.get("node", "")
         who = visitor(request.environ)
+        topic, channel = form.get("topic", ""), form.get("channel", "")
         try:
-            match verb:
-                case "create":
-                    if not _is_name(topic) or (channel and not _is_name(channel)):
-                        return self._rendering.failure(
-                            request,
-                            "Not created",
-                            "A name has 1 to 64 of the characters . a-z A-Z 0-9 _ and -,"
-                            " and may end with #ephemeral.",
-                            400,
-                        )
-                    errors = self._actions.create(topic, channel, who)
-                    done = f"Created: {_named(topic, channel)}."
-                case "pause" | "unpause" | "empty":
-                    errors = self._actions.change(verb, topic, channel, who)
-                    done = f"{_DONE[verb]}: {_named(topic, channel)}."
-                case "delete":
-                    errors = self._actions.delete(topic, channel, who)
-                    done = f"Deleted: {_named(topic, channel)}."
-                case "tombstone":
-                    errors = self._actions.tombstone(topic, node, who)
-                    done = f"Topic {topic} is tombstoned on {node}."
-                case "publish":
-                    nodes, _ = self._cluster.having(topic)
-                    if node not in map(http_address, nodes):
-                        return self._rendering.failure(
-                            request, "Not published", f"{node} has no topic {topic}.", 400
-                        )
-                    # A form has line ends of its own, whatever was typed.
-                    body = form.get("body", "").replace("\r\n", "\n")
-                    errors = self._actions.publish(topic, body.encode(), node)
-                    done = f"The message is published to {topic} on {node}."
-                case _:
-                    raise HTTPFault(400, "INVALID_ACTION")
+            done, errors = self._act(form, who)
         except AllFailed as error:
             return self._rendering.failure(request, "Not done", str(error))
+        except _Wrong as error:
+            return self._rendering.failure(request, "Not done", str(error), 400)
         by = f"{who.user!r} of {who.remote_ip}" if who.user else who.remote_ip
-        self._log.info("%s of %r by %s", verb, _named(topic, channel), by)
-        gone = verb == "delete"
+        self._log.info("%s of %r by %s", form["verb"], _named(topic, channel), by)
+        gone = form["verb"] == "delete"
         return self._rendering.page(
             request,
             "done.html",
-            done="" if errors else done,
+            done=done,
             errors=errors,
             topic="" if gone and not channel else topic,
             channel="" if gone else channel,
         )
+
+    def _act(self, form: dict[str, str], who: Visitor) -> tuple[str, list[str]]:
+        """What was done, "" where something failed, and what has failed. AllFailed, _Wrong."""
+        topic, channel, node = (form.get(name, "") for name in ("topic", "channel", "node"))
+        match form.get("verb"):
+            case "create":
+                if not _is_name(topic) or (channel and not _is_name(channel)):
+                    raise _Wrong(
+                        "A name has 1 to 64 of the characters . a-z A-Z 0-9 _ and -,"
+                        " and may end with #ephemeral."
+                    )
+                errors = self._actions.create(topic, channel, who)
+                done = f"Created: {_named(topic, channel)}."
+            case "pause" | "unpause" | "empty" as verb:
+                errors = self._actions.change(verb, topic, channel, who)
+                done = f"{_DONE[verb]}: {_named(topic, channel)}."
+            case "delete":
+                errors = self._actions.delete(topic, channel, who)
+                done = f"Deleted: {_named(topic, channel)}."
+            case "tombstone":
+                errors = self._actions.tombstone(topic, node, who)
+                done = f"Topic {topic} is tombstoned on {node}."
+            case "publish":
+                nodes, _ = self._cluster.having(topic)
+                if node not in map(http_address, nodes):
+                    raise _Wrong(f"{node} has no topic {topic}.")
+                # A form has line ends of its own, whatever was typed.
+                body = form.get("body", "").replace("\r\n", "\n")
+                errors = self._actions.publish(topic, body.encode(), node)
+                done = f"The message is published to {topic} on {node}."
+            case "send_back":
+                to = form.get("to", "")
+                if not dead_letters.holds(topic, to, form.get("of", "")):
+                    raise _Wrong(f"{topic} is not named as dead letters of {to}.")
+                count, errors = dead_letters.send_back(self._cluster, topic, channel, to)
+                return f"{counted(count, 'message')} went from {topic} to {to}.", errors
+            case verb:
+                raise _Wrong(f"There is no action {verb!r}.")
+        return "" if errors else done, errors
+
+
+class _Wrong(Exception):
+    """What a form asks for cannot be; the text says why."""
 
 
 def _named(topic: str, channel: str) -> str:

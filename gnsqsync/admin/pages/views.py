@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from gnsqsync.admin import dead_letters
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.admin.overview import Overview
@@ -89,9 +90,14 @@ class Views:
             return self._rendering.failure(
                 request, f"Channel {name} of {topic}", "No nsqd has this channel.", 404
             )
-        row = self._overview.picture(0.0).channel(topic, name)
+        picture = self._overview.picture(0.0)
         return self._rendering.page(
-            request, "channel.html", channel=channel, row=row, errors=[e for s in stages for e in s]
+            request,
+            "channel.html",
+            channel=channel,
+            row=picture.channel(topic, name),
+            dead=dead_letters.found_in(picture.rows, topic, name),
+            errors=[e for s in stages for e in s],
         )
 
     def _nodes(self, request: Request) -> Answer:

@@ -56,7 +56,7 @@ def test_an_address_that_is_none(cluster_of: NewCluster, lies: dict[str, Any]) -
         with pytest.raises(AllFailed, match="failed to query any nsqd"):
             cluster.topic("t")
         with pytest.raises(Failed):
-            cluster.stats_of("127.0.0.1:99999").result(10)
+            cluster.stats_of("127.0.0.1:99999", dict).result(10)
 
 
 @pytest.mark.parametrize("version", ["9" * 5000 + ".0.0", "1.0.0-" + "9" * 5000])
