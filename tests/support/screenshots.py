@@ -1,7 +1,11 @@
-"""The pictures of docs/examples: ``python -m tests.support.screenshots``, which needs Chromium."""
+"""The pictures of docs/examples and of nsqadmin: ``python -m tests.support.screenshots``.
+
+Needs Chromium.
+"""
 
 from __future__ import annotations
 
+import base64
 import tempfile
 from pathlib import Path
 
@@ -11,6 +15,8 @@ from selenium.webdriver.common.by import By
 
 from tests.support.applications import running
 from tests.support.browser import open_browser, show_as
+from tests.support.nsqadmin_site import nsqadmin_site
+from tests.support.pages import text_of
 from tests.support.texts import DOCS
 from tests.support.waiting import eventually
 
@@ -62,8 +68,54 @@ def link_counter(browser: Chrome, folder: Path) -> None:
         picture(browser, "link-counter", 660)
 
 
+NSQADMIN = {
+    "topics": "/",
+    "topic": "/topics/orders",
+    "channel": "/topics/orders/archive",
+    "watch": "/watch/orders",
+    "nodes": "/nodes",
+    "node": "",
+    "counter": "/counter",
+    "lookup": "/lookup",
+    "publish": "/publish/orders",
+    "confirm": "/confirm?verb=delete&topic=orders",
+    "send-back": "/send-back?topic=orders-dead&to=orders&of=archive",
+}
+
+
+def nsqadmin(browser: Chrome) -> None:
+    """Each page on a wide screen, light, and on a phone, dark."""
+    with nsqadmin_site() as site:
+        browser.get(site.url)
+        # Rates, and a line for what waits.
+        eventually(lambda: "Rates come" not in text_of(browser) and has_lines(browser))
+        for name, path in NSQADMIN.items():
+            browser.get(site.url + (path or f"/nodes/{site.nsqds[0]}"))
+            if name == "watch":
+                eventually(lambda: text_of(browser, "#messages").count("order") > 3)
+            for width, dark in ((1400, False), (390, True)):
+                webp(browser, f"nsqadmin-{name}-{width}", width, dark=dark)
+
+
+def has_lines(browser: Chrome) -> bool:
+    # In one step, as the page renews itself.
+    points = "return document.querySelector('.spark polyline')?.getAttribute('points') ?? ''"
+    return str(browser.execute_script(points)).count(",") > 4
+
+
+def webp(browser: Chrome, name: str, width: int, *, dark: bool) -> None:
+    """Small, as there are many of them. As high as the page, but not higher than 1,100 pixels."""
+    show_as(browser, width, 300, dark=dark)
+    high = "return Math.ceil(document.body.getBoundingClientRect().height)"
+    show_as(browser, width, min(1100, browser.execute_script(high)), dark=dark)
+    browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+    found = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "webp", "quality": 80})
+    (PICTURES / f"{name}.webp").write_bytes(base64.b64decode(found["data"]))
+
+
 def main() -> None:
     with open_browser() as browser:
+        nsqadmin(browser)
         for make in (shop, link_counter):
             with tempfile.TemporaryDirectory() as folder:
                 make(browser, Path(folder))

@@ -217,7 +217,7 @@ def test_read_only(made: Callable[..., Admin], nsqd: NsqdHTTP) -> None:
     nsqd.create_topic("orders")
     admin = made(nsqd_http_address=[address(nsqd)], read_only=True)
     text = get(admin, "/topics/orders")[2]
-    assert "Looking only" in text
+    assert "Read only" in text
     assert "/confirm" not in text
     assert ask(admin, "DELETE", "/api/topics/orders", b"")[0] == "403 Forbidden"
     assert len(nsqd.stats().topics) == 1

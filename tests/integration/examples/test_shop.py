@@ -15,8 +15,8 @@ import requests
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from tests.integration.examples.conftest import check_page, follow, submit, text_of
 from tests.support.applications import Application, running
+from tests.support.pages import check_page, follow, submit, text_of
 from tests.support.waiting import eventually
 
 # A browser and an application start in the first test.
