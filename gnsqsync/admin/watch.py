@@ -32,6 +32,8 @@ _MOST_WATCHES = 20
 _IN_FLIGHT = 100
 _MOST_SHOWN = 10
 _INTERVAL = 0.5
+# Seconds to wait for messages at a time.
+_WAIT = 0.1
 # Of a busier topic nsqd sends a sample of about so many messages a second.
 _SAMPLE = 500
 # Seconds between two looks at which nsqds have the topic and a channel of others.
@@ -89,7 +91,7 @@ class Watches:
             yield _event("end", "\n".join(refused) or "No nsqd has this topic.")
             return
         sample = self._sample(topic)
-        losses = _Losses()
+        events = _Events(refused)
         reader = Reader(
             topic,
             f"{_CHANNEL}{secrets.token_hex(4)}#ephemeral",
@@ -97,10 +99,10 @@ class Watches:
             max_in_flight=_IN_FLIGHT,
             # It only looks, and gives nothing up.
             max_attempts=0,
-            observer=losses,
+            observer=events,
             options=ConnectionOptions(sample_rate=0 if sample == 100 else sample),
         )
-        losses.reader = reader
+        events.reader = reader
         why = self._enter(reader)
         if why:
             yield _event("end", why)
@@ -108,10 +110,7 @@ class Watches:
         self._log.info("watch of topic %s on %s begins", topic, counted(len(nsqds), "nsqd"))
         try:
             with reader:
-                yield _event("began", {"sample": sample})
-                for line in refused:
-                    yield _event("notice", line)
-                yield from self._messages(topic, reader, losses, nsqds)
+                yield from self._messages(topic, reader, events, nsqds, sample)
             yield _event("end", "This nsqadmin ends.")
         except NSQError as error:  # no nsqd lets us
             yield _event("end", str(error))
@@ -121,13 +120,14 @@ class Watches:
             self._log.info("watch of topic %s ends", topic)
 
     def _messages(
-        self, topic: str, reader: Reader, losses: _Losses, nsqds: set[str]
+        self, topic: str, reader: Reader, events: _Events, nsqds: set[str], sample: int
     ) -> Iterator[bytes]:
         began = time.monotonic()
         tick, look = began + _INTERVAL, began + _LOOK
         shown: list[dict[str, Any]] = []
         passed = 0
-        for batch in reader.batches(_IN_FLIGHT // len(nsqds) or 1, _INTERVAL, 0.05):
+        has_begun = False
+        for batch in reader.batches(_IN_FLIGHT // len(nsqds) or 1, _WAIT, _WAIT / 2):
             for message in batch:
                 if len(shown) < _MOST_SHOWN:
                     shown.append(_shown(message))
@@ -135,13 +135,21 @@ class Watches:
                     passed += 1
             reader.finish(batch)
             now = time.monotonic()
+            if (
+                not has_begun
+                and events.connected_to
+                and (events.connected_to >= nsqds or now >= tick)
+            ):
+                # From now on nothing is missed.
+                has_begun = True
+                yield _event("began", {"sample": sample})
             if now < tick:
                 continue
             tick = now + _INTERVAL
             # Also without messages: that is how a visitor who left is noticed.
             yield _event("messages", {"messages": shown, "passed": passed})
             shown, passed = [], 0
-            for line in losses.taken():
+            for line in events.notices():
                 yield _event("notice", line)
             if now >= look:
                 look = now + _LOOK
@@ -210,21 +218,30 @@ class Watches:
             return ""
 
 
-class _Losses(Observer):
-    """Nothing is dialled again by itself: to subscribe makes a topic that was deleted anew."""
+class _Events(Observer):
+    """Which nsqds are connected, and lines for people: why others are not.
 
-    def __init__(self) -> None:
+    Nothing is dialled again by itself: to subscribe makes a topic that was deleted anew.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
         self.reader: Reader | None = None
-        self._lines: list[str] = []
+        self.connected_to: set[str] = set()
+        self._lines = lines
+
+    def connected(self, nsqd_address: str) -> None:
+        """Called on a reading thread."""
+        self.connected_to.add(nsqd_address)
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
         """Called on a reading thread."""
         if self.reader is not None:
             self.reader.remove_nsqd(nsqd_address)
-        # append and the swap in taken() are atomic.
+        # append and the swap in notices() are atomic.
         self._lines.append(f"{nsqd_address}: {reason}")
 
-    def taken(self) -> list[str]:
+    def notices(self) -> list[str]:
+        """What there is to say since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
