@@ -9,6 +9,7 @@ import base64
 import binascii
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
@@ -38,6 +39,9 @@ __all__ = ["API", "BODY_LIMIT", "CONFIG_LIMIT", "visitor", "warning"]
 # Bytes that are read of a body.
 BODY_LIMIT = 1024 * 1024
 CONFIG_LIMIT = 1024 * 1024
+# Of what graphite answers, which is a picture or a table.
+GRAPHITE_LIMIT = 16 * 1024 * 1024
+_PART = 65536
 
 _VERBS: dict[str, Verb] = {"pause": "pause", "unpause": "unpause", "empty": "empty"}
 _BAD_ESCAPE = re.compile(r"%(?:[0-9a-fA-F]?(?![0-9a-fA-F]).?|$)")
@@ -61,13 +65,14 @@ def visitor(environ: Mapping[str, Any]) -> Visitor:
             user = user or text.partition(":")[0]
         except (binascii.Error, ValueError):
             pass
+    peer = environ.get("REMOTE_ADDR", "")
     scheme = "https" if environ.get("HTTP_X_SCHEME") == "https" else "http"
     query = environ.get("QUERY_STRING", "")
     path = url_path(environ.get("SCRIPT_NAME", "") + environ["PATH_INFO"])
     path += f"?{query}" if query else ""
     return Visitor(
         user,
-        f"{environ.get('REMOTE_ADDR', '')}:{environ.get('REMOTE_PORT', '')}",
+        f"{f'[{peer}]' if ':' in peer else peer}:{environ.get('REMOTE_PORT', '')}",
         environ.get("HTTP_USER_AGENT", ""),
         f"{scheme}://{environ.get('HTTP_HOST', '')}{path}",
     )
@@ -296,9 +301,9 @@ class API:
         }
         self.log.info("GRAPHITE: /render of %r", query["target"])
         try:
-            answer = self._ask_graphite(params)
+            answer, content = self._ask_graphite(params)
             answer.raise_for_status()
-            value = answer.json()[0]["datapoints"][0][0]
+            value = json.loads(content)[0]["datapoints"][0][0]
             rate = float(value) / interval
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             self.log.error("graphite request failed - %s", type(error).__name__)
@@ -308,7 +313,7 @@ class API:
     def _render(self, request: Request) -> Answer:
         """What graphite answers, for browsers that cannot reach it."""
         try:
-            answer = self._ask_graphite(
+            answer, content = self._ask_graphite(
                 request.environ.get("QUERY_STRING", ""),
                 headers={"X-Forwarded-For": request.environ.get("REMOTE_ADDR", "")},
             )
@@ -318,9 +323,10 @@ class API:
         if answer.status_code < 200 or answer.status_code in (204, 304):
             return Response(status=answer.status_code, plain=True)
         kind = answer.headers.get("Content-Type", "application/octet-stream")
-        return Response(answer.content, answer.status_code, kind, plain=True)
+        return Response(content, answer.status_code, kind, plain=True)
 
-    def _ask_graphite(self, params: Any, **keywords: Any) -> requests.Response:
+    def _ask_graphite(self, params: Any, **keywords: Any) -> tuple[requests.Response, bytes]:
+        """The answer and its body. Raises of requests, and ValueError for one that has no end."""
         timeouts = (
             self.options.http_client_connect_timeout,
             self.options.http_client_request_timeout,
@@ -330,9 +336,17 @@ class API:
         with requests.Session() as session:
             # Neither proxies nor passwords of the environment, as in Go.
             session.trust_env = False
-            return session.get(
-                url, params=params, timeout=timeouts, allow_redirects=False, **keywords
+            response = session.get(
+                url, params=params, timeout=timeouts, allow_redirects=False, stream=True, **keywords
             )
+            with response:
+                deadline = time.monotonic() + sum(timeouts)
+                content = bytearray()
+                for part in response.iter_content(_PART):
+                    content += part
+                    if len(content) > GRAPHITE_LIMIT or time.monotonic() > deadline:
+                        raise ValueError("the answer is too large or too slow")
+                return response, bytes(content)
 
 
 def _query(request: Request) -> dict[str, str]:

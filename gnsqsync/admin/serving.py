@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
+from http.client import HTTPException
 from typing import Any
 
 import gevent
@@ -22,6 +24,8 @@ __all__ = ["serve"]
 _MOST_VISITORS = 1000
 # Seconds for the head of a request, for each part of its body, and between two requests.
 _PATIENCE = 30.0
+# Seconds for all of a body: the largest form has 16 MiB.
+_PATIENCE_OF_BODY = 120.0
 
 
 class _Handler(WSGIHandler):  # type: ignore[misc]
@@ -33,9 +37,33 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         return gevent.with_timeout(_PATIENCE, super().read_requestline, timeout_value=None)
 
     def read_request(self, raw_requestline: Any) -> Any:
-        return gevent.with_timeout(
-            _PATIENCE, super().read_request, raw_requestline, timeout_value=False
-        )
+        try:
+            return gevent.with_timeout(
+                _PATIENCE, super().read_request, raw_requestline, timeout_value=False
+            )
+        except HTTPException as error:  # more than 100 headers, or one that is too long
+            raise ValueError(str(error)) from None
+
+    def get_environ(self) -> Any:
+        environ = super().get_environ()
+        environ["wsgi.input"] = _Body(environ["wsgi.input"])
+        return environ
+
+
+class _Body:
+    """The body of a request; all of it has to come in time, however many parts it has."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._deadline = time.monotonic() + _PATIENCE_OF_BODY
+
+    def read(self, size: int) -> Any:
+        """OSError when time is up."""
+        left = max(0.0, self._deadline - time.monotonic())
+        part = gevent.with_timeout(left, self._source.read, size, timeout_value=None)
+        if part is None:
+            raise TimeoutError("the body is too slow")
+        return part
 
 
 def serve(options: AdminOptions) -> None:

@@ -211,6 +211,23 @@ def test_unknown_paths(cluster: Cluster, path: str) -> None:
     assert (answer.status_code, answer.text) == (404, '{"message":"NOT_FOUND"}')
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/topics", "/topics/t", "/topics/t/c", "/nodes", "/counter", "/lookup"]
+)
+def test_pages_are_html(cluster: Cluster, path: str) -> None:
+    answer = ask(cluster.a, path)
+    # Ours has the topic in its page, or says that there is none.
+    assert answer.status_code == 200 or (path.startswith("/topics/t") and cluster.a.kind != "real")
+    assert answer.headers["Content-Type"].startswith("text/html")
+
+
+def test_a_style_sheet(cluster: Cluster) -> None:
+    found = [ask(cluster.a, f"/{folder}/base.css") for folder in ("static", "fonts")]
+    assert [answer.status_code for answer in found] == [200, 200]
+    assert {answer.headers["Content-Type"] for answer in found} == {"text/css; charset=utf-8"}
+    assert found[0].content == found[1].content
+
+
 def test_corrected_paths(cluster: Cluster) -> None:
     for path in ("/api/topics/", "/API/topics"):
         answer = ask(cluster.a, path)
@@ -498,6 +515,50 @@ def test_a_tombstone_for_a_dead_node(cluster: Cluster, dead: str) -> None:
 # -- servers that fail -----------------------------------------------------------------------------
 
 
+def test_a_tombstone_at_one_nsqlookupd_only(site: Site, cluster: Cluster) -> None:
+    topic = cluster.topic(site)
+    cluster.tell(cluster.l1, f"/topic/tombstone?topic={topic}&node={place(cluster.n2)}")
+
+    def nodes() -> list[str]:
+        return [node["node"] for node in said(cluster.a, f"/api/topics/{topic}")["nodes"]]
+
+    assert sorted(nodes()) == sorted([place(cluster.n1), place(cluster.n2)])
+    cluster.tell(cluster.l2, f"/topic/tombstone?topic={topic}&node={place(cluster.n2)}")
+    # Ours keeps an answer for a second.
+    site.eventually(lambda: nodes() == [place(cluster.n1)])
+    (node,) = (
+        node
+        for node in said(cluster.a, "/api/nodes")["nodes"]
+        if node["http_port"] == cluster.n2.http_address[1]
+    )
+    assert {"topic": topic, "tombstoned": True} in node["topics"]
+
+
+def test_latencies_are_merged(site: Site, cluster: Cluster) -> None:
+    nsqds = [site.own_nsqd("-e2e-processing-latency-percentile=0.99") for _ in range(2)]
+    for nsqd, count in zip(nsqds, (1, 3), strict=True):
+        cluster.tell(nsqd, "/topic/create?topic=late")
+        cluster.tell(nsqd, "/channel/create?topic=late&channel=c")
+        cluster.tell(nsqd, "/mpub?topic=late", b"\n".join([b"x"] * count))
+        client = site.client(nsqd)
+        client.subscribe("late", "c", rdy=10)
+        client.fin(*client.messages(count))
+        site.eventually(lambda n=nsqd, c=count: latency(n)["count"] == c)
+    admin = site.own_nsqadmin(*(f"-nsqd-http-address={place(nsqd)}" for nsqd in nsqds))
+    found = said(admin, "/api/topics/late/c")["e2e_processing_latency"]
+    one, other = (latency(nsqd)["percentiles"][0]["value"] for nsqd in nsqds)
+    assert found["count"] == 4
+    (merged,) = found["percentiles"]
+    assert list(merged) == ["average", "count", "max", "min", "quantile", "value"][: len(merged)]
+    assert merged["average"] == pytest.approx((one + 3 * other) / 4)
+    assert merged["max"] == max(one, other)
+
+
+def latency(nsqd: Server) -> Any:
+    (topic,) = said(nsqd, "/stats?format=json&topic=late")["topics"]
+    return topic["channels"][0]["e2e_processing_latency"]
+
+
 def test_a_dead_nsqlookupd(site: Site, cluster: Cluster, dead: str) -> None:
     topic = cluster.topic(site)
     admin = site.own_nsqadmin(f"-lookupd-http-address={place(cluster.l1)}")
@@ -611,6 +672,52 @@ def test_an_nsqd_that_answers_nonsense(site: Site) -> None:
             'got response 500 Internal Server Error "oh"'
             in (said(admin, "/api/topics", 502)["message"])
         )
+
+
+def test_an_nsqd_that_wants_tls(site: Site) -> None:
+    certificates = site.certificates
+    nsqd = site.own_nsqd(*certificates.flags, "-tls-required=true")
+    asked = f"-nsqd-http-address={place(nsqd)}"
+    message = said(site.own_nsqadmin(asked), "/api/topics", 502)["message"]
+    assert f'Get "https://127.0.0.1:{nsqd.https_address[1]}/stats?format=json' in message
+    assert "certificate" in message
+    for flag in (
+        "-http-client-tls-insecure-skip-verify",
+        f"-http-client-tls-root-ca-file={certificates.ca_file}",
+    ):
+        admin = site.own_nsqadmin(asked, flag)
+        assert said(admin, "/api/topics")["topics"] is None
+        assert do(admin, "/api/topics", topic="t") == ""
+
+
+def test_versions_and_host_names_of_nodes(site: Site) -> None:
+    lookupd = site.own_nsqlookupd()
+    admin = site.own_nsqadmin(f"-lookupd-http-address={place(lookupd)}")
+    versions = {"b-host": "1.3.0", "a-host": "1.2.0", "c-host": "x.y", "d-host": "1.3.0-rc1"}
+    for number, (host, version) in enumerate(versions.items(), 1):
+        client = site.lookup_client(lookupd)
+        client.identify(
+            hostname=host, broadcast_address=host, tcp_port=number, http_port=1, version=version
+        )
+    site.eventually(lambda: len(ask(lookupd, "/nodes").json()["producers"]) == 4)
+    nodes = said(admin, "/api/nodes")["nodes"]
+    assert [(node["hostname"], node["out_of_date"]) for node in nodes] == [
+        ("a-host", True),
+        ("b-host", False),
+        ("c-host", True),
+        ("d-host", True),
+    ]
+
+
+def test_a_node_with_an_ipv6_address(site: Site) -> None:
+    lookupd = site.own_nsqlookupd()
+    admin = site.own_nsqadmin(f"-lookupd-http-address={place(lookupd)}")
+    client = site.lookup_client(lookupd)
+    client.identify(hostname="h", broadcast_address="::1", tcp_port=1, http_port=1, version="1.3.0")
+    site.eventually(lambda: len(ask(lookupd, "/nodes").json()["producers"]) == 1)
+    # It is known, and dead.
+    said(admin, "/api/nodes/[::1]:1", 502)
+    said(admin, "/api/nodes/::1:1", 404)
 
 
 # -- rights, /config, notifications, base path, graphite ------------------------------------------
@@ -752,6 +859,11 @@ def test_the_base_path(site: Site, cluster: Cluster) -> None:
     assert ask(admin, "/adm/ping").text == "OK"
     assert ask(admin, "/ping").status_code == 404
     assert said(admin, "/adm/api/topics")["message"] == ""
+    assert ask(admin, "/adm").status_code == 200
+    assert "/adm/static/" in ask(admin, "/adm").text
+    back = ask(admin, "/adm/")
+    assert (back.status_code, back.headers["Location"]) == (301, "/adm")
+    assert ask(admin, "/").status_code == 404
 
 
 def test_graphite(site: Site, cluster: Cluster) -> None:
@@ -774,6 +886,11 @@ def test_graphite(site: Site, cluster: Cluster) -> None:
         assert said(admin, "/api/graphite", 400)["message"] == "INVALID_ARG_METRIC"
         bad = said(admin, "/api/graphite?metric=rate", 400)["message"]
         assert bad == "INVALID_ARG_TARGET"
+    with serving(b'[{"target": "a", "datapoints": [[-5, 1]]}]') as (address, _):
+        admin = site.own_nsqadmin(
+            f"-lookupd-http-address={place(cluster.l1)}", f"-graphite-url=http://{address}"
+        )
+        assert ask(admin, "/api/graphite?metric=rate&target=a").text == '{"rate":"N/A"}'
     with serving(b"[]") as (address, _):
         admin = site.own_nsqadmin(
             f"-lookupd-http-address={place(cluster.l1)}", f"-graphite-url=http://{address}"

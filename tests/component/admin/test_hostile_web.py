@@ -199,6 +199,17 @@ def test_whatever_graphite_answers(status: int) -> None:
             assert ask(app, "GET", "/render")["status"] == status
 
 
+def test_a_graphite_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqsync.admin.api.GRAPHITE_LIMIT", 1000)
+    with fake_server() as graphite:
+        graphite.answer(b"x" * 1001)
+        url = f"http://{graphite.address}"
+        with admin(graphite_url=url, proxy_graphite=True) as app:
+            assert ask(app, "GET", "/render")["status"] == 502
+            asked = "metric=rate&target=a"
+            assert ask(app, "GET", "/api/graphite", QUERY_STRING=asked)["status"] == 500
+
+
 def test_an_endpoint_that_is_silent_keeps_nobody_from_ending() -> None:
     log = Log("", "fatal")
     visitor = Visitor("", "127.0.0.1:5", "", "http://127.0.0.1:4171/")
