@@ -1,6 +1,7 @@
 """nsqadmin: a web page, and a JSON API, for a whole cluster.
 
-``create_app()`` gives it as a WSGI application; ``gnsqsync nsqadmin`` serves it. Knows the answers
+``create_app()`` gives it as a WSGI application; ``gnsqsync nsqadmin`` serves it, and ``Nsqadmin``
+in a child process. Knows the answers
 of nsqd's and nsqlookupd's HTTP APIs, and nothing of the embedded servers.
 """
 
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gnsqsync.admin.app import Admin, create_app
     from gnsqsync.admin.options import AdminOptions
+    from gnsqsync.admin.process import Nsqadmin
 
-__all__ = ["Admin", "AdminOptions", "create_app"]
+__all__ = ["Admin", "AdminOptions", "Nsqadmin", "create_app"]
 
 _HOME = {
     "Admin": "gnsqsync.admin.app",
     "AdminOptions": "gnsqsync.admin.options",
+    "Nsqadmin": "gnsqsync.admin.process",
     "create_app": "gnsqsync.admin.app",
 }
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 __all__ = ["main", "run_nsqadmin"]
 
 
-def run_nsqadmin(argv: Sequence[str]) -> int:
+def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
     """Serve nsqadmin with these flags until SIGTERM or SIGINT; the exit status.
 
-    0 after a signal, 1 when it cannot start, 2 for an unknown flag. The process becomes one of
-    greenlets, so call it in a process of its own, in the main thread.
+    ``exit_with_parent``: also ends when stdin does. 0 after a signal, 1 when it cannot start, 2 for
+    an unknown flag. The process becomes one of greenlets, so call it in a process of its own, in
+    the main thread.
     """
     from gevent import monkey
 
@@ -31,7 +32,7 @@ def run_nsqadmin(argv: Sequence[str]) -> int:
     # What ends the Go programs has this prefix, whatever --log-prefix says.
     log = Log("[nsqadmin] ")
     try:
-        serve(flags.parse(AdminOptions, argv))
+        serve(flags.parse(AdminOptions, argv), exit_with_parent=exit_with_parent)
     except Exit as exit_:
         sys.stdout.write(exit_.out)
         sys.stderr.write(exit_.err)
@@ -47,10 +48,12 @@ def run_nsqadmin(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """The command line of ``python -m gnsqsync.admin``; returns the exit status."""
+    from gnsqsync.daemon.parent import EXIT_WITH_PARENT
     from gnsqsync.service.output import replace_closed
 
     replace_closed()
-    return run_nsqadmin(argv)
+    exit_with_parent = argv[:1] == [EXIT_WITH_PARENT]
+    return run_nsqadmin(argv[int(exit_with_parent) :], exit_with_parent=exit_with_parent)
 
 
 if __name__ == "__main__":

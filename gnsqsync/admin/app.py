@@ -57,7 +57,7 @@ class Admin:
         verify = not options.http_client_tls_insecure_skip_verify
         ca_file = options.http_client_tls_root_ca_file
         cert = options.http_client_tls_cert
-        self.cluster: Cluster = Cluster(
+        self._cluster: Cluster = Cluster(
             options.lookupd_http_address,
             options.nsqd_http_address,
             lambda text: self.log.info("%s", text),
@@ -75,14 +75,16 @@ class Admin:
             verify=(ca_file or True) if verify else False,
             cert=(cert, options.http_client_tls_key) if cert else None,
         )
-        self.actions: Actions = Actions(self.cluster, self._notifications)
-        self.access: Access = Access(options)
-        api = API(options, self.cluster, self.actions, self.access, self.log)
-        self._overview = Overview(self.cluster)
-        self._watches = Watches(self.cluster, self._overview, self.access, self.log)
-        rendering = Rendering(options, self.access)
-        views = Views(options, self.cluster, self._overview, rendering)
-        forms = Forms(self.cluster, self._overview, self.actions, self.access, rendering, self.log)
+        self._actions: Actions = Actions(self._cluster, self._notifications)
+        self._access: Access = Access(options)
+        api = API(options, self._cluster, self._actions, self._access, self.log)
+        self._overview = Overview(self._cluster)
+        self._watches = Watches(self._cluster, self._overview, self._access, self.log)
+        rendering = Rendering(options, self._access)
+        views = Views(options, self._cluster, self._overview, rendering)
+        forms = Forms(
+            self._cluster, self._overview, self._actions, self._access, rendering, self.log
+        )
         base = options.base_path.rstrip("/")
         pages = [
             (method, (base + path).rstrip("/") or "/", handler)
@@ -110,7 +112,7 @@ class Admin:
         """Send the notifications that wait, and end all threads and connections."""
         self._watches.close()
         self._notifications.close()
-        self.cluster.close()
+        self._cluster.close()
         self._overview.close()
 
     def _tell(self, environ: Mapping[str, Any], status: int, seconds: float) -> None:

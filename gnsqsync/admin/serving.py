@@ -17,6 +17,7 @@ from gnsqsync.admin.app import Admin
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.daemon import flags
 from gnsqsync.daemon.options import OptionsError, is_loopback
+from gnsqsync.daemon.parent import wait_for_end_of_stdin
 
 __all__ = ["serve"]
 
@@ -66,8 +67,12 @@ class _Body:
         return part
 
 
-def serve(options: AdminOptions) -> None:
-    """Until SIGTERM or SIGINT. OptionsError when it cannot start. In a patched process."""
+def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
+    """Until SIGTERM or SIGINT, or the end of stdin. In a patched process.
+
+    Raises:
+        OptionsError: It cannot start.
+    """
     admin = Admin(options)
     admin.log.info("%s", flags.version_text("nsqadmin"))
     listener = _listener(options.http_address)
@@ -89,6 +94,8 @@ def serve(options: AdminOptions) -> None:
     ]
     try:
         server.start()
+        if exit_with_parent:
+            gevent.spawn(wait_for_end_of_stdin).link(lambda _: told_to_end.set())
         told_to_end.wait()
         admin.log.info("HTTP: closing %s", address)
         # What is under way is not waited for, as nsqadmin has it.

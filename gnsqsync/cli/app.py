@@ -21,6 +21,7 @@ from gnsqsync.service.output import send_nowhere
 # what the list of commands says of it: the list loads no module.
 COMMANDS = {
     "demo": ("gnsqsync.cli.demo", "See NSQ at work: two servers, publishers and a consumer."),
+    "cluster": ("gnsqsync.cli.cluster", "Run nsqlookupd, two nsqds and nsqadmin."),
     "pub": ("gnsqsync.cli.pub", "Publish each line of a file or of standard input."),
     "tail": ("gnsqsync.cli.tail", "Print the messages of a topic."),
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),

@@ -17,6 +17,7 @@ from gnsqsync.daemon import flags
 from gnsqsync.daemon.goflag import Exit
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
+from gnsqsync.daemon.parent import EXIT_WITH_PARENT, wait_for_end_of_stdin
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.service.output import replace_closed
 
@@ -120,7 +121,7 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
     try:
         server.start()
         if exit_with_parent:
-            gevent.spawn(_wait_for_end_of_stdin).link(lambda _: told_to_end.set())
+            gevent.spawn(wait_for_end_of_stdin).link(lambda _: told_to_end.set())
         told_to_end.wait()
         server.stop()
     finally:
@@ -128,20 +129,11 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
             watcher.cancel()
 
 
-def _wait_for_end_of_stdin() -> None:
-    """Returns when the process that holds the other end of stdin is gone."""
-    from gevent.os import make_nonblocking, nb_read
-
-    make_nonblocking(0)
-    while nb_read(0, 4096):
-        pass
-
-
 def main(argv: Sequence[str]) -> int:
     """The command line of ``python -m gnsqsync.embedded``; returns the exit status."""
     replace_closed()
     arguments = list(argv)
-    exit_with_parent = arguments[:1] == ["--exit-with-parent"]
+    exit_with_parent = arguments[:1] == [EXIT_WITH_PARENT]
     del arguments[: int(exit_with_parent)]
     programs = {"nsqd": run_nsqd, "nsqlookupd": run_nsqlookupd}
     run = programs.get(arguments[0]) if arguments else None

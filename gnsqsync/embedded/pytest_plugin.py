@@ -18,25 +18,30 @@ import pytest
 
 if TYPE_CHECKING:
     from gnsqsync import Message
+    from gnsqsync.admin.process import Nsqadmin
     from gnsqsync.embedded.process import Nsqd, Nsqlookupd
 
 _MARKERS = (
     "nsqd(**flags): flags of the nsqd that the fixtures nsqd and nsq_cluster start, with _ for -",
     "nsqlookupd(**flags): the same for nsqlookupd",
-    "nsq_cluster(nsqds=2): how many nsqds the fixture nsq_cluster starts",
+    "nsq_cluster(nsqds=2, admin=False): how many nsqds the fixture nsq_cluster starts, and whether"
+    " an nsqadmin",
 )
 
 
 class NsqCluster:
     """Several nsqds that are registered with one nsqlookupd.
 
-    ``nsqds`` and ``lookupd`` are the running servers; the address tuples are what ``Reader`` and
-    ``Writer`` take.
+    ``nsqds``, ``lookupd`` and ``admin`` are the running servers, ``admin`` None unless the marker
+    asks for it; the address tuples are what ``Reader`` and ``Writer`` take.
     """
 
-    def __init__(self, nsqds: tuple[Nsqd, ...], lookupd: Nsqlookupd) -> None:
+    def __init__(
+        self, nsqds: tuple[Nsqd, ...], lookupd: Nsqlookupd, admin: Nsqadmin | None = None
+    ) -> None:
         self.nsqds = nsqds
         self.lookupd = lookupd
+        self.admin = admin
 
     @property
     def nsqd_tcp_addresses(self) -> tuple[str, ...]:
@@ -178,20 +183,38 @@ def nsqd(request: pytest.FixtureRequest) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def nsq_cluster(request: pytest.FixtureRequest, nsqlookupd: Nsqlookupd) -> Iterator[NsqCluster]:
-    """Two nsqds (or as many as the marker says) registered with one nsqlookupd."""
+    """Two nsqds (or as many as the marker says) registered with one nsqlookupd.
+
+    With ``@pytest.mark.nsq_cluster(admin=True)`` also an nsqadmin, which needs the extra ``admin``.
+    """
     from gnsqsync.embedded.process import Nsqd
 
     binary = _binary(request.config, "nsqd")
     flags = _marker(request, "nsqd")
-    count = _marker(request, "nsq_cluster").get("nsqds", 2)
+    wanted = _marker(request, "nsq_cluster")
+    unknown = wanted.keys() - {"nsqds", "admin"}
+    if unknown:
+        raise pytest.UsageError(
+            f"nsq_cluster has no {', '.join(sorted(unknown))}; it has nsqds and admin"
+        )
     with contextlib.ExitStack() as stack:
         nsqds = tuple(
             stack.enter_context(
                 Nsqd(binary=binary, lookupd_tcp_addresses=nsqlookupd.tcp_address, **flags)
             )
-            for _ in range(count)
+            for _ in range(wanted.get("nsqds", 2))
         )
-        yield NsqCluster(nsqds, nsqlookupd)
+        admin = None
+        if wanted.get("admin"):
+            from gnsqsync.admin.process import Nsqadmin
+
+            admin = stack.enter_context(
+                Nsqadmin(
+                    binary=_binary(request.config, "nsqadmin"),
+                    lookupd_http_addresses=nsqlookupd.http_address,
+                )
+            )
+        yield NsqCluster(nsqds, nsqlookupd, admin)
 
 
 @pytest.fixture

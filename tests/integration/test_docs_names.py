@@ -140,6 +140,7 @@ def documented(module: str) -> set[str]:
     [
         "gnsqsync",
         "gnsqsync.errors",
+        "gnsqsync.admin",
         "gnsqsync.embedded",
         "gnsqsync.django",
         "gnsqsync.django.outbox",

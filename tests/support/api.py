@@ -25,6 +25,7 @@ PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync.django": None,
     "gnsqsync.django.outbox": None,
     "gnsqsync.django.test": None,
+    "gnsqsync.admin": None,
     "gnsqsync.embedded": None,
     "gnsqsync.embedded.pytest_plugin": [
         "NsqCluster",

@@ -40,7 +40,8 @@ class Program:
     ) -> None:
         self.words = list(words)
         program, *arguments = words
-        beside = Path(sys.executable).with_name(program)
+        # A path of its own stays one.
+        beside = Path(sys.executable).parent / program
         if program == "python":
             program = sys.executable
         elif beside.exists():

@@ -19,7 +19,15 @@ from pathlib import Path
 VERSION = "1.3.0"
 PROGRAMS = ("nsqd", "nsqlookupd")
 # Built apart, as a machine that has the servers need not have them.
-OTHERS = ("nsqadmin",)
+OTHERS = (
+    "nsq_stat",
+    "nsq_tail",
+    "nsq_to_file",
+    "nsq_to_http",
+    "nsq_to_nsq",
+    "nsqadmin",
+    "to_nsq",
+)
 GO_MODULE = Path(__file__).parent / "gonsq"
 
 

@@ -70,7 +70,7 @@ EXCEPTIONS = {
     "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
-    "gnsqsync.embedded.pytest_plugin": {"gnsqsync"},
+    "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
     # They read and publish as any client does.
     "gnsqsync.admin.dead_letters": {"gnsqsync"},
     "gnsqsync.admin.watch": {"gnsqsync"},
@@ -106,6 +106,8 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.spark.publishing": {"concurrent"},
     # It asks all servers side by side, in whichever web server it runs.
     "gnsqsync.admin": {"concurrent", "queue", "threading"},
+    # Used in the processes of the two.
+    "gnsqsync.daemon.parent": {"gevent"},
     # gethostname() only.
     "gnsqsync.admin.actions": {"socket"},
     # The command, in a process of its own on gevent's server.

@@ -36,6 +36,18 @@ def test_cluster(nsq_cluster):
     assert nsq_cluster.lookupd_http_addresses == (nsq_cluster.lookupd.http_address,)
 
 
+@pytest.mark.nsq_cluster(admin=True)
+def test_admin(nsq_cluster):
+    import requests
+    assert len(nsq_cluster.nsqds) == 2
+    nodes = requests.get(nsq_cluster.admin.url + "api/nodes", timeout=10).json()["nodes"]
+    assert len(nodes) == 2
+
+
+def test_no_admin(nsq_cluster):
+    assert nsq_cluster.admin is None
+
+
 @pytest.mark.nsqd(max_rdy_count=3)
 def test_nsqd(nsqd):
     assert nsqd.is_running
@@ -111,7 +123,7 @@ def test_fixtures(tmp_path: Path) -> None:
 def test_cluster(tmp_path: Path) -> None:
     status, output = run(tmp_path, CLUSTER)
     assert status == 0, output
-    assert "2 passed" in output
+    assert "4 passed" in output
 
 
 @pytest.mark.parametrize("server_kind", ["embedded", "real"])
