@@ -271,6 +271,48 @@ def test_a_deferred_message_on_disk_is_due(site: Site) -> None:
     assert bodies(consume(site, server, 1)) == numbers(1)
 
 
+def test_a_deferred_message_is_due_after_a_clean_restart(site: Site) -> None:
+    server = site.own_nsqd(MEM0)
+    create_channel(server, "t", "c")
+    producer = site.client(server)
+    producer.command("DPUB t 60000", b"000000")
+    producer.ok()
+
+    def deferred() -> int:
+        return int(channel_stats(server.http_address, "t", "c")["deferred_count"])
+
+    site.eventually(lambda: deferred() == 1)
+    assert channel_depth(server) == 0
+    producer.close()
+    server.stop()
+    server.start()
+    assert (deferred(), channel_depth(server)) == (0, 1)
+    assert bodies(consume(site, server, 1)) == numbers(1)
+
+
+def test_sync_by_time_only(site: Site) -> None:
+    server = site.own_nsqd(MEM0, "-sync-every=0", "-sync-timeout=100ms")
+    pub(site, server, *numbers(3000))
+    synced(site, server, "3000\n0,0\n0,108000\n")
+
+
+def test_a_sync_timeout_of_nothing(site: Site) -> None:
+    """The real one ends at its first topic; ours does not start."""
+    server = Server(site.kind, "nsqd", ["-sync-timeout=0"])
+    try:
+        if site.kind == "real":
+            server.start()
+            # Which may be answered before.
+            site.client(server).command("PUB t", b"x")
+            assert server.process is not None
+            assert server.process.wait(10) == 2
+        else:
+            assert server.run_to_the_end() == 1
+            assert "--sync-timeout must be positive" in server.log
+    finally:
+        server.discard()
+
+
 # -- emptying and deleting -------------------------------------------------------------------------
 
 
@@ -443,6 +485,12 @@ def damaged(site: Site, change: str) -> Server:
         del data[-5:]
     elif change == "garbage":
         data += b"\xff" * 10
+    elif change == "zeros":
+        data += bytes(100)
+    elif change == "length 25":
+        data[36:40] = (25).to_bytes(4)
+    elif change == "huge length":
+        data[36:40] = b"\x7f\0\0\0"
     elif change == "length 0":
         data[36:40] = bytes(4)
     elif change == "length + 1":
@@ -456,6 +504,10 @@ def damaged(site: Site, change: str) -> Server:
         meta_path(server).unlink()
     elif change == "garbage in meta":
         meta_path(server).write_text("garbage")
+    elif change == "empty meta":
+        meta_path(server).write_text("")
+    elif change == "a line of meta":
+        meta_path(server).write_text("4\n")
     server.start()
     pub(site, server, *numbers(2, 4))
     create_channel(server, "t", "c")
@@ -467,13 +519,19 @@ def damaged(site: Site, change: str) -> Server:
     [
         ("cut", [*numbers(3), b"0\0\0\0\0\0", *numbers(2, 4)], numbers(3) + numbers(2, 4)),
         ("garbage", numbers(6), numbers(6)),
+        ("zeros", numbers(6), numbers(6)),
         ("length 0", numbers(1), numbers(6)),
+        ("length 25", numbers(1), numbers(6)),
+        # Of two wrong bytes ours does not know what the length was.
+        ("huge length", numbers(1), numbers(1) + numbers(4, 2)),
         ("length + 1", [b"000000", b"000001\0"], numbers(6)),
         ("body", [b"000000", b"100001", *numbers(4, 2)], [b"000000", b"100001", *numbers(4, 2)]),
         ("missing", numbers(2, 4), numbers(2, 4)),
         # The real one writes over them, and has read ahead what it has not yet written over.
         ("no meta", [b"000004", b"000001"], numbers(6)),
         ("garbage in meta", [b"000004", b"000001"], numbers(6)),
+        ("empty meta", [b"000004", b"000001"], numbers(6)),
+        ("a line of meta", [b"000004", b"000001"], numbers(6)),
     ],
 )
 def test_damage(site: Site, change: str, real: list[bytes], ours: list[bytes]) -> None:

@@ -147,6 +147,25 @@ def test_turn_by_turn(site: Site, nsqd: Server, end: str) -> None:
     assert not list(nsqd.data_path.glob("t.*.bad"))
 
 
+@pytest.mark.parametrize("first", ["real", "embedded"])
+def test_one_folder_for_both(site: Site, first: str) -> None:
+    """Whoever comes second does not start, and the first one goes on."""
+    other = "embedded" if first == "real" else "real"
+    one = Server(first, "nsqd")
+    two = Server(other, "nsqd", [f"-data-path={one.data_path}", "-log-prefix=x"])
+    try:
+        one.start()
+        assert two.run_to_the_end() == 1
+        assert "cannot flock directory" in two.log
+        assert post(one.http_address, "/pub?topic=t", b"x").status == 200
+        one.kill()
+        # A lock ends with its process.
+        two.start()
+    finally:
+        one.discard()
+        two.discard()
+
+
 def test_what_the_real_one_had_not_synced(site: Site) -> None:
     nsqd = site.own_nsqd("-mem-queue-size=0", "-sync-every=10", "-sync-timeout=1h")
     site.client(nsqd).publish("t", *bodies(0, 17))
