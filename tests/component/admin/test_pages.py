@@ -294,6 +294,27 @@ def test_mounted_in_another_application(cluster: tuple[Admin, NsqdHTTP]) -> None
     assert all(link.startswith("/inner/") for link in links)
 
 
+def test_below_a_path_of_flask(cluster: tuple[Admin, NsqdHTTP]) -> None:
+    """As the guide has it."""
+    flask = pytest.importorskip("flask")
+    from werkzeug.middleware.dispatcher import DispatcherMiddleware
+    from werkzeug.test import Client
+
+    app = flask.Flask(__name__)
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/nsq": cluster[0]})
+    browser = Client(app)
+    environ = {"REMOTE_ADDR": "127.0.0.1"}
+    page = browser.get("/nsq/confirm?verb=pause&topic=orders", environ_base=environ)
+    assert page.headers["Set-Cookie"].endswith("Path=/nsq; HttpOnly; SameSite=Strict")
+    token = TOKEN.search(page.text)
+    assert token is not None
+    form = {"token": token[1], "verb": "pause", "topic": "orders"}
+    done = browser.post("/nsq/do", data=form, environ_base=environ)
+    assert (done.status_code, "Paused: topic orders." in done.text) == (200, True)
+    assert browser.get("/nsq", environ_base=environ).status_code == 200
+    assert cluster[1].stats("orders").topics[0].paused
+
+
 def test_below_a_base_path(made: Callable[..., Admin]) -> None:
     admin = made(nsqd_http_address=["127.0.0.1:1"], base_path="adm/")
     assert get(admin, "/adm")[0] == "200 OK"
