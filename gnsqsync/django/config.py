@@ -65,7 +65,7 @@ class Alias(ClientSettings):
     # As the settings say; None: the one for tests in tests, and nsqd elsewhere.
     backend: str | None
     # What staff need to act on the pages of nsqadmin; None: to be superusers.
-    admin_permission: str | None
+    admin_permission: str | None = None
 
     @property
     def is_memory(self) -> bool:
