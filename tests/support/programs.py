@@ -23,10 +23,10 @@ T = TypeVar("T")
 class Program:
     """A running program and what it has written so far.
 
-    ``words[0]`` may be "python" or a program beside the Python of the tests. ``folder``: where its
-    output goes, and where it runs unless ``cwd`` says otherwise. ``stdin``: what it can read. It
-    finds the package without being installed, and is the leader of a session of its own, so that
-    ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``.
+    ``words[0]`` may be "python", a program beside the Python of the tests or a path. ``folder``:
+    where its output goes, and where it runs unless ``cwd`` says otherwise. ``stdin``: what it can
+    read. It finds the package without being installed, and is the leader of a session of its own,
+    so that ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Program:
     ) -> None:
         self.words = list(words)
         program, *arguments = words
-        beside = Path(sys.executable).with_name(program)
+        beside = Path(sys.executable).parent / program
         if program == "python":
             program = sys.executable
         elif beside.exists():

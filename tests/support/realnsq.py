@@ -1,4 +1,4 @@
-"""The real nsqd, nsqlookupd and nsqadmin v1.3.0: found, or built once from the Go module by name.
+"""NSQ's own programs, v1.3.0: found, or built once from the Go module by name.
 
 `python -m tests.support.realnsq` prints the folder that holds both programs. Knows nothing of how
 they are started.
@@ -19,7 +19,7 @@ from pathlib import Path
 VERSION = "1.3.0"
 PROGRAMS = ("nsqd", "nsqlookupd")
 # Built apart, as a machine that has the servers need not have them.
-OTHERS = ("nsqadmin",)
+OTHERS = ("nsqadmin", "nsq_to_file")
 GO_MODULE = Path(__file__).parent / "gonsq"
 
 
