@@ -223,6 +223,8 @@ def to_file(
             max_attempts=0,
             # Messages are held until the next sync, so nsqd's share must be more than those.
             latency="throughput",
+            # A sync may take longer than the message timeout.
+            auto_touch=True,
             observer=exposed.observers(topic, channel),
             **addresses,
             **keywords,

@@ -318,13 +318,14 @@ class TopicFiles:
             if disk.exists(target):
                 return False
             part = f"{target}.part"
-            disk.copy(source, part)
             try:
+                disk.copy(source, part)
                 disk.link(part, target)
             except FileExistsError:
                 return False
             finally:
-                disk.remove(part)
+                with suppress(FileNotFoundError):  # it could not even be made
+                    disk.remove(part)
         return True
 
     # -- inside ----------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ _STARVED = 0.85
 # How often to look what is due, and for how long what was received may still be written at a stop.
 _ROUND_SECONDS = 0.5
 _DRAIN_SECONDS = 5.0
-_DRAIN_LOOK_SECONDS = 0.02
+# Waits for the end wake up so often, as a signal that comes just before is handled only then.
+_WAKE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class BackUp:
         files.recover()
         made = _Topic(files, self._runtime.lock(), self._max_in_flight, self._sync_interval)
         made.on_failure = self._fail
+        made.on_last = self._wake.set
         made.reader = reader = self._make_reader(topic, made.handle)
         with self._lock:
             self._topics[topic] = made
@@ -173,15 +175,18 @@ class BackUp:
         if not self._over.is_set() and self._failure is None:
             for topic in self._all():
                 topic.pause()
-            while self._granted and self._runtime.now() < deadline:
+            while self._granted and (left := deadline - self._runtime.now()) > 0:
+                # Before the look, so that what is written behind it wakes this up.
+                self._wake.clear()
                 if all(topic.has_all() for topic in self._all()):
                     break
-                self._wake.wait(_DRAIN_LOOK_SECONDS)
-        self._sync_all()
+                self._wake.wait(min(left, _WAKE_SECONDS))
+        # What comes now its Reader waits for.
+        for topic in self._all():
+            topic.sync_always()
         group.stop(stop_timeout if self._granted is None else self._granted)
-        # What came in between is held by a handler, and its Reader waits for it.
-        while not self._over.wait(_DRAIN_LOOK_SECONDS):
-            self._sync_all()
+        while not self._over.wait(_WAKE_SECONDS):
+            pass
         self._on_round(self.progress())
 
     # -- rounds ----------------------------------------------------------------------------------
@@ -195,10 +200,6 @@ class BackUp:
             if topic.has_ended():
                 self._forget(topic)
         self._on_round(self.progress())
-
-    def _sync_all(self) -> None:
-        for topic in self._all():
-            topic.sync()
 
     def _all(self) -> list[_Topic]:
         with self._lock:
@@ -235,6 +236,8 @@ class _Topic:
 
     reader: Reader | None = None
     on_failure: Callable[[NSQError], None]
+    # Called when all that was received is written, once the topic is paused.
+    on_last: Callable[[], None]
 
     def __init__(
         self, files: TopicFiles, lock: Mutex, max_in_flight: int, sync_interval: float
@@ -251,6 +254,7 @@ class _Topic:
         # In seconds of time.monotonic(), as a message's deadline.
         self._next_tick = time.monotonic() + sync_interval
         self._sync_by = math.inf
+        self._is_paused = False
         self._is_closed = False
 
     @property
@@ -269,6 +273,8 @@ class _Topic:
             except NSQError as error:
                 self._fail(error)
                 raise Requeue(0, backoff=False) from None
+        if self._is_paused and self.has_all():
+            self.on_last()
 
     def _write(self, message: Message) -> None:
         rotated = self.files.write(message.body)
@@ -315,8 +321,10 @@ class _Topic:
         except ClosedError:  # not started yet
             return False
 
-    def sync(self) -> None:
+    def sync_always(self) -> None:
+        """Now, and at each message that comes."""
         with self._lock:
+            self._max_in_flight = 1
             if not self._is_closed:
                 try:
                     self._sync()
@@ -344,6 +352,7 @@ class _Topic:
 
     def pause(self) -> None:
         assert self.reader is not None
+        self._is_paused = True
         with suppress(ClosedError):  # not started yet
             self.reader.pause()
 
