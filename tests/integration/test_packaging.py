@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -19,8 +20,15 @@ from tests.support.texts import ROOT
 pytestmark = pytest.mark.timeout(300)
 
 
+def environment() -> dict[str, str]:
+    """Without the path that tests of Spark may have set for all processes of this one."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -112,7 +120,9 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_environment(wheel: Path, tmp_p
     # By the pip of this environment, and not compiled: most of it is not run.
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-compile"]
     pip += ["--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, f"{wheel}[cli]"], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [*pip, f"{wheel}[cli]"], env=environment(), capture_output=True, text=True, timeout=240
+    )
     if done.returncode and "No matching distribution" in done.stderr:
         missing(LookupError(f"no package index: {done.stderr}"))
     assert done.returncode == 0, done.stderr
