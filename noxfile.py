@@ -36,10 +36,10 @@ def quick(session: nox.Session) -> None:
     session.run("pytest", "-q", "-m", "quick", *session.posargs)
 
 
-@nox.session
+@nox.session(python=PYTHONS[-1])
 def coverage(session: nox.Session) -> None:
     """The quick tests, the branches that they do not reach, and the floor."""
-    session.install("-e", ".[test]")
+    session.install("-e", ".[test,spark,spark-s3,spark-test]")
     session.run("pytest", "-q", "-m", "quick", "--cov", *session.posargs)
 
 

@@ -6,11 +6,8 @@ import pytest
 
 _QUICK = ("tests/unit/", "tests/component/")
 
-# They start processes: each takes many seconds, or a server to be installed. Tests of nsqadmin end
-# several threads at once. On Python 3.11 that may hang coverage with greenlets: what cleans up
-# behind one thread is interrupted by the end of the next.
+# They start processes: each takes many seconds, or a server to be installed.
 _NOT_QUICK = (
-    "tests/component/admin/",
     "tests/unit/support/test_ci.py",
     "tests/unit/support/test_leftovers.py",
     "tests/unit/support/test_postgres.py",
