@@ -31,6 +31,8 @@ __all__ = ["PublishSlot", "SendQueue", "end_each"]
 # How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
 # system call of about 4 us, a tenth of a publish: once a millisecond it is 0.4 % of the time.
 _ASK_SECONDS = 0.001
+# How long (seconds) one waits for the lock of a sender that seems to have been killed.
+_SURE_SECONDS = 1.0
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
 # more either once all that it may send is in flight, and RDY is never that high.
 _MOST_WAITING = 100_000
@@ -186,20 +188,23 @@ class SendQueue:
 
         True when all has left; False when another thread is writing, or the stream takes no more.
 
-        ``wait``: how many seconds this caller has when the kernel's buffer is full; what is
-        left then goes with the next flush. Whatever else breaks the send shuts the stream
-        down, which wakes the reading thread; nothing is raised but what is no Exception.
+        ``wait``: how many seconds this caller has when the kernel's buffer is full, in all, also
+        where others add to what waits; what is left then goes with the next flush. Whatever else
+        breaks the send shuts the stream down, which wakes the reading thread; nothing is raised
+        but what is no Exception.
         """
         lock = self._lock
+        until = self._now() + wait if wait else 0.0
         while self.has_unsent:
             if not lock.acquire(False):
-                self._look_at_sender()
-                return False
+                if self._sender_is_there():
+                    return False
+                continue
             try:
                 # Broken: what is in hand stays there, for _torn_slots to judge.
                 if self.is_closed or self.broken is not None:
                     return False
-                emptied = self._write(wait)
+                emptied = self._write(until)
             except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
                 return self._broken_by(error)
             finally:
@@ -213,17 +218,25 @@ class SendQueue:
         if commands.NOP not in self.commands:
             self.commands.append(commands.NOP)
 
-    def _look_at_sender(self) -> None:
-        """Another thread holds the lock. If that one was killed, the connection ends."""
+    def _sender_is_there(self) -> bool:
+        """Whether the lock is held still. The connection ends when its holder was killed."""
         if self._unsent is not None:
             # It waits for room in the kernel's buffer, which may last.
             self._held_at_send = -1
         elif self._held_at_send != self.sends:
             self._held_at_send, self._held_since = self.sends, self._now()
         elif self._now() >= ownership.lost_at(self._held_since) and not self.has_ended:
-            self._is_deserted = True
-            self.broken = ConnectionLost("a sender was killed before its send")
-            self._stream.shutdown()
+            # Perhaps this is not the thread that was seen then, and just about to send.
+            self._held_at_send = -1
+            sends = self.sends
+            if self._lock.acquire(True, _SURE_SECONDS):
+                self._lock.release()
+                return False
+            if self.sends == sends and self._unsent is None and not self.has_ended:
+                self._is_deserted = True
+                self.broken = ConnectionLost("a sender was killed before its send")
+                self._stream.shutdown()
+        return True
 
     def send(self, slot: PublishSlot, now: float) -> bool:
         """Queue a publish and ``flush``; a shorter way where nothing else waits.
@@ -288,12 +301,12 @@ class SendQueue:
         # What comes now was not sent, also where a layer hides how much of it left.
         self.is_closed = True
 
-    def _write(self, wait: float) -> bool:
-        """One batch, holding ``_lock``. False when the kernel did not take all of it."""
-        if self._unsent is not None and not self._push(wait):
+    def _write(self, until: float) -> bool:
+        """One batch, holding ``_lock``. False when the kernel had not taken all of it by then."""
+        if self._unsent is not None and not self._push(until):
             return False
         if self._level is None and not self.commands:
-            return self._write_publishes(wait)
+            return self._write_publishes(until)
         # FINs are cut first: a TOUCH that was appended before a FIN then stands before it.
         fins = self.fins
         count = len(fins)
@@ -319,10 +332,10 @@ class SendQueue:
                 parts.append(commands.rdy(wanted))
                 self.rdy_sent = wanted
         if parts:
-            return self._send(parts[0] if len(parts) == 1 else b"".join(parts), wait)
+            return self._send(parts[0] if len(parts) == 1 else b"".join(parts), until)
         return True
 
-    def _write_publishes(self, wait: float) -> bool:
+    def _write_publishes(self, until: float) -> bool:
         slots, pending = self.slots, self.pending
         batch: list[PublishSlot] = []
         for _ in range(len(slots)):
@@ -340,9 +353,9 @@ class SendQueue:
         if now - self._asked_at > _ASK_SECONDS:
             self._check_end(now)
         one = len(batch) == 1
-        return self._send(batch[0].data if one else b"".join([s.data for s in batch]), wait)
+        return self._send(batch[0].data if one else b"".join([s.data for s in batch]), until)
 
-    def _send(self, data: bytes, wait: float) -> bool:
+    def _send(self, data: bytes, until: float) -> bool:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
         self.sends += 1
@@ -352,11 +365,10 @@ class SendQueue:
             return True
         self._unsent = memoryview(data)[sent:]
         self._stalled_since = self._now()
-        return self._push(wait)
+        return self._push(until)
 
-    def _push(self, wait: float) -> bool:
+    def _push(self, until: float) -> bool:
         """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
-        deadline = self._now() + wait
         while self._unsent is not None:
             now = self._now()
             if self._batch and now - self._asked_at > _ASK_SECONDS:
@@ -371,9 +383,9 @@ class SendQueue:
             waiting = len(self.commands) + len(self.fins)
             if waiting > _MOST_WAITING:
                 raise ConnectionLost(f"nsqd sends and does not read: {waiting} answers wait")
-            if now >= deadline:
+            if now >= until:
                 return False
-            self._stream.wait_writable(min(deadline - now, self._stall_timeout))
+            self._stream.wait_writable(min(until - now, self._stall_timeout))
         self._batch = ()
         return True
 

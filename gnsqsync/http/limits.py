@@ -143,6 +143,16 @@ class LimitedAdapter(HTTPAdapter):
         super().init_poolmanager(*args, **options)
         self.poolmanager.pool_classes_by_scheme = self._pools
 
+    def close(self) -> None:
+        # urllib3 leaves the connections of a pool to its finalizer. That of one that has failed
+        # before may run late: its errors refer to it, in a circle.
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            pools = manager.pools
+            for pool in [pools.get(key) for key in pools.keys()]:  # noqa: SIM118 - no iteration
+                if pool is not None:
+                    pool.close()
+        super().close()
+
     def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(*args, **options)
         manager.pool_classes_by_scheme = self._pools

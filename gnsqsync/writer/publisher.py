@@ -155,9 +155,9 @@ class Publisher:
         """Wait for an outcome; raises when the time is over before."""
         while (left := deadline - self._now()) > 0:
             if connection.send_queue.has_unsent:
-                # Another thread was writing our bytes, but its deadline came earlier and it
-                # stopped.
-                connection.send_queue.flush(left)
+                # The kernel is full, and the thread that was writing our bytes has stopped. This
+                # one writes for others, too, and so only for a while: its own answer may come.
+                connection.send_queue.flush(min(left, _LOOK_SECONDS))
             left = deadline - self._now()
             if connection.publishes.wait_aside(slot, min(left, _LOOK_SECONDS)):
                 return

@@ -1,0 +1,68 @@
+"""What is known of each message, from both sides; and the history as text."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Journal", "Publish", "Violation"]
+
+
+class Violation(Exception):
+    """A promise was broken; the text says which."""
+
+
+@dataclass
+class Publish:
+    """One call of a Writer, for one message."""
+
+    body: bytes
+    topic: str
+    kind: str
+    began: float
+    timeout: float
+    ended: float | None = None
+    # ok, not sent, unknown, refused, closed, struck
+    outcome: str = ""
+    # A Writer that publishes again by itself may have it stored twice.
+    may_repeat: bool = False
+    # How long the process or an nsqd had stood still when it began (seconds).
+    stood_still: float = 0.0
+
+
+@dataclass
+class Stored:
+    """A message that an nsqd has accepted."""
+
+    nsqd: str
+    topic: str
+    at: float
+
+
+class Journal:
+    """``publishes`` by body; ``by_head``: bodies by how they begin; ``stored``: accepted copies."""
+
+    def __init__(self, now: Any) -> None:
+        self._now = now
+        self.lines = io.StringIO()
+        self.publishes: dict[bytes, Publish] = {}
+        self.by_head: dict[bytes, bytes] = {}
+        self.stored: dict[bytes, list[Stored]] = {}
+        # Bodies whose bytes were given to the network as a whole: (when) of the last time.
+        self.sent: dict[bytes, float] = {}
+        # Handled, by (channel, body): how often.
+        self.handled: dict[tuple[str, bytes], int] = {}
+        self.gave_up: dict[tuple[str, bytes], int] = {}
+        # What a channel has got and nobody has finished: since when, by nsqd, topic, channel, body.
+        self.owed: dict[tuple[str, str, str, bytes], float] = {}
+        # What an nsqd may have lost: (nsqd, when, which kind).
+        self.losses: list[tuple[str, float, str]] = []
+        self.violations: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.write(f"{self._now():14.7f} {text}\n")
+
+    def violated(self, text: str) -> None:
+        self.note(f"VIOLATION {text}")
+        self.violations.append(f"{self._now():.4f} {text}")

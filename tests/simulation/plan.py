@@ -1,0 +1,244 @@
+"""What happens in a history, drawn from its seed: servers, clients, what they do, and the faults.
+
+A plan is plain data, so that a part of it can be left out when a failure is to be shown shorter.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+__all__ = ["Fault", "NsqdPlan", "Plan", "ReaderPlan", "WriterPlan", "draw"]
+
+TOPICS = ("orders", "mails")
+
+
+@dataclass(frozen=True)
+class NsqdPlan:
+    """One nsqd. ``has_disk``: what does not fit into memory, and a clean stop, go to it."""
+
+    options: dict[str, Any]
+    has_disk: bool
+    rate: float = 1.0
+    wall_offset: float = 0.0
+    work: float = 50e-6
+
+
+@dataclass(frozen=True)
+class WriterPlan:
+    """One Writer and its threads. ``keywords`` are the Writer's.
+
+    ``pause``: seconds between two publishes of a thread, on the average. After ``messages`` of them
+    the thread ends.
+    """
+
+    keywords: dict[str, Any]
+    threads: int
+    topic: str
+    kinds: tuple[str, ...]
+    pause: float
+    messages: int
+    size: int
+    uses_lookupd: bool = False
+    begins: float = 0.0
+    # Each is closed at its end, or before.
+    closes_at: float | None = None
+
+
+@dataclass(frozen=True)
+class ReaderPlan:
+    """One Reader. ``form``: handler, pull, or a group's. ``work``: seconds of a message."""
+
+    keywords: dict[str, Any]
+    topic: str
+    channel: str
+    form: str
+    work: float
+    fails: float = 0.0
+    slow: float = 0.0
+    detaches: float = 0.0
+    forgets: float = 0.0
+    uses_lookupd: bool = False
+    begins: float = 0.0
+    stops_at: float | None = None
+    stop_timeout: float = 30.0
+    # (when, what, argument): pause, resume, max_in_flight, add_nsqd, remove_nsqd
+    changes: tuple[tuple[float, str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``kind`` at ``when`` seconds, to ``target``; ``seconds``: how long, where it has an end."""
+
+    when: float
+    kind: str
+    target: int
+    seconds: float = 0.0
+    number: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    seconds: float
+    preempts: bool
+    gap: float
+    nsqds: tuple[NsqdPlan, ...]
+    lookupds: int
+    writers: tuple[WriterPlan, ...]
+    readers: tuple[ReaderPlan, ...]
+    faults: tuple[Fault, ...]
+    link: dict[str, Any] = field(default_factory=dict)
+
+    def without(self, part: str, index: int) -> Plan:
+        """The same, less one of its ``faults``, ``writers`` or ``readers``."""
+        values = getattr(self, part)
+        left = (*values[:index], *values[index + 1 :])
+        changed: Plan = replace(self, **{part: left})  # type: ignore[arg-type]
+        return changed
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed. Half of the histories are quiet worlds with few faults."""
+    rng = random.Random(f"plan {seed}")
+    seconds = rng.choice((20.0, 60.0, 60.0, 200.0))
+    nsqd_count = rng.choice((1, 1, 2, 2, 3, 5))
+    lookupds = rng.choice((0, 1, 1, 2))
+    msg_timeout = rng.choice((2.0, 10.0, 60.0))
+    nsqds = tuple(_nsqd(rng, msg_timeout) for _ in range(nsqd_count))
+    writers = tuple(_writer(rng, seconds, lookupds) for _ in range(rng.choice((1, 1, 2))))
+    readers = tuple(_reader(rng, seconds, lookupds) for _ in range(rng.choice((0, 1, 1, 2, 3))))
+    fault_count = rng.choice((0, 0, 1, 2, 4, 8))
+    faults = sorted(
+        (_fault(rng, seconds, nsqd_count, lookupds) for _ in range(fault_count)),
+        key=lambda fault: fault.when,
+    )
+    return Plan(
+        seed=seed,
+        seconds=seconds,
+        preempts=rng.random() < 0.7,
+        gap=rng.choice((2.0, 8.0, 40.0, 400.0)),
+        nsqds=nsqds,
+        lookupds=lookupds,
+        writers=writers,
+        readers=readers,
+        faults=tuple(faults),
+        link=_link(rng),
+    )
+
+
+def _link(rng: random.Random) -> dict[str, Any]:
+    return {
+        "latency": rng.choice((0.00005, 0.0002, 0.001, 0.02)),
+        "jitter": rng.choice((0.0, 0.0001, 0.002)),
+        "window": rng.choice((1500, 16384, 65536, 65536, 1 << 20)),
+        "segment": rng.choice((20, 100, 1448, 1 << 20, 1 << 20)),
+        "loss": rng.choice((0.0, 0.0, 0.0, 0.01)),
+    }
+
+
+def _nsqd(rng: random.Random, msg_timeout: float) -> NsqdPlan:
+    return NsqdPlan(
+        options={
+            "msg_timeout": msg_timeout,
+            "mem_queue_size": rng.choice((0, 5, 10_000, 10_000)),
+            "max_rdy_count": rng.choice((1, 10, 2500, 2500)),
+            "sync_every": rng.choice((1, 2500)),
+            "max_bytes_per_file": rng.choice((1000, 100_000_000)),
+        },
+        has_disk=rng.random() < 0.5,
+        rate=rng.choice((1.0, 1.0, 0.99, 1.01)),
+        wall_offset=rng.choice((0.0, 0.0, -3600.0, 5.0)),
+        work=rng.choice((20e-6, 100e-6, 0.005)),
+    )
+
+
+def _writer(rng: random.Random, seconds: float, lookupds: int) -> WriterPlan:
+    kinds = rng.choice(
+        (("publish",), ("publish",), ("publish", "defer"), ("publish", "many"), ("async",),
+         ("publish", "many", "async", "defer"))
+    )  # fmt: skip
+    threads = rng.choice((1, 1, 2, 4, 8))
+    messages = rng.choice((10, 100, 400, 400))
+    return WriterPlan(
+        keywords={
+            "publish_timeout": rng.choice((0.2, 1.0, 5.0)),
+            "retry_unknown": rng.random() < 0.2,
+            "outage": rng.choice(("fail", "wait")),
+            "policy": rng.choice(("round_robin", "failover")),
+            "heartbeat_interval": rng.choice((1.0, 5.0, 30.0)),
+        },
+        threads=threads,
+        topic=rng.choice(TOPICS),
+        kinds=kinds,
+        pause=rng.choice((0.0005, 0.01, 0.2, 2.0)),
+        messages=messages,
+        size=rng.choice((40, 40, 200, 3000)),
+        uses_lookupd=bool(lookupds) and rng.random() < 0.3,
+        begins=rng.choice((0.0, 0.0, 3.0)),
+        closes_at=rng.uniform(1.0, seconds) if rng.random() < 0.2 else None,
+    )
+
+
+def _reader(rng: random.Random, seconds: float, lookupds: int) -> ReaderPlan:
+    auto_touch = rng.random() < 0.2
+    changes: list[tuple[float, str, Any]] = []
+    for _ in range(rng.choice((0, 0, 0, 1, 3))):
+        when = rng.uniform(0.0, seconds)
+        kind = rng.choice(("pause", "max_in_flight", "stats", "remove_nsqd"))
+        if kind == "pause":
+            changes += [(when, "pause", None), (when + rng.uniform(0.1, 5.0), "resume", None)]
+        elif kind == "max_in_flight":
+            changes.append((when, kind, rng.choice((0, 1, 3, 50))))
+            changes.append((when + rng.uniform(0.5, 5.0), kind, rng.choice((1, 3, 50))))
+        elif kind == "remove_nsqd":
+            changes += [(when, kind, 0), (when + rng.uniform(0.1, 5.0), "add_nsqd", 0)]
+        else:
+            changes.append((when, kind, None))
+    return ReaderPlan(
+        keywords={
+            "max_in_flight": rng.choice((1, 1, 2, 5, 40, 1000)),
+            "concurrency": rng.choice((1, 1, 2, 4)),
+            "max_attempts": rng.choice((0, 2, 5)),
+            "requeue_delay": rng.choice((0.0, 0.1, 1.0)),
+            "max_requeue_delay": rng.choice((0.5, 20.0)),
+            "max_backoff_duration": rng.choice((0.0, 2.0, 128.0)),
+            "backoff_multiplier": rng.choice((0.01, 0.2)),
+            "low_rdy_idle_timeout": rng.choice((0.5, 10.0)),
+            "low_rdy_timeout": rng.choice((1.0, 30.0)),
+            "latency": rng.choice(("adaptive", "adaptive", "throughput")),
+            "auto_touch": auto_touch,
+            "lookupd_poll_interval": rng.choice((1.0, 10.0)),
+            "heartbeat_interval": rng.choice((1.0, 5.0, 30.0)),
+            "on_giving_up": rng.choice((None, "discard")),
+        },
+        topic=rng.choice(TOPICS),
+        channel=rng.choice(("c", "c", "d")),
+        form=rng.choice(("handler", "handler", "handler", "pull")),
+        work=rng.choice((0.0, 0.001, 0.02, 0.3)),
+        fails=rng.choice((0.0, 0.0, 0.02, 0.3)),
+        slow=rng.choice((0.0, 0.0, 0.01)),
+        detaches=rng.choice((0.0, 0.0, 0.2)),
+        # What is touched for ever is not sent again.
+        forgets=0.0 if auto_touch else rng.choice((0.0, 0.0, 0.02)),
+        uses_lookupd=bool(lookupds) and rng.random() < 0.5,
+        begins=rng.choice((0.0, 0.0, 2.0)),
+        stops_at=rng.uniform(1.0, seconds) if rng.random() < 0.4 else None,
+        stop_timeout=rng.choice((0.0, 1.0, 30.0)),
+        changes=tuple(sorted(changes, key=lambda change: change[0])),
+    )
+
+
+def _fault(rng: random.Random, seconds: float, nsqds: int, lookupds: int) -> Fault:
+    kinds = ["kill", "stop", "freeze", "cut", "cut one way", "power", "reset", "slow", "pause"]
+    if lookupds:
+        kinds += ["lookupd kill", "lookupd drips", "lookupd lies"]
+    kind = rng.choice(kinds)
+    return Fault(
+        when=rng.uniform(0.1, seconds * 0.9),
+        kind=kind,
+        target=rng.randrange(lookupds if kind.startswith("lookupd") else nsqds),
+        seconds=rng.choice((0.001, 0.05, 0.5, 3.0, 12.0)),
+        number=rng.random(),
+    )
