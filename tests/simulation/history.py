@@ -68,7 +68,6 @@ class History:
         self.network.on_sent = self._on_sent
         environment.enter(self.scheduler, self.network, plan.seed)
         self.journal = Journal(lambda: self.scheduler.now)
-        self.runtime = SimRuntime(self.scheduler, self.network, "client")
         self.lookupds = [self._lookupd(index) for index in range(plan.lookupds)]
         self.nsqds = [self._nsqd(index) for index in range(len(plan.nsqds))]
         self.readers: list[_ReaderActor] = []
@@ -230,6 +229,12 @@ class History:
         if fault.kind.startswith("lookupd"):
             self._strike_lookupd(self.lookupds[fault.target], fault)
             return
+        if fault.kind == "threads":
+            until = scheduler.now + fault.seconds
+            scheduler.refuses_thread = lambda name: (
+                scheduler.now < until and name.startswith("nsq-") and "nsq-timer" not in name
+            )
+            return
         nsqd = self.nsqds[fault.target]
         if fault.kind in ("kill", "stop", "power"):
             if nsqd.is_up:
@@ -305,6 +310,12 @@ class History:
         def watched_finish(channel: Channel, id: bytes, consumer: Any) -> bytes | None:
             message = channel.in_flight.get(id)
             failed = finish(channel, id, consumer)
+            fin = (channel, id, consumer)
+            if failed is not None and fin in journal.finished:
+                journal.violated(f"a second FIN of {id!r} on {channel.name}")
+            if failed is None and message is not None and message.attempts == 1:
+                # Of one that has timed out, another copy may be on its way to the same consumer.
+                journal.finished.add(fin)
             if failed is None and message is not None:
                 nsqd = channel._schedule.nsqd  # type: ignore[attr-defined]
                 journal.owed.pop(
@@ -345,8 +356,11 @@ class History:
                     self.journal.sent[published.body] = -now
         if b"\nFIN " in data or data[:4] in (b"FIN ", b"RDY ", b"REQ ", b"TOUC", b"CLS\n"):
             self.journal.note(f"{end.address} to {end.peer.address}: {data[:120]!r}")
+        # What is looked at has points, too.
+        preempts, self.scheduler.preempts = self.scheduler.preempts, False
         for reader in self.readers:
             reader.on_sent(end, data)
+        self.scheduler.preempts = preempts
 
     def _on_raised(self, task: SimTask) -> None:
         error = task.raised
@@ -381,8 +395,31 @@ class History:
     def sleep(self, seconds: float) -> None:
         self.scheduler.park("its time", self.scheduler.now + max(0.0, seconds))
 
+    def runtime(self, owner: str) -> SimRuntime:
+        return SimRuntime(self.scheduler, self.network, "client", owner)
+
+    def look_for_leftovers(self, owner: str) -> None:
+        """After its end nothing of a Reader or Writer is left."""
+
+        def look() -> None:
+            for task in self.scheduler.tasks.values():
+                if task.owner == owner:
+                    self.journal.violated(f"{owner} has ended, and {task.name} is left")
+            for end in self.network.open:
+                if end.owner == owner:
+                    text = f"{owner} has ended, and a connection to {end.peer.address} is left"
+                    self.journal.violated(text)
+
+        self.scheduler.after(0.05, look)
+
     def user(self, name: str, call: Callable[[], object]) -> SimTask:
         return self.scheduler.spawn(name, call, owner="user")
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing ever goes wrong in this history."""
+        link = self.network.usual
+        return not self.plan.faults and not link.loss and link.window >= 16384
 
     @property
     def answers_in_time(self) -> bool:
@@ -470,7 +507,7 @@ class _WriterActor:
         self._writer = Writer(
             () if plan.uses_lookupd else history.addresses(),
             lookupd_http_addresses=history.urls() if plan.uses_lookupd else (),
-            runtime=history.runtime,
+            runtime=history.runtime(self.name),
             **plan.keywords,
         )
         self._tasks.append(history.user(f"{self.name} owner", self._own))
@@ -490,6 +527,8 @@ class _WriterActor:
         self._writer.close()
         took = history.scheduler.now - began - (history.stood_still - stood)
         limit = self._plan.keywords["publish_timeout"] + 5.0 + _LEEWAY
+        if not self.alive:
+            history.look_for_leftovers(self.name)
         if took > limit:
             history.journal.violated(f"close() of {self.name} took {took:.2f} s of {limit:g}")
 
@@ -603,6 +642,8 @@ class _ReaderActor(Observer):
         self._limit = self._allowed = plan.keywords["max_in_flight"]
         self._is_paused = False
         self._unsent: dict[bytes, tuple[float, Message]] = {}
+        # The ids of all FINs that have left.
+        self._sent: set[bytes] = set()
         # What each connection has sent last.
         self._tails: dict[End, bytes] = {}
         history.scheduler.after(plan.begins, self._begin)
@@ -618,7 +659,7 @@ class _ReaderActor(Observer):
             self._handle if plan.form == "handler" else None,
             nsqd_tcp_addresses=() if plan.uses_lookupd else history.addresses(),
             lookupd_http_addresses=history.urls() if plan.uses_lookupd else (),
-            runtime=history.runtime,
+            runtime=history.runtime(self.name),
             observer=self,
             **keywords,
         )
@@ -632,19 +673,30 @@ class _ReaderActor(Observer):
             )
 
     def _main(self) -> None:
-        reader = self._reader
+        try:
+            self._consume()
+        except RuntimeError as error:
+            if "start new thread" not in str(error):
+                raise
+            self._is_stopping = self._has_stopped = True
+            self._history.look_for_leftovers(self.name)
+
+    def _consume(self) -> None:
+        reader, history = self._reader, self._history
         assert reader is not None
         if self._plan.form == "handler":
-            reader.start()
+            result = reader.start()
         else:
-            history = self._history
             history.user(f"{self.name} owner", self._own)
             with reader:
                 most = min(self._plan.keywords["max_in_flight"], self._rng.choice((1, 5, 50)))
                 for messages in reader.batches(most, 0.2):
                     for message in messages:
                         self._take(message)
+            result = reader.join()
         self._has_stopped = True
+        if result is not None and not result.workers_running:
+            history.look_for_leftovers(self.name)
 
     def _own(self) -> None:
         """Stops it when it is time, and looks how long that takes."""
@@ -750,6 +802,15 @@ class _ReaderActor(Observer):
                 return
         self._answer(message)
 
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        """As an observer: nothing ends a connection where there is no fault."""
+        history = self._history
+        changes = {what for _, what, _ in self._plan.changes}
+        if self._is_stopping or "remove_nsqd" in changes or history.has_timed_out(self._plan):
+            return
+        if history.is_calm:
+            history.journal.violated(f"{self.name} has lost {nsqd_address}: {reason}")
+
     def gave_up(self, message: Message, error: BaseException | None) -> None:
         """As an observer: called before its FIN."""
         key = self._key(message)
@@ -768,18 +829,20 @@ class _ReaderActor(Observer):
                 return
             responder: Any = message._responder
             queue = responder.send_queue
-            if responder.is_closed or queue is None or queue.is_stuck or message.timed_out:
+            if responder.is_closed or queue is None or queue.is_stuck:
                 return
+            if id in self._sent:
+                return  # another copy of it was answered
             history.journal.violated(f"FIN {message.id} has not left after {_FIN_SECONDS} s")
 
         history.scheduler.after(_FIN_SECONDS + 0.02, look)
 
     def on_sent(self, end: End, data: bytes) -> None:
-        if self._unsent:
-            # A FIN may be torn in two.
-            for id in re.findall(rb"FIN (.{16})\n", self._tails.get(end, b"") + data):
-                self._unsent.pop(id, None)
-            self._tails[end] = data[-20:]
+        # A FIN may be torn in two.
+        for id in re.findall(rb"FIN (.{16})\n", self._tails.get(end, b"") + data):
+            self._unsent.pop(id, None)
+            self._sent.add(id)
+        self._tails[end] = data[-20:]
         if b"RDY " in data:
             self._check_rdy()
 

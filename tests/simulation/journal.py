@@ -56,6 +56,8 @@ class Journal:
         self.gave_up: dict[tuple[str, bytes], int] = {}
         # What a channel has got and nobody has finished: since when, by nsqd, topic, channel, body.
         self.owed: dict[tuple[str, str, str, bytes], float] = {}
+        # The FINs that an nsqd has taken: (channel, id, consumer).
+        self.finished: set[tuple[Any, bytes, Any]] = set()
         # What an nsqd may have lost: (nsqd, when, which kind).
         self.losses: list[tuple[str, float, str]] = []
         self.violations: list[str] = []

@@ -82,6 +82,7 @@ class End:
         "is_reset",
         "network",
         "number",
+        "owner",
         "peer",
         "received",
         "sent_eof",
@@ -96,6 +97,9 @@ class End:
         self.network = network
         self.number = number
         self.host = host
+        # The owner of the task that has dialled.
+        task = network.scheduler.current
+        self.owner = "" if task is None else task.owner
         self.address = address
         self.peer: End
         self.way = _Way()

@@ -231,7 +231,8 @@ def _reader(rng: random.Random, seconds: float, lookupds: int) -> ReaderPlan:
 
 
 def _fault(rng: random.Random, seconds: float, nsqds: int, lookupds: int) -> Fault:
-    kinds = ["kill", "stop", "freeze", "cut", "cut one way", "power", "reset", "slow", "pause"]
+    kinds = ["kill", "stop", "freeze", "cut", "cut one way", "power", "reset", "slow", "pause",
+             "threads"]  # fmt: skip
     if lookupds:
         kinds += ["lookupd kill", "lookupd drips", "lookupd lies"]
     kind = rng.choice(kinds)

@@ -22,11 +22,17 @@ __all__ = ["SimRuntime"]
 
 
 class SimRuntime(base.Runtime):
-    """Threads where the scheduler preempts, else greenlets."""
+    """Threads where the scheduler preempts, else greenlets.
+
+    ``owner``: the Reader or Writer whose tasks and connections these are.
+    """
 
     name = "simulated"
 
-    def __init__(self, scheduler: Scheduler, network: Network, host: str) -> None:
+    def __init__(
+        self, scheduler: Scheduler, network: Network, host: str, owner: str = "client"
+    ) -> None:
+        self.owner = owner
         self._scheduler = scheduler
         self._network = network
         self._host = host
@@ -37,7 +43,7 @@ class SimRuntime(base.Runtime):
         self._scheduler.point()
         if self._scheduler.refuses_thread(name):
             raise RuntimeError("can't start new thread")
-        task = self._scheduler.spawn(name, lambda: fn(*args))
+        task = self._scheduler.spawn(name, lambda: fn(*args), self.owner)
         self._scheduler.point()
         return _Task(self._scheduler, task)
 

@@ -72,7 +72,7 @@ class SimTask:
     def __init__(self, number: int, name: str, owner: str) -> None:
         self.number = number
         self.name = name
-        # Whose it is: "client" for those that the library made, or the name of a user's thread.
+        # Whose it is: the Reader or Writer for which the library made it, or "user".
         self.owner = owner
         self.greenlet: Any = None
         self.ended = False
