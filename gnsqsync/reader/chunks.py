@@ -161,7 +161,7 @@ class Chunks:
 
         From any thread. Those of a lost connection are only dropped: nsqd delivers them again.
         """
-        given: set[Connection] = set()
+        given: dict[Connection, None] = {}
         # All at once, so that chunks that are put back are not met again.
         for chunk in list(self._taken_out()):
             if chunk is None:
@@ -173,7 +173,7 @@ class Chunks:
                 continue
             for message in messages:
                 connection.requeue_quietly(message, 0)
-            given.add(connection)
+            given[connection] = None
         for connection in given:
             connection.send_queue.flush(PASSING_WAIT)
 

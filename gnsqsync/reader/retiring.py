@@ -70,18 +70,18 @@ def _is_stranded(connection: Connection, now: float) -> bool:
 class Retiring:
     """Connections that are closing, of a Reader that goes on.
 
-    Lock-free on purpose: only single operations on a set, which are atomic.
+    Lock-free on purpose: only single operations on a dict, which are atomic.
     """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         # Whether the timer is going to look.
         self._due = False
 
     def add(self, connections: Iterable[Connection]) -> None:
         """These are sent CLS just now."""
-        self._connections.update(connections)
+        self._connections.update(dict.fromkeys(connections))
 
     def look(self) -> None:
         """Have those closed that are drained. From any thread; cheap."""
@@ -99,8 +99,8 @@ class Retiring:
             if connection.is_closed
             or (connection.state is State.DRAINED and not connection.in_flight)
         ]
-        self._connections.difference_update(drained)
         for connection in drained:
+            self._connections.pop(connection, None)
             connection.close()
             # When nsqd does not end its side.
             self._timer.after(_EOF_SECONDS, connection.cut)

@@ -79,7 +79,7 @@ class Subscription:
         self.discovers: bool = bool(setup.lookups.urls)
         self._direct = set(setup.nsqds)
         self._lock = runtime.lock()
-        self._dialling: set[Connection] = set()
+        self._dialling: dict[Connection, None] = {}
         # Removed, or to be made anew.
         self._retiring = Retiring(timer)
         self._tasks: list[Task] = []
@@ -154,7 +154,7 @@ class Subscription:
                 consumer=self,
                 adaptive=self._flow.latency == "adaptive",
             )
-            self._dialling.add(connection)
+            self._dialling[connection] = None
             due.append(connection)
         return due
 
@@ -170,7 +170,7 @@ class Subscription:
             self._dial_failed(connection, ConnectionLost(f"the dial was ended by {error!r}"))
             raise
         with self._lock:
-            self._dialling.discard(connection)
+            self._dialling.pop(connection, None)
             now = self._runtime.now()
             address = connection.address
             # False, too, when the address was removed meanwhile.
@@ -200,7 +200,7 @@ class Subscription:
         address = connection.address
         hopeless: NSQError | None = None
         with self._lock:
-            self._dialling.discard(connection)
+            self._dialling.pop(connection, None)
             if self._stopping:
                 return
             direct = address in self._direct

@@ -106,7 +106,7 @@ class NsqdPool:
         # Live, but a publish there ended without an answer in time.
         self._suspects: set[Connection] = set()
         # Suspect connections that were replaced by a new one, and still owe answers.
-        self._replaced: set[Connection] = set()
+        self._replaced: dict[Connection, None] = {}
         # Whether one of these three has members. Then each OK is passed on to prove().
         self.in_doubt: bool = False
         self._turn = itertools.count()
@@ -222,7 +222,7 @@ class NsqdPool:
         """nsqd said OK there: off the bench."""
         with self._lock:
             news = None
-            if connection in self._unproven | self._suspects | self._replaced:
+            if connection in self._unproven | self._suspects | self._replaced.keys():
                 self._unproven.discard(connection)
                 self._suspects.discard(connection)
                 self._nodes.ok(connection.address)
@@ -286,7 +286,7 @@ class NsqdPool:
         if before is not None:
             # It answers no publish, so there was an outage. Publishes on it may be answered yet.
             self._suspects.discard(before)
-            self._replaced.add(before)
+            self._replaced[before] = None
         self._unproven.add(connection)
         self._live[connection.address] = connection
         self._refresh()
@@ -402,7 +402,7 @@ class NsqdPool:
             self._nodes.failed(connection.address, self._now())
             self._refresh()
         elif connection in self._replaced:
-            self._replaced.discard(connection)
+            self._replaced.pop(connection, None)
             self._past_published += connection.published
             self._refresh()
 

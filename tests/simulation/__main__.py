@@ -7,9 +7,10 @@ python -m tests.simulation --seed 4711                  one, with its log
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 
-from tests.simulation import environment
+from tests.simulation import environment, faults
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,18 +18,42 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.simulation", description="Histories of a simulated cluster."
     )
     parser.add_argument("--seed", type=int, help="run this one history, and print its log")
+    parser.add_argument("--known", action="store_true", help="run those that once failed")
     parser.add_argument("--stacks-at", type=float, help="show then (seconds) where each task is")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--seeds", type=int, default=100, help="how many (100)")
     parser.add_argument("--minutes", type=float, default=60.0, help="for so long at most (60)")
+    parser.add_argument("--fault", help="with this deliberate fault")
+    parser.add_argument("--faults", action="store_true", help="with each deliberate fault")
     options = parser.parse_args(arguments)
     environment.restart_fixed()
-    environment.install()
+    if options.faults:
+        return _all_faults(options)
+    environment.install(faults.FAULTS[options.fault].changes if options.fault else ())
     from tests.simulation import campaign
 
+    if options.fault and options.seed is None:
+        return campaign.hunt(options.first, options.seeds)
+
+    if options.known:
+        return campaign.run(campaign.known(), options.minutes)
     if options.seed is not None:
         return campaign.replay(options.seed, options.stacks_at)
-    return campaign.run(options.first, options.seeds, options.minutes)
+    return campaign.run(range(options.first, options.first + options.seeds), options.minutes)
+
+
+def _all_faults(options: argparse.Namespace) -> int:
+    """Each in a process of its own, as the code is changed when it is imported."""
+    missed = 0
+    for name, fault in faults.FAULTS.items():
+        command = [sys.executable, "-m", "tests.simulation", "--fault", name]
+        command += ["--first", str(options.first), "--seeds", str(options.seeds)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found = done.stdout.strip().splitlines()[-1:] or [done.stderr[-500:]]
+        print(f"{name} ({fault.about}): {found[0][:160]}", flush=True)
+        missed += done.returncode != 0
+    print(f"{len(faults.FAULTS)} faults, {missed} not seen")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ import gc
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
+from pathlib import Path
 
 from tests.simulation import environment
 from tests.simulation.history import History, Result
 from tests.simulation.plan import Plan, draw
 
-__all__ = ["replay", "run", "run_plan"]
+__all__ = ["hunt", "known", "replay", "run", "run_plan"]
 
 # Real seconds that a history may take.
 _MOST_SECONDS = 20
@@ -58,19 +59,35 @@ def replay(seed: int, stacks_at: float | None) -> int:
     return 1 if result.violations else 0
 
 
-def _seeds(first: int, count: int, until: float) -> Iterator[int]:
-    for seed in range(first, first + count):
-        if environment.real_monotonic() > until:
-            return
-        yield seed
+def hunt(first: int, count: int) -> int:
+    """Until the first history that fails; says how many that took. 1 when none did."""
+    began = environment.real_monotonic()
+    for number, seed in enumerate(range(first, first + count), 1):
+        result = run_plan(draw(seed))
+        if result.violations:
+            took = environment.real_monotonic() - began
+            what = result.violations[0].splitlines()[0]
+            print(f"history {number} (seed {seed}), {took:.1f} s: {what}")
+            return 0
+    print(f"not seen in {count:,} histories")
+    return 1
 
 
-def run(first: int, count: int, minutes: float) -> int:
+def known() -> list[int]:
+    """The seeds of ``seeds.txt``."""
+    lines = (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if not line.startswith("#")]
+
+
+def run(seeds: Iterable[int], minutes: float) -> int:
+    """Each of them, as far as the time goes; tells those that fail. 1 when one did."""
     began = environment.real_monotonic()
     failed: list[int] = []
     histories = published = handled = turns = 0
     seconds = 0.0
-    for seed in _seeds(first, count, began + minutes * 60):
+    for seed in seeds:
+        if environment.real_monotonic() > began + minutes * 60:
+            break
         result = run_plan(draw(seed))
         histories += 1
         published += result.published

@@ -53,7 +53,195 @@ FAULTS: dict[str, DeliberateFault] = {
     "answers in the wrong order": _fault(
         "a publish gets the answer of another one",
         "connection.publish_replies",
-        "pending.popleft()",
-        "pending.pop()",
+        "                slot = pending.popleft()\n",
+        "                slot = pending.pop()\n",
+    ),
+    "loss taken for not sent": _fault(
+        "a publish that nsqd has stored is NotSent",
+        "connection.send_queue",
+        "                yield slot, OutcomeUnknown(text)\n",
+        "                yield slot, NotSent(text)\n",
+    ),
+    "late answer taken for not sent": _fault(
+        "a publish whose time was over is NotSent, and stored",
+        "connection.send_queue",
+        "        except ValueError:\n            return False\n        return True\n",
+        "        except ValueError:\n            return True\n        return True\n",
+    ),
+    "what was not sent stays pending": _fault(
+        "a publish is in doubt though no byte of it has left",
+        "connection.send_queue",
+        "        self.broken = error\n"
+        "        if self._unsent is None:\n            self._put_back()\n",
+        "        self.broken = error\n",
+    ),
+    "a lock left out at the turn": _fault(
+        "two publishers read from one connection",
+        "connection.read_turn",
+        "        with self._mutex:\n            if self.state is _FREE:\n                # As",
+        "        if True:\n            if self.state is _FREE:\n                # As",
+    ),
+    "a lock left out at the release": _fault(
+        "the turn to read is given to two publishers",
+        "connection.read_turn",
+        "        with self._mutex:\n            self._waiting.pop(caller, None)\n",
+        "        if True:\n            self._waiting.pop(caller, None)\n",
+    ),
+    "a lock left out of the send": _fault(
+        "two senders mix their bytes",
+        "connection.send_queue",
+        "        if self.slots or self.commands or not lock.acquire(False):\n",
+        "        lock.acquire(False)\n        if self.slots or self.commands:\n",
+    ),
+    "a wait without a deadline": _fault(
+        "a publish waits for an nsqd that says nothing, for ever",
+        "writer.publisher",
+        "        while (left := deadline - self._now()) > 0:\n            if conn",
+        "        while (left := 5.0) > 0 and not slot.done:\n            if conn",
+    ),
+    "published again in doubt": _fault(
+        "a message is stored twice, though retry_unknown is False",
+        "writer.publisher",
+        "            return self._retry_unknown\n",
+        "            return True\n",
+    ),
+    # -- consuming ---------------------------------------------------------------------------------
+    "FIN in two places": _fault(
+        "each message is finished twice",
+        "reader.workers",
+        "                    fins.append(id)\n",
+        "                    fins.append(id)\n                    fins.append(id)\n",
+    ),
+    "FIN before the handler": _fault(
+        "a message is finished though its handler fails",
+        "reader.workers",
+        "            message._status = BEGUN\n            try:\n",
+        "            message._status = BEGUN\n"
+        "            fins.append(message._id)\n            try:\n",
+    ),
+    "RDY raised before it is lowered": _fault(
+        "more messages than max_in_flight",
+        "reader.rdy_control",
+        "            transit=_TRANSIT_SECONDS,\n",
+        "            transit=0.0,\n",
+    ),
+    "RDY counts no messages in flight": _fault(
+        "more messages than max_in_flight",
+        "policy.rdy",
+        "        free = max(0, self.max_in_flight - sum(used))\n",
+        "        free = self.max_in_flight\n",
+    ),
+    "no lock at an RDY round": _fault(
+        "two threads plan RDY at the same time",
+        "reader.subscription",
+        "    def _replan(self) -> None:\n        with self._lock:\n",
+        "    def _replan(self) -> None:\n        if True:\n",
+    ),
+    "backoff that never ends": _fault(
+        "after one failure no message comes any more",
+        "policy.backoff",
+        "            resume_at = now + pause\n",
+        "            resume_at = now + pause + 1e6\n",
+    ),
+    "a test of the backoff that is forgotten": _fault(
+        "an nsqd that is lost during the test of the backoff ends consuming",
+        "reader.rdy_control",
+        "            self.backoff.test_lost(now)\n",
+        "            pass\n",
+    ),
+    "forgotten messages keep their slots": _fault(
+        "T30: the Reader gets slower, and stops",
+        "connection.in_flight",
+        "            if over_at <= now and message._status & BEGUN:\n",
+        "            if False and over_at <= now and message._status & BEGUN:\n",
+    ),
+    "housekeeping that falls asleep": _fault(
+        "a FIN waits behind a long handler",
+        "reader.housekeeping",
+        "        # Messages may have come between the look and the flag, and be finished already.\n"
+        "        if self._look_after_all():\n            self.wake()\n",
+        "        return\n",
+    ),
+    "no sweep of unsent FINs": _fault(
+        "a FIN waits behind a long handler",
+        "reader.housekeeping",
+        "        if send_queue.has_unsent:\n            send_queue.flush()\n",
+        "",
+    ),
+    "a timer that is not woken": _fault(
+        "a job waits for the one that was first before",
+        "runtime.timer",
+        "        if first is None or when < first:\n            self._changed.set()\n",
+        "        if first is None:\n            self._changed.set()\n",
+    ),
+    "a timer that clears too late": _fault(
+        "a job that is added while the timer looks is late",
+        "runtime.timer",
+        "            self._changed.clear()\n"
+        "            if self._stopping:\n                return\n            now",
+        "            if self._stopping:\n                return\n            now",
+    ),
+    "a rest of a chunk that is lost": _fault(
+        "messages come again after their timeout only",
+        "reader.chunks",
+        "                    self.put(connection, rest)\n",
+        "                    pass\n",
+    ),
+    "handlers go on after the stop": _fault(
+        "a handler begins after stop(0)",
+        "reader.workers",
+        "            if not connection.hands_over:\n",
+        "            if False and not connection.hands_over:\n",
+    ),
+    # -- servers that go away ----------------------------------------------------------------------
+    "silence that nobody notices": _fault(
+        "an nsqd that lost its power is never dialled again",
+        "connection.connection",
+        "        stream.set_read_timeout(2 * heartbeat)\n",
+        "        stream.set_read_timeout(None)\n",
+    ),
+    "heartbeats without an answer": _fault(
+        "nsqd closes quiet connections",
+        "connection.send_queue",
+        "        if commands.NOP not in self.commands:\n",
+        "        if False and commands.NOP not in self.commands:\n",
+    ),
+    "a lost nsqd is not dialled again": _fault(
+        "messages wait at an nsqd that is back",
+        "reader.subscription",
+        "                again = self._nodes.ended(connection.address, now)\n",
+        "                again = None\n",
+    ),
+    "a thread that does not start": _fault(
+        "an nsqd whose thread could not be started is never dialled again",
+        "reader.subscription",
+        "            self._dial_failed(connection, failure)\n            if not isinstance",
+        "            if not isinstance",
+    ),
+    "a poll that ends at a failure": _fault(
+        "after one failed question an nsqlookupd is asked no more",
+        "discovery.polling",
+        "            while not poll.stopped.is_set():\n",
+        "            while not (poll.stopped.is_set() or poll.failures):\n",
+    ),
+    # -- the end -----------------------------------------------------------------------------------
+    "a query that is not cut": _fault(
+        "T29: an nsqlookupd that drips holds a thread after stop()",
+        "discovery.polling",
+        "        self.due.set()\n        self.client.cut()\n",
+        "        self.due.set()\n",
+    ),
+    "connections left at the stop": _fault(
+        "a connection outlives stop()",
+        "reader.running_reader",
+        "        self.subscription.close()\n        self.subscription.join()\n",
+        "",
+    ),
+    "connections left at the close": _fault(
+        "a connection outlives close()",
+        "writer.nsqd_pool",
+        "            connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)\n"
+        "            connection.close()\n",
+        "            connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)\n",
     ),
 }

@@ -792,7 +792,7 @@ class _ReaderActor(Observer):
     def _take(self, message: Message) -> None:
         """Of the pull form."""
         history, plan, rng = self._history, self._plan, self._rng
-        if not history.is_over:
+        if not (history.is_over or self._is_stopping):
             if plan.work:
                 history.sleep(rng.expovariate(1.0 / plan.work))
             if rng.random() < plan.forgets:

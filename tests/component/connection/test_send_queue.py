@@ -489,6 +489,40 @@ def test_a_lock_to_write_that_nobody_gives_back() -> None:
     assert outcome(waiting) == "NotSent"
 
 
+def test_another_sender_is_not_taken_for_the_one_that_was_seen_before() -> None:
+    kernel = Kernel()
+    send_queue = outbox_on(kernel)
+    send_queue.commands.append(b"NOP\n")
+    with send_queue._lock:
+        assert not send_queue.flush()
+    # Much later another thread holds the lock, and has not sent yet.
+    kernel.time += 100
+    send_queue._lock.acquire()
+    threading.Timer(0.1, send_queue._lock.release).start()
+    assert send_queue.flush()
+    assert kernel.taken == b"NOP\n"
+    assert not kernel.is_shut
+
+
+class SlowKernel(Kernel):
+    """It takes one byte each 0.4 s."""
+
+    def wait_writable(self, timeout: float) -> bool:
+        self.time += min(timeout, 0.4)
+        self.room = 1
+        self.on_wait()
+        return True
+
+
+def test_who_writes_for_others_leaves_when_its_time_is_over() -> None:
+    kernel = SlowKernel(room=0)
+    send_queue = outbox_on(kernel)
+    kernel.on_wait = lambda: send_queue.slots.append(slot(b"x"))
+    send_queue.submit(slot(b"y"), 1.0)
+    assert kernel.time == pytest.approx(101.0)
+    assert send_queue.has_unsent
+
+
 def test_a_sender_that_waits_for_room_is_not_taken_for_a_dead_one() -> None:
     kernel = Kernel(room=4)
     send_queue = outbox_on(kernel)
