@@ -18,6 +18,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.simulation", description="Histories of a simulated cluster."
     )
     parser.add_argument("--seed", type=int, help="run this one history, and print its log")
+    parser.add_argument("--picture", help="draw the history of --seed or --shrink to this SVG file")
+    parser.add_argument("--shrink", type=int, help="make the history of this seed smaller")
+    parser.add_argument("--day", type=int, help="a whole day, of this seed")
     parser.add_argument("--known", action="store_true", help="run those that once failed")
     parser.add_argument("--stacks-at", type=float, help="show then (seconds) where each task is")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
@@ -32,13 +35,17 @@ def main(arguments: list[str] | None = None) -> int:
     environment.install(faults.FAULTS[options.fault].changes if options.fault else ())
     from tests.simulation import campaign
 
-    if options.fault and options.seed is None:
+    if options.fault and options.seed is None and options.shrink is None:
         return campaign.hunt(options.first, options.seeds)
 
     if options.known:
         return campaign.run(campaign.known(), options.minutes)
     if options.seed is not None:
-        return campaign.replay(options.seed, options.stacks_at)
+        return campaign.replay(options.seed, options.stacks_at, options.picture)
+    if options.shrink is not None:
+        return campaign.shrink(options.shrink, options.picture)
+    if options.day is not None:
+        return campaign.day(options.day)
     return campaign.run(range(options.first, options.first + options.seeds), options.minutes)
 
 

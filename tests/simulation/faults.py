@@ -155,6 +155,12 @@ FAULTS: dict[str, DeliberateFault] = {
         "            if over_at <= now and message._status & BEGUN:\n",
         "            if False and over_at <= now and message._status & BEGUN:\n",
     ),
+    "no ceiling for messages": _fault(
+        "T28: an nsqd that ignores RDY fills the memory",
+        "connection.messages",
+        "        if len(table) > allowed:\n",
+        "        if False and len(table) > allowed:\n",
+    ),
     "housekeeping that falls asleep": _fault(
         "a FIN waits behind a long handler",
         "reader.housekeeping",

@@ -8,11 +8,12 @@ import logging
 import random
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from gnsqsync import Message, Observer, Reader, Requeue, Writer
+from gnsqsync.connection.in_flight import MOST_BEYOND
 from gnsqsync.embedded.channel import Channel
 from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.embedded.queueing import QueuedMessage
@@ -24,6 +25,7 @@ from tests.simulation.journal import Journal, Publish, Stored
 from tests.simulation.lookupd import SimLookupd
 from tests.simulation.network import End, Link, Network
 from tests.simulation.nsqd import SimNsqd
+from tests.simulation.picture import Sample
 from tests.simulation.plan import Fault, Plan, ReaderPlan, WriterPlan
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.scheduler import Hung, Scheduler, SimTask
@@ -39,6 +41,7 @@ _FIN_SECONDS = 0.1
 _REST_SECONDS = 400.0
 _LONGEST_REST = 3600.0
 _END_SECONDS = 120.0
+_MOST_SAMPLES = 20_000
 _BODY = re.compile(rb"w\d+-\d+-\d+\.")
 
 
@@ -52,8 +55,9 @@ class Result(NamedTuple):
     turns: int
     published: int
     handled: int
-    # Pairs of states that were met, for the choice of histories to keep.
-    met: frozenset[str]
+    # For a picture.
+    samples: tuple[Sample, ...] = ()
+    marks: tuple[tuple[float, str, str], ...] = ()
 
 
 class History:
@@ -77,12 +81,14 @@ class History:
         # Seconds that the process, or an nsqd, stood still: they add to what it may take.
         self.stood_still = 0.0
         self._stood_still_at = -1000.0
+        # Whether an nsqd has ever ignored RDY.
+        self._flooded = False
         self._log_handler = self._take_log()
         self._watch_brokers()
         self.scheduler.on_raised = self._on_raised
         if stacks_at is not None:
             self.scheduler.at(stacks_at, self._tell_tasks)
-        self.met: set[str] = set()
+        self.samples: list[Sample] = []
 
     def _take_log(self) -> logging.Handler:
         handler = logging.StreamHandler(_Lines(self.journal))
@@ -130,8 +136,19 @@ class History:
             self.scheduler.turns,
             len(self.journal.publishes),
             sum(self.journal.handled.values()),
-            frozenset(self.met),
+            tuple(self.samples),
+            tuple(self._marks()),
         )
+
+    def _marks(self) -> Iterator[tuple[float, str, str]]:
+        for fault in self.plan.faults:
+            yield 1000.0 + fault.when, "fault", f"{fault.kind} {fault.target}"
+        for published in self.journal.publishes.values():
+            if published.ended is not None:
+                yield published.ended, "publish", published.outcome
+        for text in self.journal.violations:
+            at, _, what = text.partition(" ")
+            yield float(at), "violation", what
 
     def _run(self) -> None:
         plan, scheduler = self.plan, self.scheduler
@@ -243,6 +260,10 @@ class History:
                     self.journal.losses.append((nsqd.name, scheduler.now, fault.kind))
                 {"kill": nsqd.kill, "stop": nsqd.stop, "power": nsqd.power_off}[fault.kind]()
                 scheduler.after(fault.seconds, lambda: None if nsqd.is_up else nsqd.start())
+        elif fault.kind == "flood":
+            self._flooded = True
+            nsqd.flood(300)
+            self._watch_memory(scheduler.now + 5.0)
         elif fault.kind == "freeze":
             nsqd.freeze(fault.seconds)
             self.stood_still += fault.seconds
@@ -267,6 +288,15 @@ class History:
             usual = Link(**self.plan.link)
             scheduler.after(fault.seconds, lambda: network.set_link("client", nsqd.name, usual))
             self.stood_still += 2.5
+
+    def _watch_memory(self, until: float) -> None:
+        """While an nsqd ignores RDY, what waits in the client is bounded."""
+        for reader in self.readers:
+            size = reader.bytes_in_memory()
+            if size > 2 * MOST_BEYOND:
+                self.journal.violated(f"{reader.name} has {size:,} bytes of messages in memory")
+        if self.scheduler.now < until:
+            self.scheduler.after(0.01, lambda: self._watch_memory(until))
 
     def _strike_lookupd(self, lookupd: SimLookupd, fault: Fault) -> None:
         if fault.kind == "lookupd kill":
@@ -360,6 +390,8 @@ class History:
         preempts, self.scheduler.preempts = self.scheduler.preempts, False
         for reader in self.readers:
             reader.on_sent(end, data)
+            if len(self.samples) < _MOST_SAMPLES:
+                self.samples += reader.samples(end)
         self.scheduler.preempts = preempts
 
     def _on_raised(self, task: SimTask) -> None:
@@ -439,6 +471,10 @@ class History:
         topics = [nsqd.broker.topics.get(plan.topic) for nsqd in self.nsqds]
         channels = [topic.channels.get(plan.channel) for topic in topics if topic is not None]
         return any(channel.timeout_count for channel in channels if channel is not None)
+
+    @property
+    def has_flooded(self) -> bool:
+        return self._flooded
 
     @property
     def stood_still_lately(self) -> bool:
@@ -849,7 +885,9 @@ class _ReaderActor(Observer):
     def _check_rdy(self) -> None:
         reader = self._reader
         run = None if reader is None else reader._run
-        if run is None or not self._history.answers_in_time:
+        if run is None:
+            return
+        if self._history.has_flooded or not self._history.answers_in_time:
             return
         used, now = 0, self._history.scheduler.now
         shown = []
@@ -861,7 +899,6 @@ class _ReaderActor(Observer):
                 alive = sum(m.deadline > sure for m in connection.in_flight.values())
                 used += max(queue.rdy_sent, alive)
                 shown.append(f"{connection.nsqd_address} {queue.rdy_sent} {alive}")
-        self._history.met.add(f"used {min(used, 9)}")
         if used <= self._limit:
             self._allowed = self._limit
         elif used > self._allowed and not (
@@ -871,6 +908,27 @@ class _ReaderActor(Observer):
                 f"{self.name}: sum of max(RDY, in flight) is {used}, the limit {self._allowed}:"
                 f" {', '.join(shown)}"
             )
+
+    def bytes_in_memory(self) -> int:
+        run = None if self._reader is None else self._reader._run
+        connections = [] if run is None else run.subscription.connections()
+        return sum(len(m.body) for c in connections for m in list(c.in_flight.values()))
+
+    def samples(self, end: End) -> list[Sample]:
+        """RDY and messages in flight of the connection that sends now."""
+        run = None if self._reader is None else self._reader._run
+        if run is None or end.owner != self.name:
+            return []
+        return [
+            Sample(
+                self._history.scheduler.now,
+                f"{self.name} {end.peer.address}",
+                connection.send_queue.rdy_sent,
+                len(connection.in_flight),
+            )
+            for connection in run.subscription.connections()
+            if connection.send_queue is not None and connection.nsqd_address == end.peer.address
+        ]
 
     # -- at rest ---------------------------------------------------------------------------------
 

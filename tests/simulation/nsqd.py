@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["SimNsqd"]
 
 _MAGIC = b"  V2"
+_FLOOD = bytes(500_000)
 # How long after an error the client's further bytes are read and thrown away.
 _DRAIN_SECONDS = 0.5
 
@@ -114,6 +116,17 @@ class _Client:
             elif was_backlogged:
                 session.wake_channel()
                 self.readable()
+
+    def flood(self, frames: int) -> None:
+        """As of the nsqd. Its own answers come between the messages."""
+        if self._is_over or not frames:
+            return
+        if not self._unsent:
+            id = b"f%015x" % frames
+            self._unsent = struct.pack(">iiqH16s", 30 + len(_FLOOD), 2, 0, 1, id) + _FLOOD
+            frames -= 1
+        self.flush()
+        self.nsqd.after(0.001, lambda: self.flood(frames))
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -332,6 +345,12 @@ class SimNsqd:
                         client.flush()
 
             self.scheduler.after(seconds, thaw)
+
+    def flood(self, frames: int) -> None:
+        """Send each consumer so many messages of 500,000 bytes, whatever its RDY is."""
+        for client in list(self.clients):
+            if client.session.channel is not None:
+                client.flood(frames)
 
     # -- its folder ------------------------------------------------------------------------------
 

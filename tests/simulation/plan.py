@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Fault", "NsqdPlan", "Plan", "ReaderPlan", "WriterPlan", "draw"]
+__all__ = ["Fault", "NsqdPlan", "Plan", "ReaderPlan", "WriterPlan", "draw", "draw_day"]
 
 TOPICS = ("orders", "mails")
 
@@ -98,6 +98,13 @@ class Plan:
         changed: Plan = replace(self, **{part: left})  # type: ignore[arg-type]
         return changed
 
+    def instead(self, part: str, index: int, value: Any) -> Plan:
+        """The same, with another one of its ``writers`` or ``readers``."""
+        values = getattr(self, part)
+        new = (*values[:index], value, *values[index + 1 :])
+        changed: Plan = replace(self, **{part: new})
+        return changed
+
 
 def draw(seed: int) -> Plan:
     """The plan of a seed. Half of the histories are quiet worlds with few faults."""
@@ -110,10 +117,9 @@ def draw(seed: int) -> Plan:
     writers = tuple(_writer(rng, seconds, lookupds) for _ in range(rng.choice((1, 1, 2))))
     readers = tuple(_reader(rng, seconds, lookupds) for _ in range(rng.choice((0, 1, 1, 2, 3))))
     fault_count = rng.choice((0, 0, 1, 2, 4, 8))
-    faults = sorted(
-        (_fault(rng, seconds, nsqd_count, lookupds) for _ in range(fault_count)),
-        key=lambda fault: fault.when,
-    )
+    drawn = [_fault(rng, seconds, nsqd_count, lookupds) for _ in range(fault_count)]
+    drawn += _later_faults(seed, seconds, nsqd_count)
+    faults = sorted(drawn, key=lambda fault: fault.when)
     return Plan(
         seed=seed,
         seconds=seconds,
@@ -126,6 +132,37 @@ def draw(seed: int) -> Plan:
         faults=tuple(faults),
         link=_link(rng),
     )
+
+
+def draw_day(seed: int) -> Plan:
+    """24 hours of three nsqds and ten clients, with a fault each half hour."""
+    rng = random.Random(f"day {seed}")
+    seconds = 86400.0
+    nsqds = tuple(replace(_nsqd(rng, 60.0), work=100e-6) for _ in range(3))
+    writers = tuple(
+        replace(_writer(rng, seconds, 1), pause=150.0, messages=10_000, threads=2, begins=0.0,
+                closes_at=None, size=200)
+        for _ in range(5)
+    )  # fmt: skip
+    readers = tuple(
+        replace(_reader(rng, seconds, 1), begins=0.0, stops_at=None, work=0.02, slow=0.01)
+        for _ in range(5)
+    )
+    readers = tuple(
+        replace(
+            reader,
+            keywords={
+                **reader.keywords,
+                "heartbeat_interval": 30.0,
+                "lookupd_poll_interval": 60.0,
+                "low_rdy_idle_timeout": 10.0,
+            },
+        )
+        for reader in readers
+    )
+    faults = sorted((_fault(rng, seconds, 3, 1) for _ in range(48)), key=lambda fault: fault.when)
+    link = {"latency": 0.0005, "jitter": 0.0005, "window": 65536, "segment": 1 << 20, "loss": 0.0}
+    return Plan(seed, seconds, True, 40.0, nsqds, 1, writers, readers, tuple(faults), link)
 
 
 def _link(rng: random.Random) -> dict[str, Any]:
@@ -230,9 +267,17 @@ def _reader(rng: random.Random, seconds: float, lookupds: int) -> ReaderPlan:
     )
 
 
+def _later_faults(seed: int, seconds: float, nsqds: int) -> list[Fault]:
+    """Kinds that came later. A chance of their own leaves the older seeds what they were."""
+    rng = random.Random(f"later {seed}")
+    if rng.random() > 0.06:
+        return []
+    return [Fault(rng.uniform(0.1, seconds * 0.9), "flood", rng.randrange(nsqds))]
+
+
 def _fault(rng: random.Random, seconds: float, nsqds: int, lookupds: int) -> Fault:
-    kinds = ["kill", "stop", "freeze", "cut", "cut one way", "power", "reset", "slow", "pause",
-             "threads"]  # fmt: skip
+    kinds = ["kill", "stop", "freeze", "cut", "cut one way", "power", "reset", "slow", "pause"]
+    kinds.append("threads")
     if lookupds:
         kinds += ["lookupd kill", "lookupd drips", "lookupd lies"]
     kind = rng.choice(kinds)
