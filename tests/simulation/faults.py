@@ -187,12 +187,6 @@ FAULTS: dict[str, DeliberateFault] = {
         "            if self._stopping:\n                return\n            now",
         "            if self._stopping:\n                return\n            now",
     ),
-    "a rest of a chunk that is lost": _fault(
-        "messages come again after their timeout only",
-        "reader.chunks",
-        "                    self.put(connection, rest)\n",
-        "                    pass\n",
-    ),
     "handlers go on after the stop": _fault(
         "a handler begins after stop(0)",
         "reader.workers",
@@ -246,8 +240,7 @@ FAULTS: dict[str, DeliberateFault] = {
     "connections left at the close": _fault(
         "a connection outlives close()",
         "writer.nsqd_pool",
-        "            connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)\n"
-        "            connection.close()\n",
-        "            connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)\n",
+        "            connection.close()\n        join_or_cut(self._dials.tasks()",
+        "        (self._dials.tasks()",
     ),
 }

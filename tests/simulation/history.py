@@ -262,6 +262,7 @@ class History:
                 scheduler.after(fault.seconds, lambda: None if nsqd.is_up else nsqd.start())
         elif fault.kind == "flood":
             self._flooded = True
+            network.set_link("client", nsqd.name, Link(window=1 << 20))
             nsqd.flood(300)
             self._watch_memory(scheduler.now + 5.0)
         elif fault.kind == "freeze":
@@ -577,9 +578,19 @@ class _WriterActor:
             kind = rng.choice(plan.kinds)
             if not self._publish(thread, kind, futures):
                 break
-            history.sleep(rng.expovariate(1.0 / plan.pause))
+            self._pause()
         while any(not future.done() for future, _ in futures):
             history.sleep(0.05)
+
+    def _pause(self) -> None:
+        """Until it is time for the next publish; with bursts all threads begin together."""
+        history, plan = self._history, self._plan
+        if plan.bursts:
+            until = (history.scheduler.now // plan.bursts + 1) * plan.bursts
+        else:
+            until = history.scheduler.now + self._rng.expovariate(1.0 / plan.pause)
+        while (left := until - history.scheduler.now) > 0 and not self.is_over:
+            history.sleep(min(left, 20.0))
 
     def _record(self, thread: int, kind: str) -> Publish:
         self._number += 1

@@ -30,7 +30,7 @@ class WriterPlan:
     """One Writer and its threads. ``keywords`` are the Writer's.
 
     ``pause``: seconds between two publishes of a thread, on the average. After ``messages`` of them
-    the thread ends.
+    the thread ends. ``bursts``: all threads publish at the same moment, so far apart.
     """
 
     keywords: dict[str, Any]
@@ -42,6 +42,7 @@ class WriterPlan:
     size: int
     uses_lookupd: bool = False
     begins: float = 0.0
+    bursts: float = 0.0
     # Each is closed at its end, or before.
     closes_at: float | None = None
 
@@ -115,6 +116,11 @@ def draw(seed: int) -> Plan:
     msg_timeout = rng.choice((2.0, 10.0, 60.0))
     nsqds = tuple(_nsqd(rng, msg_timeout) for _ in range(nsqd_count))
     writers = tuple(_writer(rng, seconds, lookupds) for _ in range(rng.choice((1, 1, 2))))
+    later = random.Random(f"later writers {seed}")
+    if later.random() < 0.1:
+        writers = tuple(
+            replace(writer, threads=8, bursts=later.choice((0.1, 6.0))) for writer in writers
+        )
     readers = tuple(_reader(rng, seconds, lookupds) for _ in range(rng.choice((0, 1, 1, 2, 3))))
     fault_count = rng.choice((0, 0, 1, 2, 4, 8))
     drawn = [_fault(rng, seconds, nsqd_count, lookupds) for _ in range(fault_count)]
@@ -140,7 +146,7 @@ def draw_day(seed: int) -> Plan:
     seconds = 86400.0
     nsqds = tuple(replace(_nsqd(rng, 60.0), work=100e-6) for _ in range(3))
     writers = tuple(
-        replace(_writer(rng, seconds, 1), pause=150.0, messages=10_000, threads=2, begins=0.0,
+        replace(_writer(rng, seconds, 1), pause=60.0, messages=10_000, threads=2, begins=0.0,
                 closes_at=None, size=200)
         for _ in range(5)
     )  # fmt: skip
