@@ -156,6 +156,9 @@ class SendQueue:
         # Encoded bytes that the kernel did not take yet, and since when it has taken none.
         self._unsent: memoryview | None = None
         self._stalled_since = 0.0
+        # Whether the kernel's buffer was full at the last send. Publishes then stay in ``slots``
+        # until there is room, where they can be taken back.
+        self._is_full = False
         # When the lock was first seen held, and how many sends there were then.
         self._held_since = 0.0
         self._held_at_send = -1
@@ -220,7 +223,7 @@ class SendQueue:
 
     def _sender_is_there(self) -> bool:
         """Whether the lock is held still. The connection ends when its holder was killed."""
-        if self._unsent is not None:
+        if self._is_full:
             # It waits for room in the kernel's buffer, which may last.
             self._held_at_send = -1
         elif self._held_at_send != self.sends:
@@ -232,7 +235,7 @@ class SendQueue:
             if self._lock.acquire(True, _SURE_SECONDS):
                 self._lock.release()
                 return False
-            if self.sends == sends and self._unsent is None and not self.has_ended:
+            if self.sends == sends and not self._is_full and not self.has_ended:
                 self._is_deserted = True
                 self.broken = ConnectionLost("a sender was killed before its send")
                 self._stream.shutdown()
@@ -248,16 +251,19 @@ class SendQueue:
             self.slots.append(slot)
             return self.flush()
         try:
-            if self.is_closed or self.broken is not None or self._unsent is not None:
+            if self.is_closed or self.broken is not None:
                 self.slots.append(slot)
                 return False
-            # Before the write, so that no answer can overtake its slot.
-            self.pending.append(slot)
-            self._batch = (slot,)
-            if now - self._asked_at > _ASK_SECONDS:
-                self._check_end(now)
-            if not self._send(slot.data, 0.0):
-                return False
+            if self._is_full:
+                self.slots.append(slot)
+            else:
+                # Before the write, so that no answer can overtake its slot.
+                self.pending.append(slot)
+                self._batch = (slot,)
+                if now - self._asked_at > _ASK_SECONDS:
+                    self._check_end(now)
+                if not self._send(slot.data, 0.0):
+                    return False
         except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
             return self._broken_by(error)
         finally:
@@ -336,6 +342,8 @@ class SendQueue:
         return True
 
     def _write_publishes(self, until: float) -> bool:
+        if self._is_full and not self._has_room(until):
+            return False
         slots, pending = self.slots, self.pending
         batch: list[PublishSlot] = []
         for _ in range(len(slots)):
@@ -364,6 +372,7 @@ class SendQueue:
             self._batch = ()
             return True
         self._unsent = memoryview(data)[sent:]
+        self._is_full = True
         self._stalled_since = self._now()
         return self._push(until)
 
@@ -378,8 +387,7 @@ class SendQueue:
                 self._stalled_since = now
                 self._unsent = self._unsent[sent:] or None
                 continue
-            if now - self._stalled_since > self._stall_timeout:
-                raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
+            self._check_stall(now)
             waiting = len(self.commands) + len(self.fins)
             if waiting > _MOST_WAITING:
                 raise ConnectionLost(f"nsqd sends and does not read: {waiting} answers wait")
@@ -388,6 +396,22 @@ class SendQueue:
             self._stream.wait_writable(min(until - now, self._stall_timeout))
         self._batch = ()
         return True
+
+    def _has_room(self, until: float) -> bool:
+        """Whether the kernel takes bytes again, at ``until`` at the latest; holding ``_lock``."""
+        while not self._stream.wait_writable(
+            max(0.0, min(until - self._now(), self._stall_timeout))
+        ):
+            now = self._now()
+            self._check_stall(now)
+            if now >= until:
+                return False
+        self._is_full = False
+        return True
+
+    def _check_stall(self, now: float) -> None:
+        if now - self._stalled_since > self._stall_timeout:
+            raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
 
     def _check_end(self, now: float) -> None:
         """Before the bytes of publishes: BrokenPipeError when nsqd's EOF is here.

@@ -88,6 +88,8 @@ class Dials:
         self._failures: dict[Address, tuple[float, NSQError]] = {}
         self._tasks: list[Task] = []
         self._ended = False
+        # Whether the last one in the background found no thread.
+        self._lacks_threads = False
         # Set when dials that wait for their time need not begin.
         self._ending = runtime.event()
         # Released when any dial ends, and by the owner; then there is a new one.
@@ -201,13 +203,20 @@ class Dials:
         silent = isinstance(failure.__cause__, TimeoutError)
         self._outage.failed(address, began, now, failure, silent=silent)
 
-    def aside(self, dial: Dial) -> None:
-        """Dial in the background, on a thread of its own. If none can be started, the next publish
-        tries."""
+    def aside(self, dial: Dial) -> bool:
+        """Dial in the background, on a thread of its own. False when none can be started.
+
+        Then a publish may try again. That is logged once until a thread starts.
+        """
         try:
             self._spawn(dial.connection, self._serve, dial)
         except NotSent as error:
-            log.warning("%s", error, extra=fields(dial.connection))
+            if not self._lacks_threads:
+                log.warning("%s", error, extra=fields(dial.connection))
+            self._lacks_threads = True
+            return False
+        self._lacks_threads = False
+        return True
 
     def read_aside(self, connection: Connection) -> None:
         """Read from what was opened here; NotSent where no thread can be started."""

@@ -27,7 +27,8 @@ from gnsqsync.writer.health import stuck_threads
 
 __all__ = ["NsqdPool", "within"]
 
-# Seconds in which a dial that failed is not repeated, whichever publish asks.
+# Seconds in which a dial that failed is not repeated, whichever publish asks, and in which none is
+# tried in the background where no thread could be started.
 _DIAL_PAUSE = 0.25
 # Seconds that a publish waits for the end of an outage before it fails. A loop of publishes then
 # lets the dialling thread run, also on greenlets and where threads run during requests only.
@@ -124,7 +125,10 @@ class NsqdPool:
         while True:
             choice = self._choose(since)
             for dial in choice.dials_aside:
-                self._dials.aside(dial)
+                if not self._dials.aside(dial):
+                    # Its end has released the news: a wait for these would be none.
+                    choice.news = self._dials.news
+                    choice.until = min(choice.until, self._now() + _DIAL_PAUSE)
             if choice.connection is not None:
                 return choice.connection
             left = deadline - self._now()

@@ -2,6 +2,7 @@
 
 python -m tests.simulation --seeds 1000 --minutes 10    new histories
 python -m tests.simulation --seed 4711                  one, with its log
+python -m tests.simulation --seed race:4711             one of another world
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation", description="Histories of a simulated cluster."
     )
-    parser.add_argument("--seed", type=int, help="run this one history, and print its log")
+    parser.add_argument("--seed", help="run this one history, and print its log")
     parser.add_argument("--picture", help="draw the history of --seed or --shrink to this SVG file")
-    parser.add_argument("--shrink", type=int, help="make the history of this seed smaller")
+    parser.add_argument("--shrink", help="make the history of this seed smaller")
     parser.add_argument("--day", type=int, help="a whole day, of this seed")
+    parser.add_argument("--world", choices=["cluster", "race"], help="only of this kind")
+    parser.add_argument("--explore", action="store_true", help="races that lead to new places")
     parser.add_argument("--known", action="store_true", help="run those that once failed")
     parser.add_argument("--stacks-at", type=float, help="show then (seconds) where each task is")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
@@ -36,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     from tests.simulation import campaign
 
     if options.fault and options.seed is None and options.shrink is None:
-        return campaign.hunt(options.first, options.seeds)
-
+        return campaign.hunt(campaign.names(options.first, options.seeds, options.world))
     if options.known:
         return campaign.run(campaign.known(), options.minutes)
     if options.seed is not None:
@@ -46,7 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
         return campaign.shrink(options.shrink, options.picture)
     if options.day is not None:
         return campaign.day(options.day)
-    return campaign.run(range(options.first, options.first + options.seeds), options.minutes)
+    if options.explore:
+        return campaign.explore(options.first, options.seeds, options.minutes)
+    names = campaign.names(options.first, options.seeds, options.world)
+    return campaign.run(names, options.minutes)
 
 
 def _all_faults(options: argparse.Namespace) -> int:
@@ -55,6 +60,7 @@ def _all_faults(options: argparse.Namespace) -> int:
     for name, fault in faults.FAULTS.items():
         command = [sys.executable, "-m", "tests.simulation", "--fault", name]
         command += ["--first", str(options.first), "--seeds", str(options.seeds)]
+        command += ["--world", options.world] if options.world else []
         done = subprocess.run(command, capture_output=True, text=True)
         found = done.stdout.strip().splitlines()[-1:] or [done.stderr[-500:]]
         print(f"{name} ({fault.about}): {found[0][:160]}", flush=True)

@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import pickle
+import random
 import resource
 import signal
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from tests.simulation import environment
 from tests.simulation.history import History, Result
 from tests.simulation.picture import draw_history
-from tests.simulation.plan import Plan, draw, draw_day
+from tests.simulation.plan import Plan, draw
 
 __all__ = ["day", "hunt", "known", "replay", "run", "run_plan", "shrink"]
 
@@ -50,7 +51,7 @@ def run_plan(
     _, status = os.waitpid(child, 0)
     if not data:
         ended = [f"the process ended with {status}"]
-        return Result(plan.seed, ended, "", 0.0, 0, 0, 0)
+        return Result(plan.name, ended, "", 0.0, 0, 0, 0)
     result: Result = pickle.loads(data)
     return result
 
@@ -62,9 +63,9 @@ def _limit(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, used + seconds + 5))
 
 
-def replay(seed: int, stacks_at: float | None, picture: str | None) -> int:
+def replay(name: str, stacks_at: float | None, picture: str | None) -> int:
     """One history, with its log; ``picture``: a file to draw it to."""
-    return _show(draw(seed), stacks_at, picture)
+    return _show(draw(name), stacks_at, picture)
 
 
 def _show(plan: Plan, stacks_at: float | None = None, picture: str | None = None) -> int:
@@ -72,18 +73,18 @@ def _show(plan: Plan, stacks_at: float | None = None, picture: str | None = None
     print(plan)
     print(result.log, end="")
     for text in result.violations:
-        print(f"seed {plan.seed}: {text}")
+        print(f"seed {plan.name}: {text}")
     if picture is not None:
-        title = f"seed {plan.seed}, {'threads' if plan.preempts else 'greenlets'}"
+        title = f"seed {plan.name}, {'threads' if plan.preempts else 'greenlets'}"
         Path(picture).write_text(draw_history(result.samples, result.marks, title))
     return 1 if result.violations else 0
 
 
-def shrink(seed: int, picture: str | None) -> int:
+def shrink(name: str, picture: str | None) -> int:
     """Leave out what the failure does not need, and show what is left."""
-    plan = draw(seed)
+    plan = draw(name)
     if not run_plan(plan).violations:
-        print(f"seed {seed} does not fail")
+        print(f"seed {name} does not fail")
         return 0
     is_smaller = True
     while is_smaller:
@@ -119,7 +120,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 def day(seed: int) -> int:
     """24 hours with a fault each half hour; how long they took."""
     began = environment.real_monotonic()
-    result = run_plan(draw_day(seed), most_seconds=3600)
+    result = run_plan(draw(f"day:{seed}"), most_seconds=3600)
     took = environment.real_monotonic() - began
     for text in result.violations[:5]:
         print(f"day {seed}: {text}")
@@ -130,47 +131,105 @@ def day(seed: int) -> int:
     return 1 if result.violations else 0
 
 
-def hunt(first: int, count: int) -> int:
+def names(first: int, count: int, world: str | None) -> Iterator[str]:
+    """So many histories, of one world, or of both that are short by turns."""
+    if world is not None:
+        yield from (
+            f"{world}:{seed}".removeprefix("cluster:") for seed in range(first, first + count)
+        )
+        return
+    for number in range(count):
+        seed = first + number // 2
+        yield f"race:{seed}" if number % 2 else f"{seed}"
+
+
+def hunt(histories: Iterable[str]) -> int:
     """Until the first history that fails; says how many that took. 1 when none did."""
     began = environment.real_monotonic()
-    for number, seed in enumerate(range(first, first + count), 1):
-        result = run_plan(draw(seed))
+    number = 0
+    for number, name in enumerate(histories, 1):
+        result = run_plan(draw(name))
         if result.violations:
             took = environment.real_monotonic() - began
             what = result.violations[0].splitlines()[0]
-            print(f"history {number} (seed {seed}), {took:.1f} s: {what}")
+            print(f"history {number:,} (seed {name}), {took:.1f} s: {what}")
             return 0
-    print(f"not seen in {count:,} histories")
+    print(f"not seen in {number:,} histories")
     return 1
 
 
-def known() -> list[int]:
+def known() -> list[str]:
     """The seeds of ``seeds.txt``."""
     lines = (Path(__file__).parent / "seeds.txt").read_text().splitlines()
-    return [int(line.split()[0]) for line in lines if not line.startswith("#")]
+    return [line.split()[0] for line in lines if not line.startswith("#")]
 
 
-def run(seeds: Iterable[int], minutes: float) -> int:
-    """Each of them, as far as the time goes; tells those that fail. 1 when one did."""
-    began = environment.real_monotonic()
-    failed: list[int] = []
-    histories = published = handled = turns = 0
-    seconds = 0.0
-    for seed in seeds:
-        if environment.real_monotonic() > began + minutes * 60:
-            break
-        result = run_plan(draw(seed))
-        histories += 1
-        published += result.published
-        handled += result.handled
-        seconds += result.seconds
-        turns += result.turns
+class _Sum:
+    """What many histories were, in all."""
+
+    def __init__(self) -> None:
+        self.began = environment.real_monotonic()
+        self.failed: list[str] = []
+        self.pairs: set[tuple[int, int]] = set()
+        self._histories = self._published = self._handled = self._turns = 0
+        self._seconds = 0.0
+
+    def add(self, result: Result) -> bool:
+        """Whether it has reached a pair of places that none before has."""
+        self._histories += 1
+        self._published += result.published
+        self._handled += result.handled
+        self._seconds += result.seconds
+        self._turns += result.turns
         if result.violations:
-            failed.append(seed)
-            print(f"seed {seed}: {result.violations[0][:600]}", flush=True)
-    took = environment.real_monotonic() - began
-    print(
-        f"{histories:,} histories, {seconds / 3600:.1f} simulated hours, {published:,} publishes,"
-        f" {handled:,} handled, {turns:,} turns, {len(failed)} failed, in {took:.0f} s"
-    )
-    return 1 if failed else 0
+            self.failed.append(result.name)
+            print(f"seed {result.name}: {result.violations[0][:600]}", flush=True)
+        is_new = not result.pairs <= self.pairs
+        self.pairs |= result.pairs
+        return is_new
+
+    @property
+    def took(self) -> float:
+        return environment.real_monotonic() - self.began
+
+    def tell(self) -> int:
+        """1 when one failed."""
+        print(
+            f"{self._histories:,} histories, {self._seconds / 3600:.1f} simulated hours,"
+            f" {self._published:,} publishes, {self._handled:,} handled, {self._turns:,} turns,"
+            f" {len(self.pairs):,} pairs of places, {len(self.failed)} failed, in {self.took:.0f} s"
+        )
+        return 1 if self.failed else 0
+
+
+def run(histories: Iterable[str], minutes: float) -> int:
+    """Each of them, as far as the time goes; tells those that fail. 1 when one did."""
+    total = _Sum()
+    for name in histories:
+        if total.took > minutes * 60:
+            break
+        total.add(run_plan(draw(name)))
+    return total.tell()
+
+
+def explore(first: int, count: int, minutes: float) -> int:
+    """Races that reach new pairs of places are kept, and run again with another chance.
+
+    A pair: where a thread was interrupted, and where the one that ran instead went on.
+    """
+    rng = random.Random(first)
+    total = _Sum()
+    kept: list[str] = []
+    seed = first
+    for number in range(count):
+        if total.took > minutes * 60:
+            break
+        if kept and rng.random() < 0.5:
+            name = f"{rng.choice(kept)}+{number}"
+        else:
+            name = f"race:{seed}"
+            seed += 1
+        if total.add(run_plan(draw(name))):
+            kept.append(name.partition("+")[0])
+    print(f"{len(kept):,} of them reached pairs that none before had")
+    return total.tell()

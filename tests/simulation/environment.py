@@ -25,12 +25,15 @@ __all__ = ["enter", "install", "real_monotonic", "restart_fixed"]
 
 real_monotonic = time.monotonic
 _real_wall = time.time
+_real_getpid = os.getpid
 _Random = random.Random
 
 
 class _World:
     scheduler: Scheduler | None = None
     network: Network | None = None
+    # Of the process that runs the history; a fork has another one.
+    pid = 0
     # Where os.urandom and Random() without a seed get theirs.
     chance = _Random(0)
 
@@ -53,14 +56,15 @@ def install(changes: Iterable[points.Change] = ()) -> None:
     time.sleep = _no_sleep
     random.Random = _SeededRandom  # type: ignore[misc]
     os.urandom = lambda size: _World.chance.randbytes(size)
-    os.getpid = lambda: 4242
+    os.getpid = lambda: 4242 if _real_getpid() == _World.pid else 4243
     points.install(_point, changes)
     _install_http()
 
 
-def enter(scheduler: Scheduler, network: Network, seed: int) -> None:
+def enter(scheduler: Scheduler, network: Network, seed: str) -> None:
     _World.scheduler = scheduler
     _World.network = network
+    _World.pid = _real_getpid()
     _World.chance = _Random(f"chance {seed}")
     random.seed(f"module {seed}")
     # Collected where the history says so.
@@ -81,10 +85,10 @@ def _no_sleep(seconds: float) -> None:
     raise AssertionError("somebody sleeps past the simulation")
 
 
-def _point() -> None:
+def _point(place: int) -> None:
     scheduler = _World.scheduler
     if scheduler is not None:
-        scheduler.point()
+        scheduler.point(place)
 
 
 class _SeededRandom(_Random):

@@ -79,6 +79,7 @@ class End:
         "host",
         "is_closed",
         "is_gone",
+        "is_inherited",
         "is_reset",
         "network",
         "number",
@@ -113,6 +114,8 @@ class End:
         # The machine has lost power: it answers nothing, and knows nothing of this when it is back.
         self.is_gone = False
         self.stops_reading = False
+        # In the child of a fork: it is the parent's.
+        self.is_inherited = False
         self.began_at = network.scheduler.now
         # When the EOF or the reset came.
         self.ended_at = math.inf
@@ -125,6 +128,8 @@ class End:
         return max(0, link.window - self.way.size - self.peer.size)
 
     def send(self, data: bytes | memoryview) -> int:
+        if self.is_inherited:
+            raise AssertionError(f"the child of a fork sends {bytes(data[:40])!r} for its parent")
         if self.is_reset:
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         if self.sent_eof or self.is_closed:
@@ -151,6 +156,8 @@ class End:
         return data
 
     def end_sending(self) -> None:
+        if self.is_inherited:
+            raise AssertionError("the child of a fork ends a connection of its parent")
         if not (self.sent_eof or self.is_closed or self.is_reset):
             self.sent_eof = True
             self.network.signal(self, self.peer.eof_arrives)
@@ -165,7 +172,7 @@ class End:
             self.wake()
 
     def close(self) -> None:
-        if self.is_closed:
+        if self.is_closed or self.is_inherited:
             return
         if self.received and not self.is_reset:
             self.reset()
@@ -331,6 +338,11 @@ class Network:
         if end.peer.is_closed:
             self._ends.pop(end, None)
             self._ends.pop(end.peer, None)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: the connections of the process are not its own."""
+        for end in self._ends:
+            end.is_inherited = end.host == "client"
 
     # -- servers ---------------------------------------------------------------------------------
 

@@ -117,6 +117,12 @@ class _Client:
                 session.wake_channel()
                 self.readable()
 
+    def send_raw(self, data: bytes) -> None:
+        """Between two frames, if there is no rest of one."""
+        if not self._is_over and not self._unsent:
+            self._unsent = data
+            self.flush()
+
     def flood(self, frames: int) -> None:
         """As of the nsqd. Its own answers come between the messages."""
         if self._is_over or not frames:
@@ -345,6 +351,18 @@ class SimNsqd:
                         client.flush()
 
             self.scheduler.after(seconds, thaw)
+
+    def send_garbage(self, number: float) -> None:
+        """What no nsqd sends, to each client."""
+        lies = (
+            struct.pack(">ii", 6, 9) + b"??",
+            struct.pack(">ii", 0x7FFFFFFF, 0),
+            struct.pack(">ii", -5, 0),
+            struct.pack(">ii", 10, 2) + b"short.",
+            struct.pack(">ii", 4 + 9, 1) + b"E_WHAT ??",
+        )
+        for client in list(self.clients):
+            client.send_raw(lies[int(number * len(lies))])
 
     def flood(self, frames: int) -> None:
         """Send each consumer so many messages of 500,000 bytes, whatever its RDY is."""

@@ -1,6 +1,9 @@
 """What happens in a history, drawn from its seed: servers, clients, what they do, and the faults.
 
 A plan is plain data, so that a part of it can be left out when a failure is to be shown shorter.
+
+There are three worlds. "cluster": minutes of servers that fail. "race": seconds in which many
+threads do the same thing at the same moment. "day": 24 hours.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Fault", "NsqdPlan", "Plan", "ReaderPlan", "WriterPlan", "draw", "draw_day"]
+__all__ = ["Fault", "NsqdPlan", "Plan", "ReaderPlan", "WriterPlan", "draw"]
 
 TOPICS = ("orders", "mails")
 
@@ -49,7 +52,11 @@ class WriterPlan:
 
 @dataclass(frozen=True)
 class ReaderPlan:
-    """One Reader. ``form``: handler, pull, or a group's. ``work``: seconds of a message."""
+    """One Reader. ``form``: handler or pull. ``work``: seconds of a message.
+
+    ``group``: the number of the ReaderGroup that it is in. ``kills``: of the handlers, which end
+    the thread that runs them.
+    """
 
     keywords: dict[str, Any]
     topic: str
@@ -60,6 +67,8 @@ class ReaderPlan:
     slow: float = 0.0
     detaches: float = 0.0
     forgets: float = 0.0
+    kills: float = 0.0
+    group: int | None = None
     uses_lookupd: bool = False
     begins: float = 0.0
     stops_at: float | None = None
@@ -81,7 +90,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    seed: int
+    """``name``: as ``draw`` takes it. ``chance``: what the scheduler and the network draw from.
+
+    ``turn_seconds``: how long a task computes each time. ``ends_badly``: servers are silent while
+    all is stopped at the end. ``collects``: garbage is collected now and then.
+    """
+
+    name: str
+    chance: str
     seconds: float
     preempts: bool
     gap: float
@@ -91,6 +107,13 @@ class Plan:
     readers: tuple[ReaderPlan, ...]
     faults: tuple[Fault, ...]
     link: dict[str, Any] = field(default_factory=dict)
+    turn_seconds: float = 4e-6
+    ends_badly: bool = False
+    collects: bool = False
+
+    @property
+    def is_race(self) -> bool:
+        return self.name.startswith("race")
 
     def without(self, part: str, index: int) -> Plan:
         """The same, less one of its ``faults``, ``writers`` or ``readers``."""
@@ -107,8 +130,19 @@ class Plan:
         return changed
 
 
-def draw(seed: int) -> Plan:
-    """The plan of a seed. Half of the histories are quiet worlds with few faults."""
+def draw(name: str) -> Plan:
+    """The plan of a name: ``17``, ``race:17`` or ``day:17``.
+
+    With ``+3`` after it the plan is the same, and what the scheduler and the network draw is not.
+    """
+    drawn, _, again = name.partition("+")
+    world, _, seed = drawn.rpartition(":")
+    plan = {"": _draw_cluster, "race": _draw_race, "day": _draw_day}[world](int(seed))
+    return replace(plan, name=name, chance=f"{plan.chance}+{again}") if again else plan
+
+
+def _draw_cluster(seed: int) -> Plan:
+    """Half of the histories are quiet worlds with few faults."""
     rng = random.Random(f"plan {seed}")
     seconds = rng.choice((20.0, 60.0, 60.0, 200.0))
     nsqd_count = rng.choice((1, 1, 2, 2, 3, 5))
@@ -126,21 +160,99 @@ def draw(seed: int) -> Plan:
     drawn = [_fault(rng, seconds, nsqd_count, lookupds) for _ in range(fault_count)]
     drawn += _later_faults(seed, seconds, nsqd_count)
     faults = sorted(drawn, key=lambda fault: fault.when)
-    return Plan(
-        seed=seed,
+    plan = Plan(
+        name=f"{seed}",
+        chance=f"{seed}",
         seconds=seconds,
         preempts=rng.random() < 0.7,
         gap=rng.choice((2.0, 8.0, 40.0, 400.0)),
         nsqds=nsqds,
         lookupds=lookupds,
         writers=writers,
-        readers=readers,
+        readers=_later_readers(seed, readers),
         faults=tuple(faults),
         link=_link(rng),
+        collects=seed % 4 == 0,
     )
+    later = random.Random(f"later end {seed}")
+    return replace(plan, ends_badly=later.random() < 0.15)
 
 
-def draw_day(seed: int) -> Plan:
+def _draw_race(seed: int) -> Plan:
+    """Seconds, on quick links; half of them have no fault."""
+    rng = random.Random(f"race {seed}")
+    seconds = rng.choice((1.0, 3.0, 10.0))
+    nsqd_count = rng.choice((1, 1, 2, 3))
+    nsqds = tuple(
+        replace(_nsqd(rng, 10.0), rate=1.0, work=rng.choice((5e-6, 20e-6, 500e-6)))
+        for _ in range(nsqd_count)
+    )
+    writers = []
+    for _ in range(rng.choice((1, 1, 2))):
+        writer = _writer(rng, seconds, 0)
+        writers.append(
+            replace(
+                writer,
+                keywords={**writer.keywords, "publish_timeout": 5.0},
+                threads=rng.choice((2, 4, 8, 16)),
+                bursts=rng.choice((0.0, 0.002, 0.1, 0.1)),
+                pause=rng.choice((1e-5, 0.001, 0.01)),
+                messages=rng.choice((10, 40, 100)),
+                size=40,
+                begins=0.0,
+            )
+        )
+    readers = []
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        reader = _reader(rng, seconds, 0)
+        readers.append(
+            replace(
+                reader,
+                keywords={
+                    **reader.keywords,
+                    "max_in_flight": rng.choice((1, 2, 3, 20, 200)),
+                    "concurrency": rng.choice((1, 2, 4)),
+                    "low_rdy_idle_timeout": 0.2,
+                    "low_rdy_timeout": 0.5,
+                },
+                work=rng.choice((0.0, 0.0003, 0.002)),
+                slow=rng.choice((0.0, 0.01, 0.05)),
+                fails=rng.choice((0.0, 0.0, 0.05)),
+                begins=0.0,
+                stop_timeout=rng.choice((0.0, 0.0, 1.0)),
+                kills=rng.choice((0.0, 0.0, 0.0, 0.02)),
+            )
+        )
+    kinds = ["kill", "freeze", "reset", "power", "threads", "exception", "exception", "fork"]
+    faults = [
+        Fault(
+            rng.uniform(0.01, seconds),
+            rng.choice(kinds),
+            rng.randrange(nsqd_count),
+            rng.choice((0.001, 0.05, 0.5)),
+            rng.random(),
+        )
+        for _ in range(rng.choice((0, 0, 1, 3)))
+    ]
+    return Plan(
+        name=f"race:{seed}",
+        chance=f"race {seed}",
+        seconds=seconds,
+        preempts=rng.random() < 0.8,
+        gap=rng.choice((1.5, 3.0, 8.0, 20.0)),
+        nsqds=nsqds,
+        lookupds=0,
+        writers=tuple(writers),
+        readers=tuple(readers),
+        faults=tuple(sorted(faults, key=lambda fault: fault.when)),
+        link={"latency": 0.00005, "jitter": 0.0001, "window": 1 << 20, "segment": 1 << 20,
+              "loss": 0.0},
+        turn_seconds=rng.choice((4e-6, 4e-6, 2e-5, 1e-4)),
+        collects=seed % 4 == 0,
+    )  # fmt: skip
+
+
+def _draw_day(seed: int) -> Plan:
     """24 hours of three nsqds and ten clients, with a fault each half hour."""
     rng = random.Random(f"day {seed}")
     seconds = 86400.0
@@ -168,7 +280,10 @@ def draw_day(seed: int) -> Plan:
     )
     faults = sorted((_fault(rng, seconds, 3, 1) for _ in range(48)), key=lambda fault: fault.when)
     link = {"latency": 0.0005, "jitter": 0.0005, "window": 65536, "segment": 1 << 20, "loss": 0.0}
-    return Plan(seed, seconds, True, 40.0, nsqds, 1, writers, readers, tuple(faults), link)
+    return Plan(
+        f"day:{seed}", f"{seed}", seconds, True, 40.0, nsqds, 1, writers, readers, tuple(faults),
+        link, collects=seed % 4 == 0,
+    )  # fmt: skip
 
 
 def _link(rng: random.Random) -> dict[str, Any]:
@@ -273,12 +388,46 @@ def _reader(rng: random.Random, seconds: float, lookupds: int) -> ReaderPlan:
     )
 
 
+def _later_readers(seed: int, readers: tuple[ReaderPlan, ...]) -> tuple[ReaderPlan, ...]:
+    """What Readers learned later. A chance of their own leaves the older seeds what they were."""
+    rng = random.Random(f"later readers {seed}")
+    if len(readers) < 2 or rng.random() > 0.3:
+        return readers
+    first = replace(readers[0], form="handler", channel="c")
+    return tuple(
+        replace(
+            reader,
+            form="handler",
+            group=0,
+            topic=TOPICS[number % 2],
+            begins=first.begins,
+            stops_at=first.stops_at,
+            stop_timeout=first.stop_timeout,
+            changes=(),
+        )
+        for number, reader in enumerate((first, *readers[1:]))
+    )
+
+
 def _later_faults(seed: int, seconds: float, nsqds: int) -> list[Fault]:
-    """Kinds that came later. A chance of their own leaves the older seeds what they were."""
+    """Kinds that came later, likewise."""
     rng = random.Random(f"later {seed}")
-    if rng.random() > 0.06:
-        return []
-    return [Fault(rng.uniform(0.1, seconds * 0.9), "flood", rng.randrange(nsqds))]
+    faults = []
+    if rng.random() <= 0.06:
+        faults.append(Fault(rng.uniform(0.1, seconds * 0.9), "flood", rng.randrange(nsqds)))
+    while rng.random() < 0.2:
+        kind = rng.choice(
+            ("exception", "exception", "fork", "garbage", "full disk", "clock", "fewer RDY",
+             "kill without threads")
+        )  # fmt: skip
+        when, target = rng.uniform(0.1, seconds * 0.9), rng.randrange(nsqds)
+        length, number = rng.choice((0.05, 0.5, 3.0)), rng.random()
+        if kind == "kill without threads":
+            # It is dialled again while no thread can be started.
+            faults.append(Fault(when, "threads", 0, length + 2.0))
+            kind = "kill"
+        faults.append(Fault(when, kind, target, length, number))
+    return faults
 
 
 def _fault(rng: random.Random, seconds: float, nsqds: int, lookupds: int) -> Fault:

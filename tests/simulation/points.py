@@ -26,6 +26,10 @@ INTERRUPTED = (
     "gnsqsync.connection.publishes",
     "gnsqsync.connection.read_turn",
     "gnsqsync.connection.send_queue",
+    "gnsqsync.policy.backoff",
+    "gnsqsync.policy.bench",
+    "gnsqsync.policy.nodes",
+    "gnsqsync.policy.rdy",
     "gnsqsync.reader.chunks",
     "gnsqsync.reader.housekeeping",
     "gnsqsync.reader.rdy_control",
@@ -46,7 +50,7 @@ class Change(NamedTuple):
     new: str
 
 
-def install(point: Callable[[], None], changes: Iterable[Change] = ()) -> None:
+def install(point: Callable[[int], None], changes: Iterable[Change] = ()) -> None:
     """From now on such modules are imported so. AssertionError when one is there already."""
     by_module: dict[str, list[Change]] = {}
     for change in changes:
@@ -57,7 +61,7 @@ def install(point: Callable[[], None], changes: Iterable[Change] = ()) -> None:
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, point: Callable[[], None], changes: dict[str, list[Change]]) -> None:
+    def __init__(self, point: Callable[[int], None], changes: dict[str, list[Change]]) -> None:
         self._point = point
         self._changes = changes
 
@@ -79,7 +83,7 @@ class _Finder(MetaPathFinder):
 
 class _Loader(SourceFileLoader):
     def __init__(
-        self, name: str, path: str, point: Callable[[], None] | None, changes: list[Change]
+        self, name: str, path: str, point: Callable[[int], None] | None, changes: list[Change]
     ) -> None:
         super().__init__(name, path)
         self._point = point
@@ -93,7 +97,7 @@ class _Loader(SourceFileLoader):
             source = source.replace(change.old, change.new)
         tree = ast.parse(source, self.path)
         if self._point is not None:
-            tree = ast.fix_missing_locations(_Points().visit(tree))
+            tree = ast.fix_missing_locations(_Points(INTERRUPTED.index(fullname)).visit(tree))
         return compile(tree, self.path, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
@@ -103,9 +107,10 @@ class _Loader(SourceFileLoader):
 
 
 class _Points(ast.NodeTransformer):
-    """Puts a call before each statement of each function."""
+    """Puts a call before each statement of each function; it is told which line that is."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: int) -> None:
+        self._first = module * 10_000
         self._in_function = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
@@ -128,7 +133,8 @@ class _Points(ast.NodeTransformer):
         result: list[ast.stmt] = []
         for statement in statements:
             if not isinstance(statement, (ast.Global, ast.Nonlocal, ast.Pass)):
-                call = ast.Expr(ast.Call(ast.Name(_NAME, ast.Load()), [], []))
+                place = ast.Constant(self._first + statement.lineno)
+                call = ast.Expr(ast.Call(ast.Name(_NAME, ast.Load()), [place], []))
                 result.append(ast.copy_location(call, statement))
             result.append(statement)
         return result

@@ -17,9 +17,7 @@ __all__ = ["EPOCH", "Hung", "Scheduler", "SimTask", "Timer"]
 # What the simulated clocks show first: seconds since the machine started, and since 1970.
 _FIRST = 1000.0
 EPOCH = 1_700_000_000.0
-# Computing takes time, too: what each turn of a task costs. Without it a loop that looks at the
-# clock would never end.
-_TURN_SECONDS = 4e-6
+# Computing takes time, too: without it a loop that looks at the clock would never end.
 _LOOK_SECONDS = 1e-7
 # So many turns within one millisecond of time are a loop that waits for nothing.
 _MOST_TURNS = 200_000
@@ -57,6 +55,7 @@ class SimTask:
     __slots__ = (
         "ended",
         "greenlet",
+        "is_gone",
         "is_queued",
         "joiners",
         "killed",
@@ -76,6 +75,8 @@ class SimTask:
         self.owner = owner
         self.greenlet: Any = None
         self.ended = False
+        # A fork has left it behind: it does not go on in this process.
+        self.is_gone = False
         # What it waits for, as words for the log; "" while it runs or could run.
         self.waits_for = ""
         self.was_woken = False
@@ -96,11 +97,14 @@ class Scheduler:
 
     ``preempts``: tasks are threads, which lose the processor anywhere; else they are greenlets,
     which lose it where they wait. ``gap``: how many points (see ``point``) a thread passes between
-    two interruptions, on the average.
+    two interruptions, on the average. ``turn_seconds``: what each turn of a task takes.
     """
 
-    def __init__(self, seed: int, *, preempts: bool = True, gap: float = 20.0) -> None:
+    def __init__(
+        self, seed: str, *, preempts: bool = True, gap: float = 20.0, turn_seconds: float = 4e-6
+    ) -> None:
         self.rng = random.Random(f"scheduler {seed}")
+        self._turn_seconds = turn_seconds
         self.preempts = preempts
         self.now = _FIRST
         # Of the wall clock, which may be set back and forth.
@@ -113,8 +117,15 @@ class Scheduler:
         self.refuses_thread: Callable[[str], bool] = lambda name: False
         # Called after each turn: the invariants.
         self.after_turn: Callable[[], object] | None = None
+        # Called when nothing can happen any more, or the time is over.
+        self.on_dead_end: Callable[[], object] = lambda: None
+        # While the hooks of a fork run.
+        self.is_forking = False
         # Called with a task that an exception ended.
         self.on_raised: Callable[[SimTask], object] = lambda task: None
+        # Pairs of places: where a thread was interrupted, and where the one went on that was next.
+        self.pairs: dict[tuple[int, int], None] = {}
+        self._place = 0
         self._gap = gap
         self._left = self._next_gap()
         self._numbers = 0
@@ -175,7 +186,7 @@ class Scheduler:
         return task
 
     def _queue(self, task: SimTask) -> None:
-        if not task.is_queued:
+        if not task.is_queued and not task.is_gone:
             task.is_queued = True
             self._ready.append(task)
 
@@ -191,6 +202,13 @@ class Scheduler:
             task.thrown = error
             self._queue(task)
 
+    def keep_only(self, kept: SimTask) -> None:
+        """After a fork: no other task is in this process."""
+        for task in self.tasks.values():
+            task.is_gone = task is not kept
+        self.tasks = {kept.number: kept}
+        self._ready.clear()
+
     # -- what the running task calls -------------------------------------------------------------
 
     def park(self, waits_for: str, until: float | None = None) -> bool:
@@ -201,6 +219,8 @@ class Scheduler:
         task = self.current
         if task is None:
             raise AssertionError(f"a timer or a server waits for {waits_for}")
+        if self.is_forking:
+            raise AssertionError(f"a hook of a fork waits for {waits_for}")
         timer = None
         task.waits_for = waits_for
         task.was_woken = False
@@ -214,13 +234,15 @@ class Scheduler:
                 timer.cancel()
         return task.was_woken
 
-    def point(self) -> None:
-        """A thread may lose the processor here."""
+    def point(self, place: int = 0) -> None:
+        """A thread may lose the processor here. ``place``: a number for this line of code."""
         self._left -= 1
         if self._left <= 0:
             self._left = self._next_gap()
             if self.preempts and self.current is not None:
+                self._place = place
                 self.give_way()
+                self.pairs[self._place, place] = None
 
     def give_way(self) -> None:
         """Let others run; this one goes on when it is its turn."""
@@ -244,7 +266,7 @@ class Scheduler:
         """Run tasks and timers until that time, or until nothing can happen any more."""
         ready, timers = self._ready, self._timers
         random_below_one = self.rng.random
-        after_turn = self.after_turn
+        after_turn, turn_seconds = self.after_turn, self._turn_seconds
         turns_from, time_from = self.turns, self.now
         while True:
             while timers and timers[0][0] <= self.now:
@@ -257,10 +279,12 @@ class Scheduler:
                     next_at = min(next_at or until, self._frozen_until)
                 if next_at is None or next_at > until:
                     self.now = max(self.now, until) if next_at is not None else self.now
+                    self.on_dead_end()
                     return
                 self.now = max(self.now, next_at)
                 continue
             if self.now > until:
+                self.on_dead_end()
                 return
             if self.preempts and len(ready) > 1:
                 at = int(random_below_one() * len(ready))
@@ -270,9 +294,9 @@ class Scheduler:
                 task = ready.pop(0)
             task.is_queued = False
             self.turns += 1
-            self.now += _TURN_SECONDS
+            self.now += turn_seconds
             if self.turns - turns_from > _MOST_TURNS:
-                if self.now - time_from < 0.001 + _MOST_TURNS * _TURN_SECONDS:
+                if self.now - time_from < 0.001 + _MOST_TURNS * turn_seconds:
                     raise Hung(f"{_MOST_TURNS} turns in no time; the last one was {task.name}'s")
                 turns_from, time_from = self.turns, self.now
             self.current = task

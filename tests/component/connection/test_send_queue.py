@@ -53,7 +53,7 @@ class Kernel:
         self.time += timeout
         if self.on_wait is not None:
             self.on_wait()
-        return False
+        return self.room > 0
 
     def encode(self, data: bytes) -> bytes:
         return b"<" + data + b">"

@@ -1,0 +1,342 @@
+"""A Reader of a history, its handler, and what its user does with it."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit
+
+from gnsqsync import Message, Observer, Reader, Requeue
+from gnsqsync.errors import ClosedError
+from tests.simulation.network import End
+from tests.simulation.picture import Sample
+from tests.simulation.plan import ReaderPlan
+from tests.simulation.troubles import Struck
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+__all__ = ["ReaderActor"]
+
+# A FIN leaves so long after its handler at the latest.
+_FIN_SECONDS = 0.1
+
+
+class ReaderActor(Observer):
+    """A Reader, its handler, and what its user does with it."""
+
+    def __init__(self, history: History, index: int, plan: ReaderPlan) -> None:
+        self.name = f"reader {index}"
+        self.stop_asked = False
+        self.group = plan.group
+        self._history = history
+        self.plan = self._plan = plan
+        self._rng = random.Random(f"{self.name} {history.plan.chance}")
+        self._reader: Reader | None = None
+        self._has_stopped = False
+        self._is_stopping = False
+        # What max_in_flight has been since the last time that no more than it was used.
+        self._limit = self._allowed = plan.keywords["max_in_flight"]
+        self._is_paused = False
+        self._unsent: dict[bytes, tuple[float, Message]] = {}
+        # The ids of all FINs that have left.
+        self._sent: set[bytes] = set()
+        # What each connection has sent last.
+        self._tails: dict[End, bytes] = {}
+        history.scheduler.after(plan.begins, self._begin)
+
+    def _begin(self) -> None:
+        history, plan = self._history, self._plan
+        keywords = dict(plan.keywords)
+        if plan.form != "handler":
+            keywords["concurrency"] = 1
+        self._reader = Reader(
+            plan.topic,
+            plan.channel,
+            self._handle if plan.form == "handler" else None,
+            nsqd_tcp_addresses=() if plan.uses_lookupd else history.addresses(),
+            lookupd_http_addresses=history.urls() if plan.uses_lookupd else (),
+            runtime=history.runtime(self.name),
+            observer=self,
+            **keywords,
+        )
+        if self.group is None:
+            history.user(f"{self.name} main", self._main)
+        if plan.form == "handler" and self.group is None:
+            history.user(f"{self.name} owner", self._own)
+        for when, what, argument in plan.changes:
+            history.scheduler.at(
+                1000.0 + max(when, plan.begins + 0.1),
+                lambda what=what, argument=argument: self._change_aside(what, argument),
+            )
+
+    @property
+    def reader(self) -> Reader | None:
+        """None before it was made."""
+        return self._reader
+
+    def group_stops(self) -> None:
+        """Its group is told to stop."""
+        self._is_stopping = True
+
+    def group_has_stopped(self) -> None:
+        self._has_stopped = True
+        self._history.look_for_leftovers(self.name)
+
+    def _main(self) -> None:
+        history = self._history
+        try:
+            with history.call():
+                self._consume()
+        except Struck:
+            # As by Ctrl-C: it has stopped before that is raised, or the form's ``with`` has.
+            self._is_stopping = self._has_stopped = True
+            assert self._reader is not None
+            self._reader.stop(0.0)
+            result = self._reader.join()
+            if result is not None and not result.workers_running:
+                history.look_for_leftovers(self.name)
+        except RuntimeError as error:
+            if "start new thread" not in str(error):
+                raise
+            self._is_stopping = self._has_stopped = True
+            history.look_for_leftovers(self.name)
+
+    def _consume(self) -> None:
+        reader, history = self._reader, self._history
+        assert reader is not None
+        if self._plan.form == "handler":
+            result = reader.start()
+        else:
+            history.user(f"{self.name} owner", self._own)
+            with reader:
+                most = min(self._plan.keywords["max_in_flight"], self._rng.choice((1, 5, 50)))
+                for messages in reader.batches(most, 0.2):
+                    for message in messages:
+                        self._take(message)
+            result = reader.join()
+        self._has_stopped = True
+        if result is not None and not result.workers_running:
+            history.look_for_leftovers(self.name)
+
+    def _own(self) -> None:
+        """Stops it when it is time, and looks how long that takes."""
+        history, plan, reader = self._history, self._plan, self._reader
+        assert reader is not None
+        stops_at = plan.stops_at
+        while not self.stop_asked and not (
+            stops_at is not None and history.scheduler.now - 1000.0 >= stops_at
+        ):
+            history.sleep(0.3)
+        self._is_stopping = True
+        began, stood = history.scheduler.now, history.troubles.stood_still
+        timeout = 30.0 if self.stop_asked else plan.stop_timeout
+        reader.stop(timeout)
+        while not self._has_stopped:
+            took = history.scheduler.now - began - (history.troubles.stood_still - stood)
+            if took > timeout + 12.0:
+                history.journal.violated(f"stop({timeout:g}) of {self.name} takes {took:.1f} s")
+                history.tell_tasks()
+                return
+            history.sleep(0.2)
+
+    def _change_aside(self, what: str, argument: Any) -> None:
+        if not self._is_stopping:
+            self._history.user(f"{self.name} {what}", lambda: self._change(what, argument))
+
+    def _change(self, what: str, argument: Any) -> None:
+        reader, history = self._reader, self._history
+        assert reader is not None
+        history.journal.note(f"{self.name}: {what} {argument}")
+        try:
+            if what == "pause":
+                self._is_paused = True
+                reader.pause()
+            elif what == "resume":
+                self._is_paused = False
+                reader.resume()
+            elif what == "max_in_flight":
+                self._allowed = max(self._allowed, argument)
+                self._limit = argument
+                reader.set_max_in_flight(argument)
+            elif what == "remove_nsqd" and not self._plan.uses_lookupd:
+                reader.remove_nsqd(history.nsqds[argument].address)
+            elif what == "add_nsqd" and not self._plan.uses_lookupd:
+                reader.add_nsqd(history.nsqds[argument].address)
+            elif what == "stats":
+                reader.stats()
+        except ClosedError:
+            if not self._is_stopping:
+                raise
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _key(self, message: Message) -> tuple[str, bytes]:
+        return (self._plan.channel, message.body)
+
+    def _handle(self, message: Message) -> None:
+        history, plan, rng = self._history, self._plan, self._rng
+        if self._has_stopped:
+            history.journal.violated(f"{self.name} handles {message.body[:16]!r} after its end")
+        history.journal.note(f"{self.name}: handles {message.body[:16].decode()}"
+                             f" {message.attempts}")  # fmt: skip
+        if not history.is_over:
+            if plan.work:
+                history.sleep(rng.expovariate(1.0 / plan.work))
+            if rng.random() < plan.slow:
+                history.sleep(rng.uniform(0.5, 5.0))
+            if plan.kills and rng.random() < plan.kills:
+                raise GreenletExit
+            if rng.random() < plan.fails:
+                if rng.random() < 0.2:
+                    raise Requeue(rng.choice((0.0, 0.5)), rng.random() < 0.5)
+                raise ValueError("the work failed")
+            if rng.random() < plan.detaches:
+                message.detach()
+                delay = rng.uniform(0.0, 0.5)
+                history.user(f"{self.name} later", lambda: self._finish_later(message, delay))
+                return
+        key = self._key(message)
+        history.journal.handled[key] = history.journal.handled.get(key, 0) + 1
+        self._watch_fin(message)
+
+    def _finish_later(self, message: Message, delay: float) -> None:
+        self._history.sleep(delay)
+        self._answer(message)
+
+    def _answer(self, message: Message) -> None:
+        key = self._key(message)
+        handled = self._history.journal.handled
+        handled[key] = handled.get(key, 0) + 1
+        self._watch_fin(message)
+        if not message.finish():
+            self._unsent.pop(message.id.encode(), None)
+
+    def _take(self, message: Message) -> None:
+        """Of the pull form."""
+        history, plan, rng = self._history, self._plan, self._rng
+        if not (history.is_over or self._is_stopping):
+            if plan.work:
+                history.sleep(rng.expovariate(1.0 / plan.work))
+            if rng.random() < plan.forgets:
+                return
+            if rng.random() < plan.fails:
+                message.requeue(rng.choice((None, 0.0)))
+                return
+        self._answer(message)
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        """As an observer: nothing ends a connection where there is no fault."""
+        history = self._history
+        changes = {what for _, what, _ in self._plan.changes}
+        if self._is_stopping or "remove_nsqd" in changes or history.has_timed_out(self._plan):
+            return
+        if history.is_calm:
+            history.journal.violated(f"{self.name} has lost {nsqd_address}: {reason}")
+
+    def gave_up(self, message: Message, error: BaseException | None) -> None:
+        """As an observer: called before its FIN."""
+        key = self._key(message)
+        gave_up = self._history.journal.gave_up
+        gave_up[key] = gave_up.get(key, 0) + 1
+
+    def _watch_fin(self, message: Message) -> None:
+        """A FIN leaves within 0.1 s, unless the connection is at its end or takes nothing."""
+        history = self._history
+        stood = history.troubles.stood_still
+        id = message.id.encode()
+        self._unsent[id] = (history.scheduler.now, message)
+
+        def look() -> None:
+            if self._unsent.pop(id, None) is None or history.troubles.stood_still != stood:
+                return
+            responder: Any = message._responder
+            queue = responder.send_queue
+            if responder.is_closed or queue is None or queue.is_stuck:
+                return
+            if id in self._sent:
+                return  # another copy of it was answered
+            history.journal.violated(f"FIN {message.id} has not left after {_FIN_SECONDS} s")
+
+        # Some turns of all tasks, too.
+        slow = 0.02 + 2000 * history.plan.turn_seconds
+        history.scheduler.after(_FIN_SECONDS + slow, look)
+
+    def on_sent(self, end: End, data: bytes) -> None:
+        # A FIN may be torn in two.
+        for id in re.findall(rb"FIN (.{16})\n", self._tails.get(end, b"") + data):
+            self._unsent.pop(id, None)
+            self._sent.add(id)
+        self._tails[end] = data[-20:]
+        if b"RDY " in data:
+            self._check_rdy()
+
+    def _check_rdy(self) -> None:
+        reader = self._reader
+        run = None if reader is None else reader._run
+        if run is None:
+            return
+        if self._history.troubles.has_flooded or not self._history.answers_in_time:
+            return
+        used, now = 0, self._history.scheduler.now
+        shown = []
+        for connection in run.subscription.connections():
+            queue = connection.send_queue
+            if queue is not None and not connection.is_closed:
+                # What nsqd has timed out, and may have sent again, counts no more there.
+                sure = now + connection.msg_timeout * 0.05
+                alive = sum(m.deadline > sure for m in connection.in_flight.values())
+                used += max(queue.rdy_sent, alive)
+                shown.append(f"{connection.nsqd_address} {queue.rdy_sent} {alive}")
+        if used <= self._limit:
+            self._allowed = self._limit
+        elif used > self._allowed and not (
+            self._history.troubles.stood_still_lately or self._history.has_timed_out(self._plan)
+        ):
+            self._history.journal.violated(
+                f"{self.name}: sum of max(RDY, in flight) is {used}, the limit {self._allowed}:"
+                f" {', '.join(shown)}"
+            )
+
+    def bytes_in_memory(self) -> int:
+        run = None if self._reader is None else self._reader._run
+        connections = [] if run is None else run.subscription.connections()
+        return sum(len(m.body) for c in connections for m in list(c.in_flight.values()))
+
+    def samples(self, end: End) -> list[Sample]:
+        """RDY and messages in flight of the connection that sends now."""
+        run = None if self._reader is None else self._reader._run
+        if run is None or end.owner != self.name:
+            return []
+        return [
+            Sample(
+                self._history.scheduler.now,
+                f"{self.name} {end.peer.address}",
+                connection.send_queue.rdy_sent,
+                len(connection.in_flight),
+            )
+            for connection in run.subscription.connections()
+            if connection.send_queue is not None and connection.nsqd_address == end.peer.address
+        ]
+
+    # -- at rest ---------------------------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """What waits for this Reader, though it could have it."""
+        if self._reader is None or self._is_stopping or self._is_paused or not self._limit:
+            return []
+        found = []
+        for nsqd in self._history.nsqds:
+            if nsqd.options.max_rdy_count < 1:
+                continue
+            topic = nsqd.broker.topics.get(self._plan.topic)
+            channel = None if topic is None else topic.channels.get(self._plan.channel)
+            if channel is None:
+                continue
+            counts = (channel.depth, len(channel.in_flight), len(channel.deferred))
+            if any(counts):
+                text = "{} waiting, {} in flight, {} deferred".format(*counts)
+                found.append(f"{nsqd.name} has {text} for {self.name}")
+        return found
