@@ -10,12 +10,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["RETEST_DELAY", "Backoff", "Phase", "ReconnectDelays", "Strategy"]
+__all__ = ["Backoff", "Phase", "ReconnectDelays", "Strategy"]
 
 Strategy = Callable[[int], float]
-
-# After losing the connection under test: long enough not to spin, short enough not to matter.
-RETEST_DELAY: Final = 1.0
 
 # One success leads one level down, so a strategy that never reaches the ceiling must not climb for
 # ever. 2**32 seconds is past any ceiling.
@@ -37,7 +34,6 @@ class _Signal(enum.Enum):
     FAILURE = enum.auto()
     NO_VERDICT = enum.auto()
     PAUSE_OVER = enum.auto()
-    TEST_LOST = enum.auto()
 
 
 # (phase, signal) -> (step of the level, next phase). What is missing is ignored: verdicts during
@@ -49,7 +45,6 @@ _TRANSITIONS: Final = {
     (Phase.TESTING, _Signal.SUCCESS): (-1, Phase.BLOCKED),
     (Phase.TESTING, _Signal.FAILURE): (+1, Phase.BLOCKED),
     (Phase.TESTING, _Signal.NO_VERDICT): (0, Phase.BLOCKED),
-    (Phase.TESTING, _Signal.TEST_LOST): (0, Phase.BLOCKED),
 }
 
 
@@ -109,15 +104,6 @@ class Backoff:
             return False
         return self._signal(_Signal.PAUSE_OVER, now)
 
-    def test_lost(self, now: float) -> bool:
-        """The connection under test is gone, and with it the verdict.
-
-        That says nothing about the handlers: the level stays and the next test comes after
-        RETEST_DELAY or the pause of this level, whichever is shorter. Returns whether the phase
-        changed.
-        """
-        return self._signal(_Signal.TEST_LOST, now)
-
     def _signal(self, signal: _Signal, now: float) -> bool:
         transition = _TRANSITIONS.get((self.phase, signal))
         if transition is None or self._max_duration <= 0:
@@ -133,8 +119,6 @@ class Backoff:
         if phase is Phase.BLOCKED:
             # Before any assignment: what ends a strategy from outside leaves the state as it was.
             pause, at_ceiling = self._pause(level)
-            if signal is _Signal.TEST_LOST:
-                pause = min(pause, RETEST_DELAY)
             resume_at = now + pause
         elif phase is Phase.OPEN:
             at_ceiling = False

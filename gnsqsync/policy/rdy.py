@@ -112,16 +112,14 @@ class RdyAllocator(Generic[Key]):
         """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
         self._nodes[node] = RdyNode(node, max_rdy_count, now, self._updates, self._rng.random())
 
-    def remove(self, node: Key) -> bool:
+    def remove(self, node: Key) -> None:
         """A connection is gone; so are its messages, and its slots are free.
 
-        True when it was the node under test: then call ``Backoff.test_lost()``.
+        When it was the node under test, the next update tests another one.
         """
         gone = self._nodes.pop(node, None)
-        if gone is None or gone is not self._test:
-            return False
-        self._test = None
-        return gone.rdy > 0
+        if gone is not None and gone is self._test:
+            self._test = None
 
     def retire(self, node: Key) -> None:
         """This one gets no RDY any more; what it has in flight still counts until ``remove()``."""

@@ -124,8 +124,7 @@ class RdyControl:
         if self.connections.get(address) is not connection:
             return None
         del self.connections[address]
-        if self.allocator.remove(address):
-            self.backoff.test_lost(now)
+        self.allocator.remove(address)
         return self.plan(now)
 
     def is_new_crowd(self) -> bool:

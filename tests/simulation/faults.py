@@ -143,12 +143,6 @@ FAULTS: dict[str, DeliberateFault] = {
         "            resume_at = now + pause\n",
         "            resume_at = now + pause + 1e6\n",
     ),
-    "a test of the backoff that is forgotten": _fault(
-        "an nsqd that is lost during the test of the backoff ends consuming",
-        "reader.rdy_control",
-        "            self.backoff.test_lost(now)\n",
-        "            pass\n",
-    ),
     "forgotten messages keep their slots": _fault(
         "T30: the Reader gets slower, and stops",
         "connection.in_flight",

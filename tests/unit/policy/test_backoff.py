@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqsync.policy.backoff import RETEST_DELAY, Backoff, Phase, ReconnectDelays
+from gnsqsync.policy.backoff import Backoff, Phase, ReconnectDelays
 
 
 def fail(backoff: Backoff, now: float) -> bool:
@@ -67,7 +67,6 @@ def test_successes_while_open_change_nothing() -> None:
     assert not succeed(backoff, 1.0)
     assert not backoff.note(0, 0, 1.0)
     assert not backoff.tick(1.0)
-    assert not backoff.test_lost(1.0)
     assert backoff.phase is Phase.OPEN
 
 
@@ -119,7 +118,6 @@ def test_verdicts_during_a_pause_are_ignored() -> None:
     assert not succeed(backoff, 50.1)
     assert not fail(backoff, 50.2)
     assert not backoff.note(0, 0, 50.3)
-    assert not backoff.test_lost(50.4)
     assert (backoff.phase, backoff.level, backoff.resume_at) == before
 
 
@@ -149,30 +147,6 @@ def test_a_requeue_without_backoff_repeats_the_pause() -> None:
     assert pause_of(backoff, 20.0) == 8.0
 
 
-def test_a_lost_test_is_repeated_soon_at_the_same_level() -> None:
-    backoff = Backoff()
-    climb(backoff, 5)
-    assert backoff.test_lost(100.0)
-    assert (backoff.phase, backoff.level) == (Phase.BLOCKED, 5)
-    assert pause_of(backoff, 100.0) == RETEST_DELAY
-    wait_out(backoff)
-    assert succeed(backoff, 102.0)
-    assert pause_of(backoff, 102.0) == 16.0
-    short = Backoff(max_duration=0.25)
-    climb(short, 1)
-    assert short.test_lost(1.0)
-    assert pause_of(short, 1.0) == 0.25
-
-
-def test_a_lost_test_at_the_ceiling_keeps_the_ceiling() -> None:
-    backoff = Backoff(max_duration=10.0)
-    climb(backoff, 6)
-    backoff.test_lost(100.0)
-    wait_out(backoff)
-    fail(backoff, 200.0)
-    assert (backoff.level, pause_of(backoff, 200.0)) == (4, 10.0)
-
-
 def test_max_duration_0_switches_it_off() -> None:
     def strategy(level: int) -> float:
         raise AssertionError("not to be asked")
@@ -182,8 +156,7 @@ def test_max_duration_0_switches_it_off() -> None:
         assert not fail(backoff, now)
         assert not succeed(backoff, now)
         assert not backoff.tick(now)
-        assert not backoff.test_lost(now)
-    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.OPEN, 0, None)
+        assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.OPEN, 0, None)
 
 
 def test_full_jitter_spreads_over_the_whole_pause_and_knows_the_ceiling() -> None:
@@ -261,7 +234,6 @@ ACTIONS: dict[str, Callable[[Backoff, float], bool]] = {
     "fail": lambda backoff, now: backoff.note(1, 3, now),
     "succeed": lambda backoff, now: backoff.note(2, 0, now),
     "neither": lambda backoff, now: backoff.note(0, 0, now),
-    "lost": Backoff.test_lost,
     "tick": Backoff.tick,
 }
 
@@ -302,15 +274,14 @@ def test_any_history(
         if changed and backoff.resume_at is not None:
             pause = backoff.resume_at - now
             full = min(multiplier * 2.0**backoff.level, max_duration)
-            expected = min(full, RETEST_DELAY) if name == "lost" else full
-            assert pause <= expected + 1e-6
+            assert pause <= full + 1e-6
             if not jitter:
-                assert pause == pytest.approx(expected)
+                assert pause == pytest.approx(full)
         # Verdicts count while OPEN and TESTING only, one level at a time.
         if phase is Phase.BLOCKED:
             assert changed == (name == "tick" and now >= (resume_at or 0))
         assert abs(backoff.level - level) <= 1
-        if changed and name in ("neither", "lost", "tick"):
+        if changed and name in ("neither", "tick"):
             assert backoff.level == level
     if max_duration == 0:
         assert not backoff.level

@@ -35,9 +35,9 @@ class Cluster:
         self.in_flight[node] = 0
         self.last[node] = 0.0
 
-    def leave(self, node: str) -> bool:
+    def leave(self, node: str) -> None:
         del self.in_flight[node], self.last[node]
-        return self.rdy.remove(node)
+        self.rdy.remove(node)
 
     def deliver(self, nodes: str, in_flight: int = 0) -> None:
         """Messages came from these nodes just now; so many of them are not answered."""
@@ -206,7 +206,7 @@ def test_a_node_that_comes_back_starts_at_0() -> None:
 
 def test_removing_twice_or_asking_for_a_stranger_is_harmless() -> None:
     rdy = RdyAllocator(5)
-    assert not rdy.remove("a")
+    rdy.remove("a")
     assert rdy_of(rdy, "a") == 0
     assert not is_idle(rdy, "a")
     assert rdy.update(0.0, {"a": Load(3, 0.0)}) == []
@@ -642,13 +642,8 @@ def test_a_lost_test_is_made_again_elsewhere() -> None:
     node = node_under_test(cluster.rdy)
     assert isinstance(node, str)
     other = "b" if node == "a" else "a"
-    assert cluster.leave(node)
-    assert backoff.test_lost(cluster.now)
-    cluster.rdy.phase = backoff.phase
-    assert cluster.update() == []
-    assert backoff.tick(3.0)
-    cluster.rdy.phase = backoff.phase
-    assert cluster.update(step=1.0) == [(other, 1)]
+    cluster.leave(node)
+    assert cluster.update() == [(other, 1)]
 
 
 def test_a_test_with_nobody_there_waits_for_the_first_to_come() -> None:
