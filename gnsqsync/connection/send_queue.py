@@ -342,7 +342,7 @@ class SendQueue:
         return True
 
     def _write_publishes(self, until: float) -> bool:
-        if self._is_full and not self._has_room(until):
+        if self.slots and self._is_full and not self._has_room(until):
             return False
         slots, pending = self.slots, self.pending
         batch: list[PublishSlot] = []

@@ -385,6 +385,47 @@ def test_a_caller_waits_its_time_and_the_next_one_goes_on_where_it_stopped() -> 
     assert not kernel.is_shut
 
 
+def test_while_the_kernel_is_full_a_publish_can_be_taken_back() -> None:
+    """No byte of it has left, though its turn to be written had come."""
+    kernel = Kernel(room=len(FIRST))
+    send_queue = outbox_on(kernel)
+    send_queue.submit(slot(FIRST + SECOND), 0.5)
+    kernel.room = len(SECOND)
+    assert send_queue.flush()
+    third = slot(THIRD)
+    # Either way to send leaves it where it was.
+    assert not send_queue.send(third, send_queue._now())
+    send_queue.flush(0.5)
+    assert send_queue.take_back(third)
+    kernel.room = 1000
+    assert send_queue.send(slot(THIRD), send_queue._now())
+    assert kernel.taken == FIRST + SECOND + THIRD
+    assert len(send_queue.pending) == 2
+
+
+def test_while_the_kernel_is_full_a_sender_that_waits_is_no_dead_one() -> None:
+    kernel = Kernel(room=4)
+    send_queue = outbox_on(kernel)
+    send_queue.submit(slot(FIRST), 0.5)
+    kernel.room = len(FIRST) - 4
+    assert send_queue.flush()
+    send_queue._lock.acquire()
+    for _ in range(20):
+        kernel.time += 1
+        assert not send_queue.submit(slot(SECOND), 0.0) or not kernel.is_shut
+    assert send_queue.broken is None
+
+
+def test_a_stall_before_a_publish_is_a_stall() -> None:
+    kernel = Kernel(room=4)
+    send_queue = outbox_on(kernel)
+    send_queue.submit(slot(FIRST), 0.5)
+    kernel.room = len(FIRST) - 4
+    assert send_queue.flush()
+    send_queue.submit(slot(SECOND), 1000.0)
+    assert "took no byte for 30 s" in str(send_queue.broken)
+
+
 def test_a_deadline_that_is_over_does_not_wait() -> None:
     kernel = Kernel(room=0)
     send_queue = outbox_on(kernel)

@@ -155,3 +155,25 @@ def test_a_worker_that_cannot_be_replaced_holds_up_no_stop(client: Client, world
         world.eventually(lambda: nsqd.received("FIN"))
         reader.stop(30.0)
         assert reader.join(10.0) == StopResult(0, 0)
+
+
+def test_a_publish_that_waits_for_a_thread_does_not_spin(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = choose(world.runtime)
+    spawn = runtime.spawn
+    tried: list[str] = []
+
+    def limited(called: str, fn: Callable[..., object], *args: Any) -> Task:
+        if called.startswith("nsq-read"):
+            tried.append(called)
+            raise RuntimeError(MESSAGE)
+        return spawn(called, fn, *args)
+
+    runtime.spawn = limited  # type: ignore[method-assign]
+    writer = client.keep(Writer("127.0.0.1:1", runtime=runtime, outage="wait"))
+    with pytest.raises(NotSent):
+        writer.publish("t", "x", timeout=1.1)
+    # One each 0.25 s.
+    assert 1 <= len(tried) <= 6
+    assert caplog.text.count(MESSAGE) == 1
