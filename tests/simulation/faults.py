@@ -143,6 +143,31 @@ FAULTS: dict[str, DeliberateFault] = {
         "            resume_at = now + pause\n",
         "            resume_at = now + pause + 1e6\n",
     ),
+    "RDY in a pause of the backoff": _fault(
+        "messages come while the backoff says that none shall",
+        "policy.rdy",
+        "self.max_in_flight == 0 or self.phase is Phase.BLOCKED:",
+        "self.max_in_flight == 0:",
+    ),
+    "a test with many messages": _fault(
+        "the backoff tests with more than one message",
+        "policy.rdy",
+        "            self._test.target = 1\n",
+        "            self._test.target = 5\n",
+    ),
+    "an nsqd that never gets its turn": _fault(
+        "with more nsqds than max_in_flight one is never consumed from",
+        "policy.rdy",
+        "        queue.sort(key=lambda node: (node.queued, node.draw))\n",
+        "        queue.sort(key=lambda node: node.draw)\n",
+    ),
+    "a child that uses its parent's connections": _fault(
+        "a forked worker mixes its publishes with those of its parent",
+        "writer.writer",
+        "            self._by_process.pop(pid).pool.abandon()\n",
+        "            pool = self._by_process.pop(pid)\n"
+        "            self._by_process[os.getpid()] = pool\n",
+    ),
     "forgotten messages keep their slots": _fault(
         "T30: the Reader gets slower, and stops",
         "connection.in_flight",

@@ -45,6 +45,7 @@ def fork(history: History) -> None:
             pickle.dump(history.journal.violations, file)
         os._exit(0)
 
+    history.is_child = True
     history.journal.violations.clear()
     task = scheduler.current
     assert task is not None

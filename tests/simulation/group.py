@@ -56,7 +56,8 @@ class GroupActor:
         while not self._members[0].stop_asked and not (
             stops_at is not None and history.scheduler.now - 1000.0 >= stops_at
         ):
-            history.sleep(0.3)
+            left = 0.3 if stops_at is None else stops_at - (history.scheduler.now - 1000.0)
+            history.sleep(min(0.3, left))
         for member in self._members:
             member.group_stops()
         began, stood = history.scheduler.now, history.troubles.stood_still

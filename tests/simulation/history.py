@@ -77,6 +77,8 @@ class History:
         # Healed: handlers fail no more, and work quickly.
         self.is_over = False
         self.troubles = Troubles(self)
+        # Of a fork.
+        self.is_child = False
         self._log_handler = self._take_log()
         self.watch = Watch(self)
         if stacks_at is not None:
@@ -268,6 +270,9 @@ class History:
             del self.in_call[task]
 
     def user(self, name: str, call: Callable[[], object]) -> SimTask:
+        if self.is_child:
+            # The users are in the parent.
+            return self.scheduler.spawn(name, lambda: None, owner="user")
         return self.scheduler.spawn(name, call, owner="user")
 
     @property

@@ -55,7 +55,7 @@ class ReaderPlan:
     """One Reader. ``form``: handler or pull. ``work``: seconds of a message.
 
     ``group``: the number of the ReaderGroup that it is in. ``kills``: of the handlers, which end
-    the thread that runs them.
+    the thread that runs them. ``stops_after``: so many messages; then the handler stops it.
     """
 
     keywords: dict[str, Any]
@@ -73,6 +73,7 @@ class ReaderPlan:
     begins: float = 0.0
     stops_at: float | None = None
     stop_timeout: float = 30.0
+    stops_after: int | None = None
     # (when, what, argument): pause, resume, max_in_flight, add_nsqd, remove_nsqd
     changes: tuple[tuple[float, str, Any], ...] = ()
 
@@ -221,6 +222,7 @@ def _draw_race(seed: int) -> Plan:
                 begins=0.0,
                 stop_timeout=rng.choice((0.0, 0.0, 1.0)),
                 kills=rng.choice((0.0, 0.0, 0.0, 0.02)),
+                stops_after=rng.choice((None, None, None, 10, 100)),
             )
         )
     kinds = ["kill", "freeze", "reset", "power", "threads", "exception", "exception", "fork"]

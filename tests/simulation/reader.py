@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from greenlet import GreenletExit
 
 from gnsqsync import Message, Observer, Reader, Requeue
 from gnsqsync.errors import ClosedError
+from gnsqsync.policy.backoff import Phase
 from tests.simulation.network import End
 from tests.simulation.picture import Sample
 from tests.simulation.plan import ReaderPlan
@@ -36,6 +38,10 @@ class ReaderActor(Observer):
         self._rng = random.Random(f"{self.name} {history.plan.chance}")
         self._reader: Reader | None = None
         self._has_stopped = False
+        # Of the messages that the handler has done.
+        self._count = 0
+        # Since when a connection has had no turn, though it could have.
+        self._waits_since: dict[Any, float] = {}
         self._is_stopping = False
         # What max_in_flight has been since the last time that no more than it was used.
         self._limit = self._allowed = plan.keywords["max_in_flight"]
@@ -129,7 +135,8 @@ class ReaderActor(Observer):
         while not self.stop_asked and not (
             stops_at is not None and history.scheduler.now - 1000.0 >= stops_at
         ):
-            history.sleep(0.3)
+            left = 0.3 if stops_at is None else stops_at - (history.scheduler.now - 1000.0)
+            history.sleep(min(0.3, left))
         self._is_stopping = True
         began, stood = history.scheduler.now, history.troubles.stood_still
         timeout = 30.0 if self.stop_asked else plan.stop_timeout
@@ -201,6 +208,10 @@ class ReaderActor(Observer):
         key = self._key(message)
         history.journal.handled[key] = history.journal.handled.get(key, 0) + 1
         self._watch_fin(message)
+        self._count += 1
+        if plan.stops_after == self._count and self._reader is not None:
+            self._is_stopping = True
+            self._reader.stop(plan.stop_timeout)
 
     def _finish_later(self, message: Message, delay: float) -> None:
         self._history.sleep(delay)
@@ -270,8 +281,57 @@ class ReaderActor(Observer):
             self._unsent.pop(id, None)
             self._sent.add(id)
         self._tails[end] = data[-20:]
-        if b"RDY " in data:
+        if b"RDY " in data and end.owner == self.name:
             self._check_rdy()
+            self._check_backoff(data)
+
+    def _check_backoff(self, data: bytes) -> None:
+        """In a pause of the backoff no nsqd may send; during a test one may send one message."""
+        run = None if self._reader is None else self._reader._run
+        if run is None or not re.search(rb"RDY [1-9]", data):
+            return
+        now, backoff = self._history.scheduler.now, run.subscription.backoff
+        changed_at = getattr(backoff, "changed_at", now)
+        if now - changed_at < 0.01 + 1000 * self._history.plan.turn_seconds:
+            return  # decided before
+        if backoff.phase is Phase.BLOCKED:
+            self._history.journal.violated(f"{self.name} sends {data[:60]!r} in a pause")
+        elif backoff.phase is Phase.TESTING:
+            queues = [c.send_queue for c in run.subscription.connections() if not c.is_closed]
+            levels = [queue.rdy_sent for queue in queues if queue is not None]
+            if sum(levels) > 1 and not any(q.is_stuck for q in queues if q is not None):
+                self._history.journal.violated(f"{self.name} tests with RDY {levels}")
+
+    def check_turns(self) -> None:
+        """Each nsqd gets its turn within the bound of the RdyAllocator; called each second."""
+        history, plan = self._history, self._plan
+        run = None if self._reader is None else self._reader._run
+        is_steady = (
+            run is not None
+            and not (self._is_stopping or self._is_paused or self.group is not None)
+            and run.subscription.backoff.phase is Phase.OPEN
+            and not plan.changes
+            and not (plan.forgets or plan.kills or history.troubles.stood_still_lately)
+        )
+        if run is None or not is_steady:
+            self._waits_since.clear()
+            return
+        now, connections = history.scheduler.now, run.subscription.connections()
+        able = [c for c in connections if not c.is_closed and c.negotiated.max_rdy_count]
+        if set(able) != self._waits_since.keys():
+            self._waits_since = dict.fromkeys(able, now)
+        # A message waits for those before it, and each handler takes ten times its mean, or 5 s.
+        longest = self._limit * max(10 * plan.work, 5.0 if plan.slow else 0.1)
+        turn = plan.keywords["low_rdy_timeout"] + longest + 0.5
+        bound = math.ceil(len(able) / self._limit) * turn + 5.0
+        for connection in able:
+            queue = connection.send_queue
+            if queue is None or queue.is_stuck or queue.rdy_sent or connection.in_flight:
+                self._waits_since[connection] = now
+            elif now - self._waits_since[connection] > bound:
+                history.journal.violated(
+                    f"{connection.nsqd_address} has had no turn of {self.name} for {bound:.0f} s"
+                )
 
     def _check_rdy(self) -> None:
         reader = self._reader

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gnsqsync.embedded.channel import Channel
 from gnsqsync.embedded.queueing import QueuedMessage
 from gnsqsync.embedded.topic import Topic
+from gnsqsync.policy.backoff import Backoff
 from tests.simulation.journal import Journal, Stored
 from tests.simulation.network import End
 from tests.simulation.nsqd import SimNsqd
@@ -36,6 +37,12 @@ class Watch:
         history.network.on_sent = self._on_sent
         history.scheduler.on_raised = self._on_raised
         self._watch_brokers()
+        self._check_turns()
+
+    def _check_turns(self) -> None:
+        for reader in self._history.readers:
+            reader.check_turns()
+        self._history.scheduler.after(1.0, self._check_turns)
 
     def _watch_brokers(self) -> None:
         journal, scheduler = self._journal, self._history.scheduler
@@ -75,6 +82,20 @@ class Watch:
                     journal.violated(f"FIN of {message.body[:20]!r} on {channel.name}, unhandled")
             return failed
 
+        signal = Backoff._signal
+
+        def watched_signal(backoff: Backoff, *what: Any) -> bool:
+            phase, resume_at = backoff.phase, backoff.resume_at
+            changed = signal(backoff, *what)
+            if backoff.phase is not phase:
+                backoff.changed_at = scheduler.now  # type: ignore[attr-defined]
+                late = 0.0 if resume_at is None else scheduler.now - resume_at
+                stood = self._history.troubles
+                if late > 0.5 and not (stood.stood_still_lately or stood.stood_still):
+                    journal.violated(f"a pause of the backoff ends {late:.2f} s late")
+            return changed
+
+        Backoff._signal = watched_signal  # type: ignore[method-assign]
         Topic.publish = watched_publish  # type: ignore[method-assign]
         Channel.put = watched_put  # type: ignore[method-assign]
         Channel.finish = watched_finish  # type: ignore[method-assign]
