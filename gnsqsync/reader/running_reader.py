@@ -167,7 +167,10 @@ class RunningReader:
             raise
 
     def supervise_here(self) -> None:
-        """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces."""
+        """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces.
+
+        A third one waits for nothing more.
+        """
         try:
             self._supervise()
         except BaseException:  # Ctrl-C, or a signal handler that raises
@@ -176,9 +179,23 @@ class RunningReader:
                 self._supervise()
             except BaseException:  # the second one
                 self.stop(0.0)
-                self._supervise()
+                try:
+                    self._supervise()
+                except BaseException as error:
+                    self._leave(error)
+                    raise
                 raise
             raise
+
+    def _leave(self, error: BaseException) -> None:
+        """The stop was ended by ``error``: close the connections, and let those who wait go."""
+        self._error = self._error or error
+        try:
+            self._discovery.stop()
+            self._timer.stop(0.0)
+            self.subscription.close()
+        finally:
+            self._ended.set()
 
     def end_failed_start(self, error: BaseException) -> None:
         """End what has started, as there may be no thread for all; join() raises the error."""

@@ -385,7 +385,6 @@ def test_a_pause_is_rdy_0_and_a_test_one_rdy_1(
     # The connection under test goes, the test and the level stay.
     nsqds[0].kill()
     world.eventually(lambda: len(reader.stats().connections) == 2)
-    look.becomes(0, 0, 0, timeout=5)
     look.becomes(0, 0, 1)
     assert reader.is_in_backoff
     assert reader.stats().backoff_level == 1

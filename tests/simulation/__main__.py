@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--day", type=int, help="a whole day, of this seed")
     parser.add_argument("--world", choices=["cluster", "race"], help="only of this kind")
     parser.add_argument("--explore", action="store_true", help="races that lead to new places")
+    parser.add_argument("--scenarios", action="store_true", help="run those of scenarios.py")
     parser.add_argument("--known", action="store_true", help="run those that once failed")
     parser.add_argument("--stacks-at", type=float, help="show then (seconds) where each task is")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
@@ -38,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     environment.install(faults.FAULTS[options.fault].changes if options.fault else ())
     from tests.simulation import campaign
 
+    if options.scenarios:
+        from tests.simulation import scenario
+
+        return scenario.run_all()
     if options.fault and options.seed is None and options.shrink is None:
         return campaign.hunt(campaign.names(options.first, options.seeds, options.world))
     if options.known:

@@ -15,7 +15,7 @@ from gnsqsync.embedded.options import NsqdOptions
 from tests.simulation import environment
 from tests.simulation.disk import Disk
 from tests.simulation.group import GroupActor
-from tests.simulation.journal import Journal
+from tests.simulation.journal import Journal, Lines
 from tests.simulation.lookupd import SimLookupd
 from tests.simulation.network import Link, Network
 from tests.simulation.nsqd import SimNsqd
@@ -85,7 +85,7 @@ class History:
             self.scheduler.at(stacks_at, self.tell_tasks)
 
     def _take_log(self) -> logging.Handler:
-        handler = logging.StreamHandler(_Lines(self.journal))
+        handler = logging.StreamHandler(Lines(self.journal))
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         log = logging.getLogger("gnsqsync")
         log.setLevel(logging.DEBUG)
@@ -94,7 +94,7 @@ class History:
         return handler
 
     def _lookupd(self, index: int) -> SimLookupd:
-        return SimLookupd(f"l{index}", self.scheduler, self.network, _Lines(self.journal))
+        return SimLookupd(f"l{index}", self.scheduler, self.network, Lines(self.journal))
 
     def _nsqd(self, index: int) -> SimNsqd:
         plan = self.plan.nsqds[index]
@@ -105,7 +105,7 @@ class History:
             self.network,
             random.Random(f"nsqd {index} {self.plan.chance}"),
             NsqdOptions(**plan.options),
-            _Lines(self.journal),
+            Lines(self.journal),
             self.lookupds,
         )
         if plan.has_disk:
@@ -305,15 +305,3 @@ class History:
 
     def urls(self) -> list[str]:
         return [lookupd.url for lookupd in self.lookupds]
-
-
-class _Lines(io.TextIOBase):
-    """What is written becomes lines of the journal."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    def write(self, text: str) -> int:
-        for line in text.splitlines():
-            self._journal.note(line)
-        return len(text)

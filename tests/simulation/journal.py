@@ -6,11 +6,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Journal", "Publish", "Violation"]
-
-
-class Violation(Exception):
-    """A promise was broken; the text says which."""
+__all__ = ["Journal", "Lines", "Publish", "Stored"]
 
 
 @dataclass
@@ -68,3 +64,15 @@ class Journal:
     def violated(self, text: str) -> None:
         self.note(f"VIOLATION {text}")
         self.violations.append(f"{self._now():.4f} {text}")
+
+
+class Lines(io.TextIOBase):
+    """What is written becomes lines of the journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            self._journal.note(line)
+        return len(text)

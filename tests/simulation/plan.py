@@ -195,7 +195,8 @@ def _draw_race(seed: int) -> Plan:
             replace(
                 writer,
                 keywords={**writer.keywords, "publish_timeout": 5.0},
-                threads=rng.choice((2, 4, 8, 16)),
+                kinds=rng.choice((writer.kinds, writer.kinds, ("many",))),
+                threads=rng.choice((1, 2, 4, 8, 16)),
                 bursts=rng.choice((0.0, 0.002, 0.1, 0.1)),
                 pause=rng.choice((1e-5, 0.001, 0.01)),
                 messages=rng.choice((10, 40, 100)),

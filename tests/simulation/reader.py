@@ -101,7 +101,10 @@ class ReaderActor(Observer):
             self._is_stopping = self._has_stopped = True
             assert self._reader is not None
             self._reader.stop(0.0)
-            result = self._reader.join()
+            try:
+                result = self._reader.join()
+            except Struck:
+                return  # the third one; handlers may run still
             if result is not None and not result.workers_running:
                 history.look_for_leftovers(self.name)
         except RuntimeError as error:

@@ -13,6 +13,7 @@ import pytest
 from gnsqsync import Message, Reader, Requeue
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import BadTopic, ClosedError, NotSent, Unauthorized
+from gnsqsync.reader.running_reader import RunningReader
 from gnsqsync.runtime import choose
 from gnsqsync.stats import StopResult
 from tests.component.conftest import Client, address, names
@@ -313,6 +314,39 @@ def test_start_twice(client: Client, world: World) -> None:
         with pytest.raises(ClosedError, match="a Reader is started once"):
             reader.start(block=False)
         assert len(nsqd.connections) == 1
+
+
+def test_who_is_interrupted_three_times_waits_no_more(client: Client, world: World) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    release = choose(world.runtime).event()
+    with ScriptedNsqd(automatic(message_frame(b"x"))) as nsqd:
+        reader = client.reader(lambda message: release.wait(20), nsqd)
+        client.forget(reader)
+        outcomes: list[BaseException] = []
+        waits: list[int] = []
+
+        def start() -> None:
+            try:
+                reader.start()
+            except BaseException as error:
+                outcomes.append(error)
+
+        def interrupted(self: RunningReader, *args: Any) -> None:
+            waits.append(1)
+            raise Interrupted
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RunningReader, "_wait_drained", interrupted)
+            patch.setattr(RunningReader, "_next_word", lambda self, seconds: 1.0)
+            world.spawn(start).join()
+        assert len(waits) == 3
+        assert isinstance(outcomes[0], Interrupted)
+        with pytest.raises(Interrupted):
+            reader.join(5)
+        world.eventually(lambda: not reader.stats().connections)
+        release.set()
 
 
 def test_of_many_that_start_at_once_one_wins(client: Client, world: World) -> None:
