@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
-import logging
 import random
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from gnsqsync.embedded.options import NsqdOptions
 from tests.simulation import environment
 from tests.simulation.disk import Disk
 from tests.simulation.group import GroupActor
-from tests.simulation.journal import Journal, Lines
+from tests.simulation.journal import Journal, Lines, take_log
 from tests.simulation.lookupd import SimLookupd
 from tests.simulation.network import Link, Network
 from tests.simulation.nsqd import SimNsqd
@@ -79,19 +77,10 @@ class History:
         self.troubles = Troubles(self)
         # Of a fork.
         self.is_child = False
-        self._log_handler = self._take_log()
+        take_log(self.journal)
         self.watch = Watch(self)
         if stacks_at is not None:
             self.scheduler.at(stacks_at, self.tell_tasks)
-
-    def _take_log(self) -> logging.Handler:
-        handler = logging.StreamHandler(Lines(self.journal))
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        log = logging.getLogger("gnsqsync")
-        log.setLevel(logging.DEBUG)
-        log.addHandler(handler)
-        log.propagate = False
-        return handler
 
     def _lookupd(self, index: int) -> SimLookupd:
         return SimLookupd(f"l{index}", self.scheduler, self.network, Lines(self.journal))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Journal", "Lines", "Publish", "Stored"]
+__all__ = ["Journal", "Lines", "Publish", "Stored", "take_log"]
 
 
 @dataclass
@@ -64,6 +65,16 @@ class Journal:
     def violated(self, text: str) -> None:
         self.note(f"VIOLATION {text}")
         self.violations.append(f"{self._now():.4f} {text}")
+
+
+def take_log(journal: Journal) -> None:
+    """What the library logs, from DEBUG on, goes there alone."""
+    handler = logging.StreamHandler(Lines(journal))
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    log = logging.getLogger("gnsqsync")
+    log.setLevel(logging.DEBUG)
+    log.addHandler(handler)
+    log.propagate = False
 
 
 class Lines(io.TextIOBase):

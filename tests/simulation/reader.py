@@ -287,6 +287,10 @@ class ReaderActor(Observer):
         if b"RDY " in data and end.owner == self.name:
             self._check_rdy()
             self._check_backoff(data)
+            if re.search(rb"RDY [1-9]", data):
+                for connection in self._waits_since:
+                    if connection.nsqd_address == end.peer.address:
+                        self._waits_since[connection] = self._history.scheduler.now
 
     def _check_backoff(self, data: bytes) -> None:
         """In a pause of the backoff no nsqd may send; during a test one may send one message."""
@@ -314,6 +318,7 @@ class ReaderActor(Observer):
             and not (self._is_stopping or self._is_paused or self.group is not None)
             and run.subscription.backoff.phase is Phase.OPEN
             and not plan.changes
+            and not plan.fails
             and not (plan.forgets or plan.kills or history.troubles.stood_still_lately)
         )
         if run is None or not is_steady:

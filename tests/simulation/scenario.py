@@ -19,7 +19,7 @@ from typing import Any
 from gnsqsync import Reader, Writer
 from gnsqsync.embedded.options import NsqdOptions
 from tests.simulation import environment
-from tests.simulation.journal import Journal, Lines
+from tests.simulation.journal import Journal, Lines, take_log
 from tests.simulation.lookupd import SimLookupd
 from tests.simulation.network import Link, Network
 from tests.simulation.nsqd import SimNsqd
@@ -44,6 +44,7 @@ class World:
         self.network.usual = Link()
         environment.enter(self.scheduler, self.network, f"{name} {kind}")
         self.journal = Journal(lambda: self.scheduler.now)
+        take_log(self.journal)
         self.lookupds: list[SimLookupd] = []
         self.nsqds: list[SimNsqd] = []
         # What is stopped or closed at the end.
@@ -138,6 +139,8 @@ class World:
         left = [task.name for task in self.scheduler.tasks.values()]
         if left and not found:
             found.append(f"left behind: {', '.join(left)}")
+        if found:
+            found.append(self.journal.lines.getvalue()[-6000:])
         return "\n".join(found)
 
 
