@@ -181,7 +181,7 @@ class RunningReader:
                 self.stop(0.0)
                 try:
                     self._supervise()
-                except BaseException as error:
+                except BaseException as error:  # the third one
                     self._leave(error)
                     raise
                 raise

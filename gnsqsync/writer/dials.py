@@ -146,6 +146,19 @@ class Dials:
         That is the same nsqd again, if it is dialled in the background (``aside``) and still
         wanted.
         """
+        try:
+            return self._open(connection, timeout, aside)
+        except BaseException as error:
+            # Of the user's functions, of handlers of logging, or from outside, perhaps while it
+            # waited for the lock. Nobody would read from the connection.
+            if connection.connected_at:
+                connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
+            self._drop(connection)
+            raise
+
+    def _open(
+        self, connection: Connection, timeout: float | None, aside: bool
+    ) -> tuple[NSQError | None, Dial | None]:
         address = connection.address
         failure: NSQError | None = None
         again: Dial | None = None
@@ -183,17 +196,12 @@ class Dials:
         if failure is not None:
             self._events.dial_failed(connection, failure)
             return failure, again
-        try:
-            if self._ended or not live:
-                connection.close()
-                if not live:
-                    # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
-                    connection.cut()
-            self._events.connected(connection)
-        except BaseException as error:
-            # Handlers of logging wait for locks and networks. One from outside may strike there.
-            connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
-            raise
+        if self._ended or not live:
+            connection.close()
+            if not live:
+                # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
+                connection.cut()
+        self._events.connected(connection)
         return None, None
 
     def _note(self, address: Address, began: float, failure: NSQError) -> None:

@@ -530,6 +530,10 @@ class SimSocket:
         self._scheduler.point()
         self.end.close()
 
+    def __del__(self) -> None:
+        # As a socket that nobody has any more.
+        self.end.close()
+
     def abandon(self) -> None:
         self.end.network.closed(self.end)
 
