@@ -11,7 +11,7 @@ from greenlet import GreenletExit
 
 from gnsqsync import Message, Observer, Reader, Requeue
 from gnsqsync.errors import ClosedError
-from gnsqsync.policy.backoff import Phase
+from gnsqsync.policy.backoff import Backoff, Phase
 from tests.simulation.network import End
 from tests.simulation.picture import Sample
 from tests.simulation.plan import ReaderPlan
@@ -82,6 +82,11 @@ class ReaderActor(Observer):
     def reader(self) -> Reader | None:
         """None before it was made."""
         return self._reader
+
+    def stops(self, backoff: Backoff) -> bool:
+        """Whether it is this Reader's, and the Reader is told to stop."""
+        run = None if self._reader is None else self._reader._run
+        return self._is_stopping and run is not None and run.subscription.backoff is backoff
 
     def group_stops(self) -> None:
         """Its group is told to stop."""

@@ -91,7 +91,8 @@ class Watch:
                 backoff.changed_at = scheduler.now  # type: ignore[attr-defined]
                 late = 0.0 if resume_at is None else scheduler.now - resume_at
                 stood = self._history.troubles
-                if late > 0.5 and not (stood.stood_still_lately or stood.stood_still):
+                stops = any(reader.stops(backoff) for reader in self._history.readers)
+                if late > 0.5 and not (stops or stood.stood_still_lately or stood.stood_still):
                     journal.violated(f"a pause of the backoff ends {late:.2f} s late")
             return changed
 
