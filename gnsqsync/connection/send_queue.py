@@ -31,7 +31,7 @@ __all__ = ["PublishSlot", "SendQueue", "end_each"]
 # How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
 # system call of about 4 us, a tenth of a publish: once a millisecond it is 0.4 % of the time.
 _ASK_SECONDS = 0.001
-# How long (seconds) one waits for the lock of a sender that seems to have been killed.
+# How much longer (seconds) a sender that seems to have been killed may have the lock.
 _SURE_SECONDS = 1.0
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
 # more either once all that it may send is in flight, and RDY is never that high.
@@ -138,7 +138,6 @@ class SendQueue:
         self.rdy_sent: int = 0
         self.finished: int = 0
         self.requeued: int = 0
-        self.sends: int = 0
         self.broken: Exception | None = None
         # Set by the reading thread at a fatal error frame: nsqd reads nothing after the command
         # that caused it.
@@ -159,9 +158,12 @@ class SendQueue:
         # Whether the kernel's buffer was full at the last send. Publishes then stay in ``slots``
         # until there is room, where they can be taken back.
         self._is_full = False
-        # When the lock was first seen held, and how many sends there were then.
-        self._held_since = 0.0
-        self._held_at_send = -1
+        # How often the lock was taken, how often when it was seen held, and when its holder counts
+        # as killed, of whom that is suspected already or not.
+        self._holds = 0
+        self._held = -1
+        self._sure_at = math.inf
+        self._is_suspect = False
         self._is_deserted = False
         # The publishes in the batch of _unsent: _torn_slots tells whole commands from torn ones.
         self._batch: Sequence[PublishSlot] = ()
@@ -204,6 +206,7 @@ class SendQueue:
                     return False
                 continue
             try:
+                self._holds += 1
                 # Broken: what is in hand stays there, for _torn_slots to judge.
                 if self.is_closed or self.broken is not None:
                     return False
@@ -223,19 +226,17 @@ class SendQueue:
 
     def _sender_is_there(self) -> bool:
         """Whether the lock is held still. The connection ends when its holder was killed."""
+        now = self._now()
         if self._is_full:
             # It waits for room in the kernel's buffer, which may last.
-            self._held_at_send = -1
-        elif self._held_at_send != self.sends:
-            self._held_at_send, self._held_since = self.sends, self._now()
-        elif self._now() >= ownership.lost_at(self._held_since) and not self.has_ended:
-            # Perhaps this is not the thread that was seen then, and just about to send.
-            self._held_at_send = -1
-            sends = self.sends
-            if self._lock.acquire(True, _SURE_SECONDS):
-                self._lock.release()
-                return False
-            if self.sends == sends and not self._is_full and not self.has_ended:
+            self._held = -1
+        elif self._held != self._holds:
+            self._held, self._is_suspect, self._sure_at = self._holds, False, ownership.lost_at(now)
+        elif now >= self._sure_at and not self.has_ended:
+            if not self._is_suspect:
+                # Perhaps another one than was seen then, which is just about to count itself.
+                self._is_suspect, self._sure_at = True, now + _SURE_SECONDS
+            else:
                 self._is_deserted = True
                 self.broken = ConnectionLost("a sender was killed before its send")
                 self._stream.shutdown()
@@ -251,6 +252,7 @@ class SendQueue:
             self.slots.append(slot)
             return self.flush()
         try:
+            self._holds += 1
             if self.is_closed or self.broken is not None:
                 self.slots.append(slot)
                 return False
@@ -366,7 +368,6 @@ class SendQueue:
     def _send(self, data: bytes, until: float) -> bool:
         if not self._stream.is_clear:
             data = self._stream.encode(data)
-        self.sends += 1
         sent = self._send_some(data)
         if sent == len(data):
             self._batch = ()

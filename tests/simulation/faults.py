@@ -28,14 +28,14 @@ FAULTS: dict[str, DeliberateFault] = {
     "sends for others without end": _fault(
         "a publish on a slow link returns long after its timeout",
         "connection.send_queue",
-        "answers wait\")\n            if now >= until:\n                return False\n",
-        "answers wait\")\n            until = max(until, now + 1.0)\n",
+        'answers wait")\n            if now >= until:\n                return False\n',
+        'answers wait")\n            until = max(until, now + 1.0)\n',
     ),
     "sender taken for killed": _fault(
         "a publish is in doubt because another thread sent at the same time, twice",
         "connection.send_queue",
-        "            if self._lock.acquire(True, _SURE_SECONDS):",
-        "            if False and self._lock.acquire(True, _SURE_SECONDS):",
+        "            if not self._is_suspect:\n",
+        "            if False:\n",
     ),
     "lookup connection left": _fault(
         "a connection to nsqlookupd outlives stop()",

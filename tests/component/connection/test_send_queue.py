@@ -515,13 +515,15 @@ def test_a_lock_to_write_that_nobody_gives_back() -> None:
     assert send_queue.submit(waiting, 0.0)
     kernel.time += 4
     # Another thread has sent meanwhile, and a third one has the lock now.
-    send_queue.sends += 1
+    send_queue._holds += 1
     for seconds in (0, 4):
         kernel.time += seconds
         assert not send_queue.flush()
         assert not kernel.is_shut
-    kernel.time += 2
-    assert not send_queue.flush()
+    for seconds in (2, 2):
+        kernel.time += seconds
+        assert not kernel.is_shut
+        assert not send_queue.flush()
     assert kernel.is_shut
     assert isinstance(send_queue.broken, ConnectionLost)
     assert not send_queue.submit(slot(SECOND), 0.0)
@@ -538,9 +540,13 @@ def test_another_sender_is_not_taken_for_the_one_that_was_seen_before() -> None:
         assert not send_queue.flush()
     # Much later another thread holds the lock, and has not sent yet.
     kernel.time += 100
-    send_queue._lock.acquire()
-    threading.Timer(0.1, send_queue._lock.release).start()
+    with send_queue._lock:
+        assert not send_queue.flush()
+    kernel.time += 100
     assert send_queue.flush()
+    with send_queue._lock:
+        send_queue.commands.append(b"NOP\n")
+        assert not send_queue.flush()
     assert kernel.taken == b"NOP\n"
     assert not kernel.is_shut
 
