@@ -144,10 +144,13 @@ class History:
         for index, writer in enumerate(plan.writers):
             self.writers.append(WriterActor(self, index, writer))
         for index, reader in enumerate(plan.readers):
-            self.readers.append(ReaderActor(self, index, reader))
-        for index in dict.fromkeys(r.group for r in plan.readers if r.group is not None):
-            members = [reader for reader in self.readers if reader.group == index]
-            self.groups.append(GroupActor(self, index, members))
+            if reader.form == "topics":
+                self.groups.append(GroupActor(self, f"topics {index}", reader, []))
+            else:
+                self.readers.append(ReaderActor(self, index, reader))
+        members = [reader for reader in self.readers if reader.group is not None]
+        if members:
+            self.groups.append(GroupActor(self, "group", members[0].plan, members))
         for fault in plan.faults:
             scheduler.at(start + fault.when, lambda fault=fault: self.troubles.strike(fault))
         self._collect_garbage()
@@ -204,6 +207,8 @@ class History:
         self.journal.note("-- ends")
         if self.plan.ends_badly:
             self.troubles.at_the_end()
+        for group in self.groups:
+            group.stop_asked = True
         for reader in self.readers:
             reader.stop_asked = True
         for writer in self.writers:

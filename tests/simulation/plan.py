@@ -52,7 +52,7 @@ class WriterPlan:
 
 @dataclass(frozen=True)
 class ReaderPlan:
-    """One Reader. ``form``: handler or pull. ``work``: seconds of a message.
+    """One Reader. ``form``: handler, pull, or topics: a TopicGroup. ``work``: seconds of a message.
 
     ``group``: the number of the ReaderGroup that it is in. ``kills``: of the handlers, which end
     the thread that runs them. ``stops_after``: so many messages; then the handler stops it.
@@ -170,7 +170,7 @@ def _draw_cluster(seed: int) -> Plan:
         nsqds=nsqds,
         lookupds=lookupds,
         writers=writers,
-        readers=_later_readers(seed, readers),
+        readers=_later_readers(seed, readers, lookupds),
         faults=tuple(faults),
         link=_link(rng),
         collects=seed % 4 == 0,
@@ -391,8 +391,24 @@ def _reader(rng: random.Random, seconds: float, lookupds: int) -> ReaderPlan:
     )
 
 
-def _later_readers(seed: int, readers: tuple[ReaderPlan, ...]) -> tuple[ReaderPlan, ...]:
+def _later_readers(
+    seed: int, readers: tuple[ReaderPlan, ...], lookupds: int
+) -> tuple[ReaderPlan, ...]:
     """What Readers learned later. A chance of their own leaves the older seeds what they were."""
+    rng = random.Random(f"topics {seed}")
+    if readers and lookupds and rng.random() < 0.15:
+        first = replace(
+            readers[0], form="topics", group=1, channel="c", uses_lookupd=True, changes=()
+        )
+        return (first,)
+    rng = random.Random(f"later lookupds {seed}")
+    if lookupds and rng.random() < 0.2:
+        when = rng.uniform(0.1, 15.0)
+        asked = ((when, "remove_lookupd", 0), (when + rng.uniform(0.01, 5.0), "add_lookupd", 0))
+        readers = tuple(
+            replace(reader, changes=(*reader.changes, *asked)) if reader.uses_lookupd else reader
+            for reader in readers
+        )
     rng = random.Random(f"later readers {seed}")
     if len(readers) < 2 or rng.random() > 0.3:
         return readers

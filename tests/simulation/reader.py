@@ -51,17 +51,19 @@ class ReaderActor(Observer):
         self._sent: set[bytes] = set()
         # What each connection has sent last.
         self._tails: dict[End, bytes] = {}
-        history.scheduler.after(plan.begins, self._begin)
+        if plan.form != "topics":
+            history.scheduler.after(plan.begins, self.begin)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Make the Reader; and start it, unless a group does."""
         history, plan = self._history, self._plan
         keywords = dict(plan.keywords)
-        if plan.form != "handler":
+        if plan.form == "pull":
             keywords["concurrency"] = 1
         self._reader = Reader(
             plan.topic,
             plan.channel,
-            self._handle if plan.form == "handler" else None,
+            None if plan.form == "pull" else self._handle,
             nsqd_tcp_addresses=() if plan.uses_lookupd else history.addresses(),
             lookupd_http_addresses=history.urls() if plan.uses_lookupd else (),
             runtime=history.runtime(self.name),
@@ -180,6 +182,10 @@ class ReaderActor(Observer):
                 reader.remove_nsqd(history.nsqds[argument].address)
             elif what == "add_nsqd" and not self._plan.uses_lookupd:
                 reader.add_nsqd(history.nsqds[argument].address)
+            elif what == "remove_lookupd":
+                reader.remove_lookupd(history.lookupds[argument].url)
+            elif what == "add_lookupd":
+                reader.add_lookupd(history.lookupds[argument].url)
             elif what == "stats":
                 reader.stats()
         except ClosedError:
@@ -400,6 +406,8 @@ class ReaderActor(Observer):
         """What waits for this Reader, though it could have it."""
         if self._reader is None or self._is_stopping or self._is_paused or not self._limit:
             return []
+        if self.group is not None and (self._reader._run is None or self._reader._run.has_ended):
+            return []  # a TopicGroup has stopped it, as the topic was listed nowhere
         found = []
         for nsqd in self._history.nsqds:
             if nsqd.options.max_rdy_count < 1:
