@@ -237,7 +237,7 @@ def _draw_race(seed: int) -> Plan:
         )
         for _ in range(rng.choice((0, 0, 1, 3)))
     ]
-    return Plan(
+    plan = Plan(
         name=f"race:{seed}",
         chance=f"race {seed}",
         seconds=seconds,
@@ -253,6 +253,23 @@ def _draw_race(seed: int) -> Plan:
         turn_seconds=rng.choice((4e-6, 4e-6, 2e-5, 1e-4)),
         collects=seed % 4 == 0,
     )  # fmt: skip
+    return _with_bursts(plan, rng) if rng.random() < 0.1 else plan
+
+
+def _with_bursts(plan: Plan, rng: random.Random) -> Plan:
+    """One MPUB each 0.1 s, as often as a Reader looks after its messages; few handlers are slow."""
+    writer = replace(
+        plan.writers[0], threads=1, kinds=("many",), bursts=0.1, messages=100, closes_at=None
+    )
+    reader = _reader(rng, 10.0, 0)
+    keywords = {**reader.keywords, "latency": "throughput", "max_in_flight": 100, "concurrency": 1}
+    reader = replace(
+        reader, topic=writer.topic, form="handler", keywords=keywords, work=0.0, fails=0.0,
+        slow=0.01, detaches=0.0, begins=0.0, stops_at=None, changes=(),
+    )  # fmt: skip
+    return replace(
+        plan, seconds=10.0, nsqds=plan.nsqds[:1], writers=(writer,), readers=(reader,), faults=()
+    )
 
 
 def _draw_day(seed: int) -> Plan:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gnsqsync import Writer
 from gnsqsync.errors import ClosedError, NotSent, NSQError, OutcomeUnknown, PublishError, Refused
+from gnsqsync.policy.ownership import GRACE_SECONDS
 from tests.simulation.journal import Publish
 from tests.simulation.plan import WriterPlan
 from tests.simulation.scheduler import SimTask
@@ -91,6 +92,9 @@ class WriterActor:
         self._writer.close()
         took = history.scheduler.now - began - (history.troubles.stood_still - stood)
         limit = self._plan.keywords["publish_timeout"] + 5.0 + _LEEWAY
+        if history.troubles.has_struck:
+            # Who was struck may have a lock still, which is waited for as long.
+            limit += GRACE_SECONDS
         if not self.alive:
             history.look_for_leftovers(self.name)
         if took > limit:
