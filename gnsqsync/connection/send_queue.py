@@ -231,7 +231,8 @@ class SendQueue:
             # It waits for room in the kernel's buffer, which may last.
             self._held = -1
         elif self._held != self._holds:
-            self._held, self._is_suspect, self._sure_at = self._holds, False, ownership.lost_at(now)
+            self._held, self._is_suspect = self._holds, False
+            self._sure_at = now + ownership.GRACE_SECONDS
         elif now >= self._sure_at and not self.has_ended:
             if not self._is_suspect:
                 # Perhaps another one than was seen then, which is just about to count itself.
