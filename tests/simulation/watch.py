@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import traceback
 from collections.abc import Sequence
@@ -86,7 +87,11 @@ class Watch:
 
         def watched_signal(backoff: Backoff, *what: Any) -> bool:
             phase, resume_at = backoff.phase, backoff.resume_at
+            changed_at = getattr(backoff, "changed_at", -math.inf)
+            # A thread may be interrupted in the middle of it.
+            backoff.changed_at = math.inf  # type: ignore[attr-defined]
             changed = signal(backoff, *what)
+            backoff.changed_at = changed_at  # type: ignore[attr-defined]
             if backoff.phase is not phase:
                 backoff.changed_at = scheduler.now  # type: ignore[attr-defined]
                 late = 0.0 if resume_at is None else scheduler.now - resume_at
