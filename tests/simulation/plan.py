@@ -253,7 +253,21 @@ def _draw_race(seed: int) -> Plan:
         turn_seconds=rng.choice((4e-6, 4e-6, 2e-5, 1e-4)),
         collects=seed % 4 == 0,
     )  # fmt: skip
-    return _with_bursts(plan, rng) if rng.random() < 0.1 else plan
+    kind = rng.random()
+    if kind < 0.1:
+        return _with_bursts(plan, rng)
+    return _with_rests(plan) if kind < 0.2 else plan
+
+
+def _with_rests(plan: Plan) -> Plan:
+    """Many publish at the same moment, and then nobody for longer than a lock may be held."""
+    writer = replace(
+        plan.writers[0], threads=16, kinds=("publish",), bursts=6.0, messages=20, closes_at=None
+    )
+    return replace(
+        plan, seconds=120.0, gap=1.5, preempts=True, nsqds=plan.nsqds[:1], writers=(writer,),
+        readers=(), faults=(),
+    )  # fmt: skip
 
 
 def _with_bursts(plan: Plan, rng: random.Random) -> Plan:
