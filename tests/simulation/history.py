@@ -285,6 +285,7 @@ class History:
         return (
             quick
             and whole
+            and self.plan.turn_seconds < 1e-4
             and not any(f.kind.startswith(("cut", "slow")) for f in self.plan.faults)
         )
 
