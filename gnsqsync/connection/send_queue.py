@@ -33,6 +33,7 @@ __all__ = ["PublishSlot", "SendQueue", "end_each"]
 _ASK_SECONDS = 0.001
 # How much longer (seconds) a sender that seems to have been killed may have the lock.
 _SURE_SECONDS = 1.0
+_NOT_SEEN = (-1, False, math.inf)
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
 # more either once all that it may send is in flight, and RDY is never that high.
 _MOST_WAITING = 100_000
@@ -158,12 +159,11 @@ class SendQueue:
         # Whether the kernel's buffer was full at the last send. Publishes then stay in ``slots``
         # until there is room, where they can be taken back.
         self._is_full = False
-        # How often the lock was taken, how often when it was seen held, and when its holder counts
-        # as killed, of whom that is suspected already or not.
+        # How often the lock was taken.
         self._holds = 0
-        self._held = -1
-        self._sure_at = math.inf
-        self._is_suspect = False
+        # The holder that was seen last, by that number; whether it is suspected to be killed, and
+        # when that is so, or is sure.
+        self._seen = _NOT_SEEN
         self._is_deserted = False
         # The publishes in the batch of _unsent: _torn_slots tells whole commands from torn ones.
         self._batch: Sequence[PublishSlot] = ()
@@ -226,17 +226,18 @@ class SendQueue:
 
     def _sender_is_there(self) -> bool:
         """Whether the lock is held still. The connection ends when its holder was killed."""
-        now = self._now()
+        now, holds = self._now(), self._holds
+        # In one piece, as other threads look here at the same moment.
+        seen_at, is_suspect, sure_at = self._seen
         if self._is_full:
             # It waits for room in the kernel's buffer, which may last.
-            self._held = -1
-        elif self._held != self._holds:
-            self._held, self._is_suspect = self._holds, False
-            self._sure_at = now + ownership.GRACE_SECONDS
-        elif now >= self._sure_at and not self.has_ended:
-            if not self._is_suspect:
+            self._seen = _NOT_SEEN
+        elif seen_at != holds:
+            self._seen = (holds, False, now + ownership.GRACE_SECONDS)
+        elif now >= sure_at and not self.has_ended:
+            if not is_suspect:
                 # Perhaps another one than was seen then, which is just about to count itself.
-                self._is_suspect, self._sure_at = True, now + _SURE_SECONDS
+                self._seen = (holds, True, now + _SURE_SECONDS)
             else:
                 self._is_deserted = True
                 self.broken = ConnectionLost("a sender was killed before its send")

@@ -34,7 +34,7 @@ FAULTS: dict[str, DeliberateFault] = {
     "sender taken for killed": _fault(
         "a publish is in doubt because another thread sent at the same time, twice",
         "connection.send_queue",
-        "            if not self._is_suspect:\n",
+        "            if not is_suspect:\n",
         "            if False:\n",
     ),
     "lookup connection left": _fault(
