@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -149,42 +148,6 @@ class Feeder:
 
 
 # Shares
-
-
-def test_more_nsqds_than_max_in_flight_are_served_in_turn(
-    client: Client, site: Site, world: World, topic: str, watch: Callable[..., Watch]
-) -> None:
-    count, limit, turn, work = 20, 5, 0.3, 0.01
-    nsqds = site.nsqds(count)
-    for nsqd in nsqds:
-        # More than what is handled within the bound below if nobody has to give way.
-        client.writer(nsqd).publish_many(topic, [b"x"] * 2000)
-    first: dict[str, float] = {}
-
-    def handler(message: Message) -> None:
-        first.setdefault(message.nsqd_address, time.monotonic())
-        world.sleep(work)
-
-    reader = client.reader(
-        topic,
-        handler,
-        *nsqds,
-        max_in_flight=limit,
-        concurrency=limit,
-        low_rdy_idle_timeout=turn,
-        low_rdy_timeout=turn,
-    )
-    reader.start(block=False)
-    world.eventually(lambda: len(reader.stats().connections) == count, 30)
-    connected = time.monotonic()
-    sampler = Sampler(world, watch(*nsqds[:8]))
-    world.eventually(lambda: len(first) == count, 60)
-    # The formula of RdyAllocator; D is the handler's time and 0.1 s of transit. The rest is
-    # for a machine that has other things to do.
-    bound = math.ceil(count / limit) * (turn + work + 0.1)
-    assert max(first.values()) - connected <= bound + 15.0
-    assert sampler.stop() <= limit
-    assert all(connection.rdy <= 1 for connection in reader.stats().connections)
 
 
 def test_the_survivor_holds_the_whole_limit(
@@ -350,52 +313,6 @@ def test_a_handler_that_is_too_slow_does_not_fill_the_memory(
     assert reader.stats().in_flight == 4
     over.append(True)
     world.eventually(lambda: reader.stats().finished >= 20 and not reader.stats().in_flight, 30)
-
-
-def test_a_pause_is_rdy_0_and_a_test_one_rdy_1(
-    client: Client,
-    site: Site,
-    world: World,
-    topic: str,
-    watch: Callable[..., Watch],
-    quiet: None,
-) -> None:
-    nsqds = [site.own_nsqd(), *site.nsqds(2)]
-    look = watch(*nsqds)
-    handler = Downstream()
-    levels = Levels()
-    reader = client.consume(
-        topic,
-        handler,
-        *nsqds,
-        max_in_flight=9,
-        requeue_delay=3600,
-        backoff_multiplier=0.75,
-        latency="throughput",
-        observer=levels,
-    )
-    look.becomes(3, 3, 3)
-    client.writer(nsqds[1]).publish(topic, b"x")
-    look.becomes(0, 0, 0)
-    assert levels.noted == [(1, 1.5)]
-    # Nothing is there to test with, so the test goes on, now here and now there.
-    sampler = Sampler(world, look)
-    look.becomes(1, 0, 0)
-    world.eventually(lambda: look.rdy() == [1, 0, 0])
-    # The connection under test goes, the test and the level stay.
-    nsqds[0].kill()
-    world.eventually(lambda: len(reader.stats().connections) == 2)
-    look.becomes(0, 0, 1)
-    assert reader.is_in_backoff
-    assert reader.stats().backoff_level == 1
-    sampler.looked()
-    assert sampler.stop() == 1
-    # One success on each level ends it.
-    handler.works = True
-    client.writer(nsqds[1]).publish(topic, b"x")
-    world.eventually(lambda: not reader.is_in_backoff)
-    world.eventually(lambda: sum(look.rdy()) == 9)
-    assert levels.noted[-1] == (0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -336,22 +336,6 @@ def test_an_idle_writer_keeps_its_connection(
     writer.publish(topic, b"second")
 
 
-def test_auto_touch_keeps_a_message_longer_than_its_timeout(
-    client: Client, nsqd: Server, world: World, topic: str
-) -> None:
-    seen: list[int] = []
-
-    def handler(message: Message) -> None:
-        seen.append(message.attempts)
-        world.sleep(8)
-
-    client.writer(nsqd).publish(topic, b"slow")
-    # Touched at half of it, which a busy machine may be late for.
-    reader = client.consume(topic, handler, nsqd, msg_timeout=3, auto_touch=True)
-    world.eventually(lambda: reader.stats().finished == 1, 30)
-    assert seen == [1]
-
-
 def test_batches(client: Client, nsqd: Server, world: World, topic: str) -> None:
     client.writer(nsqd).publish_many(topic, [b"%d" % n for n in range(25)])
     reader = client.reader(topic, None, nsqd, max_in_flight=10)

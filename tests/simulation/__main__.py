@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--day", type=int, help="a whole day, of this seed")
     parser.add_argument("--world", choices=["cluster", "race"], help="only of this kind")
     parser.add_argument("--explore", action="store_true", help="races that lead to new places")
-    parser.add_argument("--scenarios", action="store_true", help="run those of scenarios.py")
+    parser.add_argument("--scenarios", action="store_true", help="run those of scenarios_*.py")
     parser.add_argument("--known", action="store_true", help="run those that once failed")
     parser.add_argument("--stacks-at", type=float, help="show then (seconds) where each task is")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")

@@ -37,6 +37,8 @@ class SimLookupd:
         self.is_up = False
         self.answer_seconds = 0.0005
         self.drips: float | None = None
+        # When an HTTP request was there as a whole (seconds).
+        self.asked: list[float] = []
         # An answer in place of all: (status line, body).
         self.lies: tuple[str, bytes] | None = None
         self._log = Log(f"[{name}] ", "warn", log)
@@ -152,6 +154,7 @@ class _Asker:
             self._request += data
         while b"\r\n\r\n" in self._request:
             request, _, self._request = self._request.partition(b"\r\n\r\n")
+            self._lookupd.asked.append(self._lookupd.scheduler.now)
             self._lookupd.scheduler.after(
                 self._lookupd.answer_seconds, lambda request=request: self._answer(request)
             )

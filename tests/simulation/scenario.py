@@ -1,7 +1,7 @@
 """A cluster for one scenario: code that a test would run on real servers, on virtual time.
 
-The functions of ``scenarios.py`` are called with a ``World``, on threads and on greenlets. They
-sleep as long as they like: an hour takes a millisecond.
+The functions of ``scenarios_reader.py`` and ``scenarios_writer.py`` are called with a ``World``, on
+threads and on greenlets. They sleep as long as they like: an hour takes a millisecond.
 """
 
 from __future__ import annotations
@@ -12,23 +12,63 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from gnsqsync import Reader, Writer
+from gnsqsync.addresses import Address
 from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.embedded.session import Session
+from gnsqsync.runtime.base import Socket
 from tests.simulation import environment
 from tests.simulation.journal import Journal, Lines, take_log
 from tests.simulation.lookupd import SimLookupd
 from tests.simulation.network import Link, Network
 from tests.simulation.nsqd import SimNsqd
 from tests.simulation.runtime import SimRuntime
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Scheduler, SimTask
 
-__all__ = ["World", "run_all"]
+__all__ = ["Spawned", "World", "run_all", "scenarios"]
 
 _MOST_SECONDS = 36_000.0
+
+
+class _Runtime(SimRuntime):
+    """``dials`` gets the address of each."""
+
+    dials: list[str]
+
+    def connect(self, address: Address, *args: Any, **options: Any) -> Socket:
+        self.dials.append(str(address))
+        return super().connect(address, *args, **options)
+
+
+class Spawned:
+    """A task of the user, and what became of it."""
+
+    def __init__(self, world: World, call: Callable[[], Any]) -> None:
+        self.done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._world = world
+        self._call = call
+        world.scheduler.spawn("a task of the scenario", self._run, owner="user")
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+        self.done = True
+
+    def join(self, seconds: float = 3600.0) -> Any:
+        """What it returned; what it raised is raised."""
+        self._world.eventually(lambda: self.done, seconds)
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class World:
@@ -47,6 +87,8 @@ class World:
         take_log(self.journal)
         self.lookupds: list[SimLookupd] = []
         self.nsqds: list[SimNsqd] = []
+        # The addresses that Readers and Writers have dialled, one by one.
+        self.dials: list[str] = []
         # What is stopped or closed at the end.
         self._readers: list[Reader] = []
         self._writers: list[Writer] = []
@@ -58,7 +100,9 @@ class World:
 
     @property
     def runtime(self) -> SimRuntime:
-        return SimRuntime(self.scheduler, self.network, "client")
+        runtime = _Runtime(self.scheduler, self.network, "client")
+        runtime.dials = self.dials
+        return runtime
 
     def sleep(self, seconds: float) -> None:
         """Of the task that calls it: of the scenario, or of a handler."""
@@ -70,6 +114,31 @@ class World:
         while not is_so():
             assert self.now < until, f"not within {seconds:g} s"
             self.sleep(0.01)
+
+    def spawn(self, call: Callable[..., Any], *args: Any, **options: Any) -> Spawned:
+        """``call(*args, **options)`` in a task of its own."""
+        return Spawned(self, partial(call, *args, **options))
+
+    def tasks(self, name: str) -> list[SimTask]:
+        """Those that run, by their name."""
+        return [task for task in self.scheduler.tasks.values() if task.name == name]
+
+    def log(self) -> str:
+        """Of the library, from DEBUG on, and of the servers."""
+        return self.journal.lines.getvalue()
+
+    def logged(self, level: str) -> list[str]:
+        """What the library has logged at this level."""
+        lines = self.log().splitlines()
+        return [line.partition(": ")[2] for line in lines if f" {level} gnsqsync" in line]
+
+    def lookupd(self) -> SimLookupd:
+        """A new one, which runs. Only nsqds that are made after it know it."""
+        name = f"l{len(self.lookupds)}"
+        lookupd = SimLookupd(name, self.scheduler, self.network, Lines(self.journal))
+        lookupd.start()
+        self.lookupds.append(lookupd)
+        return lookupd
 
     def nsqd(self, **options: Any) -> SimNsqd:
         """A new one, which runs. ``options`` are those of NsqdOptions."""
@@ -89,30 +158,65 @@ class World:
         return nsqd
 
     def reader(
-        self, handler: Callable[..., object] | None, *nsqds: SimNsqd, **options: Any
+        self,
+        handler: Callable[..., object] | None,
+        *nsqds: SimNsqd,
+        channel: str = "c",
+        **options: Any,
     ) -> Reader:
-        """Of topic t and channel c. It consumes."""
+        """Of topic t. It consumes."""
         addresses = [nsqd.address for nsqd in nsqds]
         reader = Reader(
-            "t", "c", handler, nsqd_tcp_addresses=addresses, runtime=self.runtime, **options
+            "t", channel, handler, nsqd_tcp_addresses=addresses, runtime=self.runtime, **options
         )
         reader.start(block=False)
         self._readers.append(reader)
         return reader
 
-    def writer(self, *nsqds: SimNsqd, **options: Any) -> Writer:
-        writer = Writer([nsqd.address for nsqd in nsqds], runtime=self.runtime, **options)
+    def writer(self, *nsqds: SimNsqd | str, **options: Any) -> Writer:
+        """Nobody needs to listen at an address."""
+        addresses = [nsqd if isinstance(nsqd, str) else nsqd.address for nsqd in nsqds]
+        writer = Writer(addresses or None, runtime=self.runtime, **options)
         self._writers.append(writer)
         return writer
 
+    def bodies(self, nsqd: SimNsqd) -> list[bytes]:
+        """What waits in its topic t, which has no channel."""
+        topic = nsqd.broker.topics.get("t")
+        return [] if topic is None else [message.body for message in topic.queue]
+
     def rdy(self) -> list[int]:
-        """What nsqds know: RDY of the consumers of t/c, one after the other."""
-        levels = []
-        for nsqd in self.nsqds:
-            for client in nsqd.clients if nsqd.is_up else ():
-                if client.session.channel is not None:
-                    levels.append(client.session.ready_count)
-        return levels
+        """What nsqds know: RDY of each consumer."""
+        return [session.ready_count for session in self._consumers()]
+
+    def _consumers(self) -> list[Session]:
+        """In the order of the nsqds."""
+        clients = [client for nsqd in self.nsqds if nsqd.is_up for client in nsqd.clients]
+        return [client.session for client in clients if client.session.channel is not None]
+
+    @contextmanager
+    def watched(self, limit: int) -> Iterator[None]:
+        """The sum of max(RDY, in flight) of all consumers is not above ``limit`` inside.
+
+        nsqds are looked at each millisecond; it is reached once at least.
+        """
+        largest = 0
+        is_over = False
+
+        def look() -> None:
+            nonlocal largest
+            while not is_over:
+                consumers = self._consumers()
+                largest = max(largest, sum(max(s.ready_count, s.in_flight) for s in consumers))
+                self.sleep(0.001)
+
+        task = self.spawn(look)
+        try:
+            yield
+        finally:
+            is_over = True
+            task.join()
+        assert largest == limit, f"the sum was {largest}"
 
     def carry_out(self, scenario: Callable[[World], None]) -> str:
         """ "" when it holds, else what was wrong."""
@@ -137,11 +241,24 @@ class World:
         if not task.ended:
             found.append(f"it waits for {task.waits_for}")
         left = [task.name for task in self.scheduler.tasks.values()]
+        left += [repr(end) for end in self.network.open if end.host == "client"]
         if left and not found:
             found.append(f"left behind: {', '.join(left)}")
         if found:
-            found.append(self.journal.lines.getvalue()[-6000:])
+            found.append(self.log()[-6000:])
         return "\n".join(found)
+
+
+def scenarios() -> dict[str, Callable[[World], None]]:
+    """All of them, by name."""
+    from tests.simulation import scenarios_reader, scenarios_writer
+
+    return {
+        name: scenario
+        for module in (scenarios_reader, scenarios_writer)
+        for name, scenario in vars(module).items()
+        if name.startswith("scenario_")
+    }
 
 
 def run_all() -> int:
@@ -149,13 +266,10 @@ def run_all() -> int:
 
     By "name kind": what was wrong, "" when nothing was.
     """
-    from tests.simulation import scenarios
-
+    found = scenarios()
     gc.freeze()
     outcomes = {}
-    for name, scenario in vars(scenarios).items():
-        if not (isinstance(scenario, FunctionType) and name.startswith("scenario_")):
-            continue
+    for name, scenario in found.items():
         for kind in ("threads", "greenlets"):
             reading, writing = os.pipe()
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The scenarios of ``scenarios.py``, each on threads and on greenlets. All run in one process."""
+"""The scenarios of ``scenarios_*.py``, each on threads and on greenlets. All run in one process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ import sys
 
 import pytest
 
-from tests.simulation import scenarios
+from tests.simulation.scenario import scenarios
 from tests.support.servers import ROOT
 
-NAMES = [
-    f"{name} {kind}"
-    for name in vars(scenarios)
-    if name.startswith("scenario_")
-    for kind in ("threads", "greenlets")
-]
+NAMES = [f"{name} {kind}" for name in scenarios() for kind in ("threads", "greenlets")]
 
 
 @pytest.fixture(scope="module")

@@ -25,16 +25,20 @@ def check_named_tests(cell: str) -> None:
 
 
 def check_test_exists(name: str) -> None:
-    """AssertionError when ``tests/folder/test_file.py::test_name`` is not the name of a test."""
+    """AssertionError when it is not the name of a test, or of a scenario.
+
+    As ``tests/folder/test_file.py::test_name``, or
+    ``tests/simulation/scenarios_subject.py::scenario_name``.
+    """
     path, _, function = name.partition("::")
-    assert re.fullmatch(r"tests/(\w+/)+test_\w+\.py", path), name
+    assert re.fullmatch(r"tests/(\w+/)+test_\w+\.py|tests/simulation/scenarios_\w+\.py", path), name
     assert (ROOT / path).is_file(), name
     assert function in functions_of(path), name
 
 
 @cache
 def functions_of(path: str) -> set[str]:
-    """The test functions of a file, those in classes as ``Class::test``."""
+    """The test functions of a file, those in classes as ``Class::test``; or its scenarios."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return set(functions(tree.body, ""))
 
@@ -46,4 +50,4 @@ def functions(body: list[ast.stmt], prefix: str) -> list[str]:
             names.append(prefix + node.name)
         elif isinstance(node, ast.ClassDef):
             names += functions(node.body, f"{prefix}{node.name}::")
-    return [name for name in names if name.split("::")[-1].startswith("test_")]
+    return [name for name in names if name.split("::")[-1].startswith(("test_", "scenario_"))]

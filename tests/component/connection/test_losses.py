@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from gnsqsync import Message
 from gnsqsync.errors import NotSent, OutcomeUnknown, PublishError, Refused
 from gnsqsync.writer.publisher import _ABANDONED_MAX
-from tests.component.conftest import Client, address, names
+from tests.component.conftest import Client, names
 from tests.support import scripted
 from tests.support.scripted import (
     ERROR,
@@ -227,36 +226,6 @@ def test_time_outs_of_long_ago_do_not_count(client: Client, world: World) -> Non
         assert len(nsqd.connections) == 1
 
 
-# More than the kernels' buffers hold, and the options of a Writer that may publish it.
-LARGE = "x" * (1 << 25)
-MAY_BE_LARGE = {"max_msg_size": 1 << 26, "max_body_size": 1 << 27}
-
-
-def test_an_nsqd_that_stops_reading(client: Client, world: World) -> None:
-    """Each publish ends at its own deadline, long before the connection."""
-    with ScriptedNsqd([IDENTIFY, scripted.silence()]) as nsqd:
-        writer = client.writer(nsqd, **MAY_BE_LARGE)
-        writer.connect()
-        large = world.spawn(partial(writer.publish, "t", LARGE, timeout=3.0))
-        world.eventually(lambda: writer.stats().connections[0].unanswered)
-        small = world.spawn(publish, writer, "y", 0.1)
-        assert small.join() == "NotSent"
-        assert not large.done
-        with pytest.raises(OutcomeUnknown, match="did not answer the publish within 3 s"):
-            large.join()
-        assert len(nsqd.connections) == 1
-
-
-def test_an_nsqd_that_stops_reading_is_left(client: Client, world: World) -> None:
-    """The connection ends after two heartbeat intervals without a heartbeat."""
-    with ScriptedNsqd([IDENTIFY, scripted.silence()], [automatic()]) as nsqd:
-        writer = client.writer(nsqd, heartbeat_interval=1, **MAY_BE_LARGE)
-        writer.connect()
-        assert publish(writer, LARGE, 0.5) == "OutcomeUnknown"
-        world.eventually(lambda: not writer.is_connected)
-        assert publish(writer) == "OK"
-
-
 @pytest.mark.parametrize("code", ["E_FIN_FAILED FIN", "E_REQ_FAILED REQ", "E_TOUCH_FAILED TOUCH"])
 def test_errors_of_answers_are_no_answers_to_publishes(
     client: Client, world: World, code: str
@@ -334,24 +303,6 @@ def test_heartbeats_are_answered_while_handlers_run(client: Client, world: World
         assert not nsqd.received("FIN")
         done.append(True)
         world.eventually(lambda: nsqd.received("FIN"))
-
-
-def test_silence_for_two_heartbeats_is_the_end(
-    client: Client, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    quiet, busy = ScriptedNsqd(), ScriptedNsqd()
-    beating = [IDENTIFY] + [scripted.heartbeat(), scripted.delay(0.5)] * 20
-    busy.scripts = [beating]
-    with quiet, busy:
-        writer = client.writer(quiet, busy, heartbeat_interval=1)
-        reader = client.consume(lambda m: None, quiet, heartbeat_interval=1)
-        writer.connect()
-        world.eventually(lambda: len(writer.stats().connections) == 1)
-        assert writer.stats().connections[0].address == address(busy)
-        world.eventually(lambda: caplog.text.count("was silent for 2 s") == 2)
-        # Dialled again, and not only noticed.
-        world.eventually(lambda: len(quiet.received("SUB")) == 2)
-        world.eventually(lambda: reader.stats().connections)
 
 
 @pytest.mark.parametrize(

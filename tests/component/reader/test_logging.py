@@ -103,43 +103,6 @@ def test_a_loss_that_nobody_asked_for_is_one_warning(
         assert re.fullmatch(f"{where} is back after [0-9.]+ s; t/ch consumes from it again", back)
 
 
-def test_an_outage_that_many_readers_see_is_one_line_at_each_end(
-    client: Client, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    lost: list[str] = []
-
-    class Noting(Observer):
-        def lost(self, nsqd_address: str, reason: Exception) -> None:
-            lost.append(nsqd_address)
-
-    with ScriptedNsqd() as nsqd:
-        for channel in ("shop", "mail", "count"):
-            client.keep(
-                Reader(
-                    "orders",
-                    channel,
-                    lambda m: None,
-                    nsqd_tcp_addresses=address(nsqd),
-                    runtime=world.runtime,
-                    observer=Noting(),
-                    dead_letter_topic="dead",
-                )
-            ).start(block=False)
-        world.eventually(lambda: len(nsqd.received("RDY")) == 3)
-        client.writer(nsqd).connect()
-        nsqd.refuse_connections()
-        nsqd.drop_connections()
-        # Each tries again and again, and tells its Observer.
-        world.eventually(lambda: len(lost) >= 9)
-        (begin,) = lines(caplog, logging.WARNING)
-        assert "3 consumers of this process use it: orders/shop, orders/mail, orders/count" in begin
-        nsqd.accept_connections()
-        world.eventually(lambda: len(nsqd.received("RDY")) == 6)
-        _, end = lines(caplog, logging.WARNING)
-        assert f"{address(nsqd)} is back after" in end
-        assert "3 consumers of this process use it" in end
-
-
 def test_publishes_without_an_nsqd_are_one_line(
     client: Client, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -283,25 +283,6 @@ def test_not_sent_says_that_none_is_listed(find: Finding, lookupd: FakeServer) -
         find(lookupd).connect(timeout=0.3)
 
 
-def test_who_finds_no_nsqd_asks_before_its_time(
-    find: Finding, world: World, lookupd: FakeServer, two_nsqds: tuple[ScriptedNsqd, ScriptedNsqd]
-) -> None:
-    one, two = two_nsqds
-    writer = find(lookupd, lookupd_poll_interval=3600)
-    publish = world.spawn(lambda: writer.publish("t", "x", timeout=20))
-    world.eventually(lambda: lookupd.requests)
-    lookupd.answer(nodes(one))
-    publish.join()
-    # All that were listed are gone, and there is another one.
-    one.refuse_connections()
-    one.drop_connections()
-    world.eventually(lambda: not writer.is_connected)
-    lookupd.answer(nodes(two))
-    writer.publish("t", "x", timeout=20)
-    assert (count(one), count(two)) == (1, 1)
-    assert len(lookupd.requests) < 10
-
-
 def test_connect_waits_for_the_first_answer(
     find: Finding, world: World, lookupd: FakeServer, two_nsqds: tuple[ScriptedNsqd, ScriptedNsqd]
 ) -> None:

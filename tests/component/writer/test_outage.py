@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 import statistics
 import threading
 import time
@@ -70,23 +69,6 @@ def works_again(world: World, publish: Callable[[], Any]) -> float:
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def test_a_port_that_refuses_is_an_outage_after_a_second(client: Client, world: World) -> None:
-    with ScriptedNsqd() as nsqd:
-        nsqd.refuse_connections()
-        writer = client.writer(nsqd)
-        took, text = fails(lambda: writer.publish("t", "x"))
-        assert 0.9 < took < 4
-        assert re.match(r"no nsqd can be reached for [1-3]\.\d s: ", text)
-        assert "Connection refused" in text
-        fail_at_once(lambda: writer.publish("t", "x", timeout=60), "Connection refused")
-        world.sleep(1)
-        assert 2 < writer.stats().outage_seconds < 10
-        nsqd.accept_connections()
-        assert works_again(world, lambda: writer.publish("t", "y")) < 4
-        assert writer.stats().outage_seconds == 0
-        assert bodies(nsqd) == [b"y"]
-
-
 def test_publishes_that_wait_when_the_outage_begins_fail_then(client: Client, world: World) -> None:
     with unused_address() as where:
         writer = Writer(where, runtime=world.runtime)
@@ -116,49 +98,6 @@ def test_a_short_restart_is_bridged_and_costs_no_more(client: Client, world: Wor
         task.join()
         assert time.monotonic() - began < 1.2
         assert bodies(nsqd) == [b"before", b"during"]
-
-
-def test_one_task_dials_in_an_outage_however_many_publish(client: Client, world: World) -> None:
-    runtime = counting(world)
-    with unused_address() as where:
-        writer = Writer(where, runtime=runtime)
-        fails(lambda: writer.publish("t", "x"))
-        before = runtime.counts.connects
-        until = time.monotonic() + 2
-
-        def publish() -> None:
-            while time.monotonic() < until:
-                fails(lambda: writer.publish("t", "x"))
-
-        tasks = [world.spawn(publish) for _ in range(8)]
-        if world.name == "threads":
-            readers = [t for t in threading.enumerate() if t.name == f"nsq-read {where}"]
-            assert len(readers) == 1
-        for task in tasks:
-            task.join()
-        assert 1 <= runtime.counts.connects - before <= 8
-        began = time.monotonic()
-        writer.close()
-        assert time.monotonic() - began < 1
-    runtime.check_ended()
-
-
-def test_who_publishes_in_a_loop_lets_the_dial_run(client: Client, world: World) -> None:
-    """On greenlets nothing else would: an error that comes at once is no wait."""
-    with ScriptedNsqd() as nsqd:
-        nsqd.refuse_connections()
-        writer = client.writer(nsqd)
-        fails(lambda: writer.publish("t", "x"))
-        back = threading.Timer(0.5, nsqd.accept_connections)
-        back.start()
-        deadline = time.monotonic() + 15
-        while True:
-            try:
-                writer.publish("t", "x")
-                break
-            except NotSent:
-                assert time.monotonic() < deadline
-        back.join()
 
 
 # -- silence --------------------------------------------------------------------------------------
@@ -313,27 +252,6 @@ def test_what_does_not_help_to_try_again_fails_at_once(
 # -- several --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "failover"])
-def test_it_is_an_outage_only_when_none_is_there(client: Client, world: World, policy: str) -> None:
-    with ScriptedNsqd() as one, ScriptedNsqd() as two, black_hole() as hole:
-        where = [address(one), address(two), hole]
-        options = {"policy": policy, "publish_timeout": 1.5, "connect_timeout": 0.2}
-        writer = client.keep(Writer(where, runtime=world.runtime, **options))
-        one.refuse_connections()
-        for _ in range(5):
-            writer.publish("t", "x")
-        assert len(bodies(two)) == 5
-        two.refuse_connections()
-        two.drop_connections()
-        world.eventually(lambda: not writer.is_connected)
-        fails(lambda: writer.publish("t", "x"))
-        world.eventually(lambda: writer.stats().outage_seconds)
-        fail_at_once(lambda: writer.publish("t", "x"), "Connection refused")
-        one.accept_connections()
-        works_again(world, lambda: writer.publish("t", "y"))
-        assert bodies(one) == [b"y"]
-
-
 def test_two_that_answer_no_publish_are_one(client: Client, world: World) -> None:
     scripts = [automatic(hooks={"PUB": nothing})], [automatic(hooks={"IDENTIFY": nothing})]
     with ScriptedNsqd(*scripts) as one, ScriptedNsqd(*scripts) as two:
@@ -418,20 +336,6 @@ def test_no_nsqlookupd_that_can_be_asked_is_an_outage(client: Client, world: Wor
 
 
 # -- who waits ------------------------------------------------------------------------------------
-
-
-def test_who_waits_has_the_whole_timeout(client: Client, world: World) -> None:
-    with ScriptedNsqd() as nsqd:
-        nsqd.refuse_connections()
-        writer = client.writer(nsqd, outage="wait", publish_timeout=1.5)
-        for _ in range(2):
-            took, text = fails(lambda: writer.publish("t", "x"))
-            assert took > 1.4
-            assert "no nsqd could be reached within 1.5 s" in text
-        task = world.spawn(lambda: writer.publish("t", "x", timeout=30))
-        world.sleep(0.5)
-        nsqd.accept_connections()
-        task.join()
 
 
 def test_who_waits_tries_a_silent_connection_again(client: Client, world: World) -> None:

@@ -165,20 +165,6 @@ def test_close_cuts_a_dial_short(client: Client, world: World) -> None:
             publish.join(5)
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "failover"])
-def test_behind_a_black_hole_the_next_nsqd_is_tried(
-    client: Client, world: World, policy: str
-) -> None:
-    with black_hole() as hole, ScriptedNsqd() as good:
-        for _ in range(2):  # round robin may begin with either
-            writer = Writer(
-                [hole, address(good)], runtime=world.runtime, policy=policy, connect_timeout=60
-            )
-            writer.publish("t", "x", timeout=4)
-            writer.close()
-        assert bodies(good) == [b"x", b"x"]
-
-
 def test_a_handshake_that_hangs_costs_the_deadline(client: Client, world: World) -> None:
     with ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as nsqd:
         writer = client.writer(nsqd, connect_timeout=60)

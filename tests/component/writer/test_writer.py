@@ -163,36 +163,6 @@ def test_no_time_is_too_long(client: Client, world: World, seconds: float) -> No
         world.eventually(lambda: reader.stats().connections)
 
 
-def counted_dials(writer: Writer) -> list[Any]:
-    """Grows by one for each dial that is decided."""
-    dials = writer._publisher().pool._dials
-    begin, begun = dials.begin, []
-
-    def noted(*args: Any) -> Any:
-        begun.append(args)
-        return begin(*args)
-
-    dials.begin = noted  # type: ignore[method-assign]
-    return begun
-
-
-def test_publishes_that_wait_go_on_when_any_nsqd_is_back_and_dial_none_themselves(
-    client: Client, world: World
-) -> None:
-    with ScriptedNsqd() as one, ScriptedNsqd() as two:
-        for nsqd in (one, two):
-            nsqd.refuse_connections()
-        writer = client.writer(one, two, outage="wait")
-        begun = counted_dials(writer)
-        tasks = outcomes_of(world, writer, 20, 60)
-        world.sleep(2.5)
-        assert not any(task.done for task in tasks)
-        # Twice as many in the first second as if each pause were the longest of its kind.
-        assert len(begun) <= 2 * (20 + 4)
-        two.accept_connections()
-        assert [task.join() for task in tasks] == ["OK"] * 20
-
-
 def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
     client: Client, world: World
 ) -> None:

@@ -1,14 +1,15 @@
-"""What takes seconds or minutes by the clock: here the clock jumps. See ``scenario.World``.
+"""Readers, in what takes seconds or hours by the clock: here it jumps. See ``scenario.World``.
 
 Each function is called on threads and on greenlets; an AssertionError in it is a failure.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from itertools import pairwise
 
-from gnsqsync import Message
-from gnsqsync.errors import NotSent
+from gnsqsync import Message, Observer
 from tests.simulation.scenario import World
 
 
@@ -118,6 +119,11 @@ def scenario_backoff_doubles_and_each_success_halves_it(world: World) -> None:
 def scenario_in_a_pause_no_nsqd_may_send_and_a_test_is_one_message(world: World) -> None:
     nsqds = [world.nsqd() for _ in range(3)]
     works = False
+    noted: list[tuple[int, float]] = []
+
+    class Levels(Observer):
+        def backoff(self, level: int, seconds: float) -> None:
+            noted.append((level, seconds))
 
     def handler(message: Message) -> None:
         if not works:
@@ -125,48 +131,64 @@ def scenario_in_a_pause_no_nsqd_may_send_and_a_test_is_one_message(world: World)
 
     reader = world.reader(
         handler, *nsqds, max_in_flight=9, requeue_delay=3600, backoff_multiplier=0.75,
-        latency="throughput",
+        latency="throughput", observer=Levels(),
     )  # fmt: skip
     world.eventually(lambda: world.rdy() == [3, 3, 3])
     world.writer(nsqds[1]).publish("t", b"x")
     world.eventually(lambda: world.rdy() == [0, 0, 0])
     began = world.now
+    assert noted == [(1, 1.5)]
     world.eventually(lambda: sum(world.rdy()) == 1)
     assert 1.4 < world.now - began < 1.7
-    # Nothing is there to test with: the test goes on, from one nsqd to the next.
-    tested = set()
-    for _ in range(500):
-        levels = world.rdy()
-        assert sum(levels) <= 1, levels
-        tested.update(number for number, level in enumerate(levels) if level)
-        world.sleep(0.01)
-    assert tested == {0, 1, 2}
-    # The connection under test goes; another one is tested.
-    gone = world.rdy().index(1)
-    nsqds[gone].kill()
-    world.eventually(lambda: len(reader.stats().connections) == 2)
-    world.eventually(lambda: sum(world.rdy()) == 1)
-    assert reader.stats().backoff_level == 1
+    with world.watched(1):
+        # Nothing is there to test with: the test goes on, from one nsqd to the next.
+        tested = set()
+        for _ in range(500):
+            tested.update(number for number, level in enumerate(world.rdy()) if level)
+            world.sleep(0.01)
+        assert tested == {0, 1, 2}
+        # The connection under test goes, the test and the level stay.
+        world.eventually(lambda: sum(world.rdy()) == 1)
+        gone = world.rdy().index(1)
+        nsqds[gone].kill()
+        world.eventually(lambda: len(reader.stats().connections) == 2)
+        world.eventually(lambda: sum(world.rdy()) == 1)
+        assert reader.is_in_backoff
+        assert reader.stats().backoff_level == 1
+    # One success on each level ends it.
     works = True
     for nsqd in nsqds:
         if nsqd.is_up:
             world.writer(nsqd).publish("t", b"x")
     world.eventually(lambda: not reader.is_in_backoff)
     world.eventually(lambda: sum(world.rdy()) == 9)
+    assert noted[-1] == (0, 0.0)
 
 
 def scenario_more_nsqds_than_max_in_flight_take_turns(world: World) -> None:
-    handled: list[str] = []
-    nsqds = [world.nsqd() for _ in range(5)]
+    count, limit, turn, work = 20, 5, 30, 0.5
+    first: dict[str, float] = {}
+    nsqds = [world.nsqd() for _ in range(count)]
     for nsqd in nsqds:
-        world.writer(nsqd).publish_many("t", [b"%d" % n for n in range(200)])
-    world.reader(
-        lambda message: (handled.append(message.nsqd_address), world.sleep(0.5)), *nsqds,
-        max_in_flight=2, low_rdy_timeout=30,
-    )  # fmt: skip
-    # ceil(5 / 2) turns of 30 s, and what is at work at their ends.
-    world.sleep(3 * 31)
-    assert {nsqd.address for nsqd in nsqds} == set(handled)
+        # More than what is handled within the bound below if nobody has to give way.
+        world.writer(nsqd).publish_many("t", [b"x"] * 1000)
+
+    def handler(message: Message) -> None:
+        first.setdefault(message.nsqd_address, world.now)
+        world.sleep(work)
+
+    with world.watched(limit):
+        reader = world.reader(
+            handler, *nsqds, max_in_flight=limit, concurrency=limit,
+            low_rdy_idle_timeout=turn, low_rdy_timeout=turn,
+        )  # fmt: skip
+        world.eventually(lambda: len(reader.stats().connections) == count)
+        connected = world.now
+        world.eventually(lambda: len(first) == count, 600)
+    # The formula of RdyAllocator: the handler's time, and 0.1 s of transit.
+    bound = math.ceil(count / limit) * (turn + work + 0.1)
+    assert max(first.values()) - connected <= bound
+    assert all(connection.rdy <= 1 for connection in reader.stats().connections)
 
 
 def scenario_an_nsqd_that_comes_back_is_consumed_from_again(world: World) -> None:
@@ -183,42 +205,62 @@ def scenario_an_nsqd_that_comes_back_is_consumed_from_again(world: World) -> Non
 
 
 def scenario_a_silent_nsqd_is_left_after_two_heartbeats(world: World) -> None:
-    nsqd = world.nsqd()
-    reader = world.reader(print, nsqd, heartbeat_interval=30)
-    world.eventually(lambda: reader.stats().connections)
-    nsqd.freeze(1e6)
-    world.sleep(40)
+    """By Readers and by Writers, which go on with another one meanwhile."""
+    silent, busy = world.nsqd(), world.nsqd()
+    reasons: list[str] = []
+
+    class Noting(Observer):
+        def lost(self, nsqd_address: str, reason: Exception) -> None:
+            reasons.append(str(reason))
+
+    reader = world.reader(print, silent, heartbeat_interval=30, observer=Noting())
+    writer = world.writer(silent, busy, heartbeat_interval=30)
+    writer.connect()
+    world.eventually(lambda: world.rdy() == [1])
+    silent.freeze(200)
+    world.sleep(59)
     assert reader.stats().connections
-    world.sleep(50)
+    assert len(writer.stats().connections) == 2
+    world.sleep(2)
     assert not reader.stats().connections
+    assert [connection.address for connection in writer.stats().connections] == [busy.address]
+    assert reasons == [f"{silent.address} was silent for 60 s"]
+    assert [
+        line for line in world.logged("WARNING") if f"lost {silent.address}: {reasons[0]}" in line
+    ]
+    world.sleep(240)
+    # Dialled again, and not only noticed.
+    assert reader.stats().connections
+    writer.publish_many("t", [b"x"] * 2)
+    writer.publish("t", b"x")
+    world.eventually(lambda: len(writer.stats().connections) == 2)
 
 
-def scenario_an_idle_writer_keeps_its_connection_for_hours(world: World) -> None:
+def scenario_an_outage_that_many_readers_see_is_one_line_at_each_end(world: World) -> None:
+    lost: Counter[str] = Counter()
     nsqd = world.nsqd()
-    writer = world.writer(nsqd)
-    writer.publish("t", b"x")
-    world.sleep(4 * 3600)
-    assert len(writer.stats().connections) == 1
-    writer.publish("t", b"x")
-    assert len(nsqd.clients) == 1
 
+    class Noting(Observer):
+        def __init__(self, channel: str) -> None:
+            self._channel = channel
 
-def scenario_an_outage_fails_at_once_and_ends_by_itself(world: World) -> None:
-    nsqd = world.nsqd()
-    writer = world.writer(nsqd, outage="fail")
-    writer.publish("t", b"x")
+        def lost(self, nsqd_address: str, reason: Exception) -> None:
+            lost[self._channel] += 1
+
+    for channel in ("shop", "mail", "count"):
+        world.reader(
+            print, nsqd, channel=channel, observer=Noting(channel), dead_letter_topic="dead"
+        )
+    world.eventually(lambda: world.rdy() == [1, 1, 1])
+    world.writer(nsqd).connect()
     nsqd.kill()
-    world.sleep(120)
-    for _ in range(3):
-        began = world.now
-        try:
-            writer.publish("t", b"x")
-        except NotSent:
-            pass
-        else:
-            raise AssertionError("it was published")
-        world.sleep(60)
-    assert world.now - began < 61, "the outage is known"
+    # Each tries again and again, and tells its Observer.
+    world.eventually(lambda: len(lost) == 3 and min(lost.values()) >= 3)
+    (begin,) = world.logged("WARNING")
+    assert "3 consumers of this process use it: t/shop, t/mail, t/count" in begin
     nsqd.start()
-    world.sleep(61)
-    writer.publish("t", b"x")
+    world.eventually(lambda: world.rdy() == [1, 1, 1])
+    _, end = world.logged("WARNING")
+    assert f"{nsqd.address} is back after" in end
+    assert "3 consumers of this process use it" in end
+    assert not world.logged("ERROR")
