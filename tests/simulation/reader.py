@@ -49,6 +49,8 @@ class ReaderActor(Observer):
         self._unsent: dict[bytes, tuple[float, Message]] = {}
         # The ids of all FINs that have left.
         self._sent: set[bytes] = set()
+        # When an id was requeued last.
+        self._requeued: dict[bytes, float] = {}
         # What each connection has sent last.
         self._tails: dict[End, bytes] = {}
         if plan.form != "topics":
@@ -281,7 +283,7 @@ class ReaderActor(Observer):
             queue = responder.send_queue
             if responder.is_closed or queue is None or queue.is_stuck:
                 return
-            if id in self._sent:
+            if id in self._sent or self._requeued.get(id, 0.0) > message._received_at:
                 return  # another copy of it was answered
             history.journal.violated(f"FIN {message.id} has not left after {_FIN_SECONDS} s")
 
@@ -294,6 +296,8 @@ class ReaderActor(Observer):
         for id in re.findall(rb"FIN (.{16})\n", self._tails.get(end, b"") + data):
             self._unsent.pop(id, None)
             self._sent.add(id)
+        for id in re.findall(rb"REQ (.{16}) ", self._tails.get(end, b"") + data):
+            self._requeued[id] = self._history.scheduler.now
         self._tails[end] = data[-20:]
         if b"RDY " in data and end.owner == self.name:
             self._check_rdy()
