@@ -30,6 +30,8 @@ __all__ = ["NsqdPool", "within"]
 # Seconds in which a dial that failed is not repeated, whichever publish asks, and in which none is
 # tried in the background where no thread could be started.
 _DIAL_PAUSE = 0.25
+# Seconds after which a dial that failed says nothing of now. In an outage one comes sooner again.
+_OLD_SECONDS = 10.0
 # Seconds that a publish waits for the end of an outage before it fails. A loop of publishes then
 # lets the dialling thread run, also on greenlets and where threads run during requests only.
 _LAST_LOOK = 0.005
@@ -172,6 +174,9 @@ class NsqdPool:
             addresses = self._nodes.candidates(now, self._live.keys())
             if not addresses:
                 self._outage.begun(None, now)
+            if self._outage.due(addresses) <= now and self._is_old(addresses, now):
+                for address in addresses:
+                    self._outage.works(address)
             choice = _Choice(self._dials.news, self._outage.due(addresses))
             if choice.until <= now:
                 choice.outage = now - self._outage.since(addresses)
@@ -199,6 +204,15 @@ class NsqdPool:
                 choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
         choice.untried = max(1, len(self._nodes.listed) - len(choice.failures))
         return choice
+
+    def _is_old(self, addresses: Sequence[Address], now: float) -> bool:
+        """Whether nobody dials them, nor has lately, as nobody published; holding ``_lock``."""
+        return bool(addresses) and not any(
+            address in self._live
+            or self._dials.get(address)
+            or self._dials.failure(address, now - _OLD_SECONDS)
+            for address in addresses
+        )
 
     @property
     def outage_seconds(self) -> float:
@@ -401,6 +415,9 @@ class NsqdPool:
         if self._live.get(connection.address) is connection:
             del self._live[connection.address]
             self._unproven.discard(connection)
+            if connection in self._suspects and self._dials.get(connection.address) is None:
+                # Nobody would see that it is back. The next publish dials it.
+                self._outage.works(connection.address)
             self._suspects.discard(connection)
             self._past_published += connection.published
             self._nodes.failed(connection.address, self._now())

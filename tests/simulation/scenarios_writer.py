@@ -264,3 +264,32 @@ def scenario_who_finds_no_nsqd_asks_before_its_time(world: World) -> None:
     writer.publish("t", b"y", timeout=20)
     assert world.bodies(two) == [b"y"]
     assert len(lookupd.asked) < 10
+
+
+def scenario_a_connection_that_was_slow_and_is_lost_is_no_outage_for_hours(world: World) -> None:
+    """Nobody dials, as nobody publishes: the next publish does."""
+    nsqd = world.nsqd()
+    writer = world.writer(nsqd)
+    writer.publish("t", b"x")
+    nsqd.freeze(1e6)
+    failure(world, lambda: writer.publish("t", b"x", timeout=0.5), OutcomeUnknown)
+    nsqd.kill()
+    world.sleep(1)
+    nsqd.start()
+    world.sleep(3 * 3600)
+    assert not writer.stats().outage_seconds
+    writer.publish("t", b"x")
+
+
+def scenario_who_was_slow_and_falls_silent_is_dialled_by_the_next_publish(world: World) -> None:
+    nsqd = world.nsqd()
+    writer = world.writer(nsqd)
+    writer.publish("t", b"x")
+    nsqd.freeze(90)
+    failure(world, lambda: writer.publish("t", b"x", timeout=0.5), OutcomeUnknown)
+    world.eventually(lambda: not writer.stats().connections, 100)
+    assert not writer.stats().outage_seconds
+    took, _ = failure(world, lambda: writer.publish("t", b"x", timeout=2))
+    assert took > 1.9
+    world.sleep(60)
+    writer.publish("t", b"x")
