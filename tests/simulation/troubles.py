@@ -36,6 +36,7 @@ class Troubles:
         self.has_flooded = False
         # Whether an exception from outside has ever hit a call of the library.
         self.has_struck = False
+        self.may_leave_connection = False
 
     @property
     def stood_still_lately(self) -> bool:
@@ -74,6 +75,9 @@ class Troubles:
                 victim = victims[int(fault.number * len(victims))]
                 history.journal.note(f"-- struck: {victim.name}, {victim.waits_for or 'at work'}")
                 self.has_struck = True
+                # Between two statements of a thread that has just opened a connection, and not begun
+                # to read it, nothing helps but the garbage collector.
+                self.may_leave_connection |= not victim.waits_for
                 # Whoever has its turn to read, or to send, is missed for so long.
                 self.stood_still += 10.0
                 scheduler.throw(victim, Struck("from outside"))
@@ -91,7 +95,7 @@ class Troubles:
         elif fault.kind == "flood":
             self.has_flooded = True
             history.network.set_link("client", nsqd.name, Link(window=1 << 20))
-            nsqd.flood(300)
+            nsqd.flood(600)
             self._watch_memory(scheduler.now + 5.0)
         elif fault.kind == "freeze":
             nsqd.freeze(fault.seconds)
@@ -166,7 +170,7 @@ class Troubles:
         history = self._history
         for reader in history.readers:
             size = reader.bytes_in_memory()
-            if size > 2 * MOST_BEYOND:
+            if size > 3 * MOST_BEYOND:
                 history.journal.violated(f"{reader.name} has {size:,} bytes of messages in memory")
         if history.scheduler.now < until:
             history.scheduler.after(0.01, lambda: self._watch_memory(until))
