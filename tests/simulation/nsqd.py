@@ -26,10 +26,11 @@ from tests.simulation.scheduler import EPOCH, Scheduler, Timer
 if TYPE_CHECKING:
     from tests.simulation.lookupd import SimLookupd
 
-__all__ = ["SimNsqd"]
+__all__ = ["FLOOD_BYTES", "SimNsqd"]
 
 _MAGIC = b"  V2"
-_FLOOD = bytes(500_000)
+FLOOD_BYTES = 500_000
+_FLOOD = bytes(FLOOD_BYTES)
 # How long after an error the client's further bytes are read and thrown away.
 _DRAIN_SECONDS = 0.5
 
@@ -365,7 +366,7 @@ class SimNsqd:
             client.send_raw(lies[int(number * len(lies))])
 
     def flood(self, frames: int) -> None:
-        """Send each consumer so many messages of 500,000 bytes, whatever its RDY is."""
+        """Send each consumer so many messages of FLOOD_BYTES, whatever its RDY is."""
         for client in list(self.clients):
             if client.session.channel is not None:
                 client.flood(frames)

@@ -9,6 +9,7 @@ from gnsqsync.embedded.options import NsqdOptions
 from tests.simulation import forking
 from tests.simulation.lookupd import SimLookupd
 from tests.simulation.network import Link
+from tests.simulation.nsqd import FLOOD_BYTES
 from tests.simulation.plan import Fault
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class Troubles:
                 victim = victims[int(fault.number * len(victims))]
                 history.journal.note(f"-- struck: {victim.name}, {victim.waits_for or 'at work'}")
                 self.has_struck = True
-                # Between two statements of a thread that has just opened a connection, and not begun
-                # to read it, nothing helps but the garbage collector.
+                # Between two statements of a thread that has just opened a connection, and has not
+                # begun to read it, nothing helps but the garbage collector.
                 self.may_leave_connection |= not victim.waits_for
                 # Whoever has its turn to read, or to send, is missed for so long.
                 self.stood_still += 10.0
@@ -170,8 +171,10 @@ class Troubles:
         history = self._history
         for reader in history.readers:
             size = reader.bytes_in_memory()
-            if size > 3 * MOST_BEYOND:
+            granted = reader.plan.keywords["max_in_flight"] * FLOOD_BYTES
+            if size > 3 * MOST_BEYOND + granted:
                 history.journal.violated(f"{reader.name} has {size:,} bytes of messages in memory")
+                return
         if history.scheduler.now < until:
             history.scheduler.after(0.01, lambda: self._watch_memory(until))
 
