@@ -123,6 +123,9 @@ class _Client:
         if not self._is_over and not self._unsent:
             self._unsent = data
             self.flush()
+            if b"E_WHAT" in data:
+                # After an error of which the client knows nothing it reads no more, as nsqd.
+                self._end()
 
     def flood(self, frames: int) -> None:
         """As of the nsqd. Its own answers come between the messages."""
