@@ -165,7 +165,7 @@ class SendQueue:
         # when that is so, or is sure.
         self._seen = _NOT_SEEN
         self._is_deserted = False
-        # The publishes in the batch of _unsent: _torn_slots tells whole commands from torn ones.
+        # The publishes in the batch of _unsent: at most the last one is torn (_torn_slot).
         self._batch: Sequence[PublishSlot] = ()
         # Released when no publish waits for an answer any more.
         self.drained: list[Latch] = []
@@ -207,7 +207,7 @@ class SendQueue:
                 continue
             try:
                 self._holds += 1
-                # Broken: what is in hand stays there, for _torn_slots to judge.
+                # Broken: what is in hand stays there, for _torn_slot to judge.
                 if self.is_closed or self.broken is not None:
                     return False
                 emptied = self._write(until)
@@ -377,7 +377,28 @@ class SendQueue:
         self._unsent = memoryview(data)[sent:]
         self._is_full = True
         self._stalled_since = self._now()
+        if self._batch and self._stream.is_clear:
+            self._unsent = self._unsent[: self._keep_begun(sent) - sent] or None
+            if self._unsent is None:
+                # What is left waits in ``slots`` for room, as long as there is time.
+                return self._now() < until
         return self._push(until)
+
+    def _keep_begun(self, sent: int) -> int:
+        """Put back the publishes of the batch of whose bytes none was ``sent``.
+
+        Returns the length of the others in bytes.
+        """
+        batch = self._batch
+        length = 0
+        for count, slot in enumerate(batch):
+            if length >= sent:
+                self._batch = batch[count:]
+                self._put_back()
+                self._batch = batch[:count]
+                break
+            length += len(slot.data)
+        return length
 
     def _push(self, until: float) -> bool:
         """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
@@ -490,13 +511,13 @@ class SendQueue:
 
     def _lost_slots(self, reason: str) -> Iterator[tuple[PublishSlot, PublishError]]:
         """What has no answer, each taken out, and what is known of it."""
-        torn = self._torn_slots()
+        torn = self._torn_slot()
         while self.pending:
             slot = self.pending.popleft()
             if self.peer_stopped:
                 text = f"nsqd ended the connection before it read this: {reason}"
                 yield slot, NotSent(text)
-            elif slot in torn:
+            elif slot is torn:
                 yield slot, NotSent(f"the connection closed while the message was sent: {reason}")
             else:
                 text = f"the connection closed before nsqd answered the publish: {reason}"
@@ -508,22 +529,15 @@ class SendQueue:
                 break  # its publisher took it back at the same moment
             yield slot, NotSent(f"the connection closed before the message was sent: {reason}")
 
-    def _torn_slots(self) -> set[PublishSlot]:
-        """Publishes of the last batch whose last byte the kernel never took.
+    def _torn_slot(self) -> PublishSlot | None:
+        """The publish of whose bytes the kernel took some, and never the last one.
 
-        nsqd stores a message only when it has read all of it, so these were not sent. After a
+        nsqd stores a message only when it has read all of it, so this one was not sent. After a
         compressor or TLS the border is not known, and none is claimed.
         """
-        if self._unsent is None or not self._stream.is_clear:
-            return set()
-        left = len(self._unsent)
-        torn = set()
-        for slot in reversed(self._batch):
-            if left <= 0:
-                break
-            torn.add(slot)
-            left -= len(slot.data)
-        return torn
+        if self._unsent is None or not self._batch or not self._stream.is_clear:
+            return None
+        return self._batch[-1]
 
     def abandon(self) -> None:
         """In a forked child: the lists belong to the parent's publishers; only close."""

@@ -252,19 +252,22 @@ class RdyAllocator(Generic[Key]):
                 if node.target < node.rdy:
                     used[i] = max(used[i], node.rdy)
         free = max(0, self.max_in_flight - sum(used))
-        # Free slots first go to the RDY that nodes have already. RDY up to what a node uses already
-        # costs no slot.
+        # RDY up to what a node uses already costs no slot. Above the limit only messages in flight
+        # count for that: what is held for a lowered RDY may never come.
+        is_above = sum(used) > self.max_in_flight
+        costless = [node.in_flight for node in nodes] if is_above else used
+        # Free slots first go to the RDY that nodes have already.
         keep = [min(node.rdy, node.target) for node in nodes]
-        base = [min(level, use) for level, use in zip(keep, used, strict=True)]
+        base = [min(level, use) for level, use in zip(keep, costless, strict=True)]
         kept = fill(base, keep, free)
         free -= sum(kept) - sum(base)
         if regime is Regime.ROTATE:
-            levels = self._hand_on(nodes, kept, used, free)
+            levels = self._hand_on(nodes, kept, costless, free)
         else:
             targets = [node.target for node in nodes]
             base = [
                 max(level, min(target, use))
-                for level, target, use in zip(kept, targets, used, strict=True)
+                for level, target, use in zip(kept, targets, costless, strict=True)
             ]
             levels = fill(base, targets, free)
         lowered: list[tuple[Key, int]] = []
@@ -284,7 +287,7 @@ class RdyAllocator(Generic[Key]):
 
     @staticmethod
     def _hand_on(
-        nodes: list[RdyNode[Key]], levels: list[int], used: list[int], free: int
+        nodes: list[RdyNode[Key]], levels: list[int], costless: list[int], free: int
     ) -> list[int]:
         """Raise to RDY 1 in the order of waiting; stop at the first that cannot be raised.
 
@@ -294,7 +297,7 @@ class RdyAllocator(Generic[Key]):
         levels = list(levels)
         for i, node in enumerate(nodes):
             if levels[i] < node.target:
-                if not used[i]:
+                if not costless[i]:
                     if not free:
                         break
                     free -= 1

@@ -403,6 +403,44 @@ def test_while_the_kernel_is_full_a_publish_can_be_taken_back() -> None:
     assert len(send_queue.pending) == 2
 
 
+@pytest.mark.parametrize(
+    ("room", "taken_back"),
+    [
+        (0, [True, True, True]),
+        (1, [False, True, True]),
+        (len(FIRST), [False, True, True]),
+        (len(FIRST) + 1, [False, False, True]),
+        (len(FIRST + SECOND), [False, False, True]),
+    ],
+)
+def test_of_a_batch_that_fills_the_kernel_what_was_not_begun_can_be_taken_back(
+    room: int, taken_back: list[bool]
+) -> None:
+    kernel = Kernel(room)
+    send_queue = outbox_on(kernel)
+    slots = [slot(FIRST), slot(SECOND), slot(THIRD)]
+    send_queue.slots.extend(slots)
+    assert not send_queue.flush()
+    assert kernel.taken == (FIRST + SECOND + THIRD)[:room]
+    assert [send_queue.take_back(each) for each in slots] == taken_back
+    kernel.room = 1000
+    fourth = slot(FIRST)
+    send_queue.submit(fourth, 1.0)
+    begun = [each for each, free in zip(slots, taken_back, strict=True) if not free]
+    assert kernel.taken == b"".join(each.data for each in [*begun, fourth])
+    assert list(send_queue.pending) == [*begun, fourth]
+
+
+def test_of_an_encoded_batch_nothing_is_taken_back() -> None:
+    kernel = Kernel(1)
+    kernel.is_clear = False
+    send_queue = outbox_on(kernel)
+    slots = [slot(FIRST), slot(SECOND)]
+    send_queue.slots.extend(slots)
+    assert not send_queue.flush()
+    assert [send_queue.take_back(each) for each in slots] == [False, False]
+
+
 def test_while_the_kernel_is_full_a_sender_that_waits_is_no_dead_one() -> None:
     kernel = Kernel(room=4)
     send_queue = outbox_on(kernel)

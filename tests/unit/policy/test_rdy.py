@@ -1,4 +1,4 @@
-"""RdyAllocator case by case; test_policy_rdy_histories.py drives it through random histories."""
+"""RdyAllocator case by case; test_rdy_histories.py drives it through random histories."""
 
 from __future__ import annotations
 
@@ -717,6 +717,23 @@ def test_what_was_lowered_twice_counts_as_before_the_first_time() -> None:
     assert cluster.levels == {"a": 4, "b": 0, "c": 0}
     cluster.update(step=0.1)
     assert cluster.levels == {"a": 4, "b": 4, "c": 4}
+
+
+def test_above_a_lowered_limit_what_may_be_on_the_wire_is_no_reason_to_raise() -> None:
+    cluster = Cluster(2, "a", transit=0.5)
+    cluster.now += 1
+    cluster.join("b")
+    cluster.update()
+    cluster.update(0.6)
+    assert cluster.levels == {"a": 1, "b": 1}
+    cluster.deliver("a", in_flight=1)
+    cluster.rdy.max_in_flight = 1
+    for _ in range(3):
+        cluster.update(0.1)
+        assert cluster.levels["b"] == 0
+    cluster.deliver("a")
+    cluster.update(0.6)
+    assert sum(cluster.levels.values()) == 1
 
 
 def test_losing_a_node_that_did_not_get_the_test_yet_is_no_lost_test() -> None:
