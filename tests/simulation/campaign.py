@@ -22,7 +22,7 @@ from tests.simulation.plan import Plan, draw
 __all__ = ["day", "hunt", "known", "replay", "run", "run_plan", "shrink"]
 
 # Seconds that a history may compute.
-_MOST_SECONDS = 30
+_MOST_SECONDS = 90
 
 
 def run_plan(

@@ -288,7 +288,7 @@ class ReaderActor(Observer):
             history.journal.violated(f"FIN {message.id} has not left after {_FIN_SECONDS} s")
 
         # Some turns of all tasks, too.
-        slow = 0.02 + 2000 * history.plan.turn_seconds
+        slow = 0.02 + 5000 * history.plan.turn_seconds
         history.scheduler.after(_FIN_SECONDS + slow, look)
 
     def on_sent(self, end: End, data: bytes) -> None:
