@@ -14,7 +14,8 @@ from gnsqsync._version import __version__
 if TYPE_CHECKING:
     from gnsqsync.addresses import AddressLike
     from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
-    from gnsqsync.message import Message, Requeue
+    from gnsqsync.message import Discard, Message, Reject, Requeue
+    from gnsqsync.middleware import Middleware, Publication
     from gnsqsync.observer import Observer
     from gnsqsync.options import ConnectionOptionKeywords, ConnectionOptions
     from gnsqsync.reader import Reader
@@ -27,13 +28,17 @@ _HOME = {
     "AddressLike": "gnsqsync.addresses",
     "ConnectionOptionKeywords": "gnsqsync.options",
     "ConnectionOptions": "gnsqsync.options",
+    "Discard": "gnsqsync.message",
     "LookupdHTTP": "gnsqsync.http.clients",
     "Message": "gnsqsync.message",
+    "Middleware": "gnsqsync.middleware",
     "NsqdHTTP": "gnsqsync.http.clients",
     "Observer": "gnsqsync.observer",
+    "Publication": "gnsqsync.middleware",
     "Reader": "gnsqsync.reader.reader",
     "ReaderGroup": "gnsqsync.reader.group",
     "ReaderOptionKeywords": "gnsqsync.reader.options",
+    "Reject": "gnsqsync.message",
     "Requeue": "gnsqsync.message",
     "TopicGroup": "gnsqsync.reader.topic_group",
     "Writer": "gnsqsync.writer.writer",
@@ -43,13 +48,17 @@ __all__ = [
     "AddressLike",
     "ConnectionOptionKeywords",
     "ConnectionOptions",
+    "Discard",
     "LookupdHTTP",
     "Message",
+    "Middleware",
     "NsqdHTTP",
     "Observer",
+    "Publication",
     "Reader",
     "ReaderGroup",
     "ReaderOptionKeywords",
+    "Reject",
     "Requeue",
     "TopicGroup",
     "Writer",

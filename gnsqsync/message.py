@@ -6,13 +6,16 @@ Knows nothing of sockets or threads: answers go to a Responder, the connection i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from gnsqsync.errors import ConfigError, MessageAnswered
 
-__all__ = ["Fate", "Message", "Requeue", "Responder"]
+__all__ = ["Discard", "Fate", "Message", "Reject", "Requeue", "Responder"]
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 # Bits of Message._status. ANSWERED, TIMED_OUT and DETACHED are each set by one thread at a time:
 # the one that took the message out of the in-flight table, the reading thread, the handler's.
@@ -48,6 +51,35 @@ class Requeue(Exception):
         self.backoff = backoff
 
 
+class Reject(Exception):
+    """Raise it in a handler to give the message up now: no attempt of it can succeed.
+
+    It becomes a dead letter, as after the last of ``max_attempts``, and does not count for the
+    backoff. Where nothing says what to do with it, it waits in nsqd and comes again.
+
+    Args:
+        reason: For the log and the dead letter.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Discard(Exception):
+    """Raise it in a handler to finish the message although nothing was done with it.
+
+    It is counted, and counts as no failure.
+
+    Args:
+        reason: For the log.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Fate(Enum):
     """What became of a message that was to be given up."""
 
@@ -65,6 +97,10 @@ class Responder(Protocol):
 
     @property
     def nsqd_address(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def channel(self) -> str: ...
     @property
     def msg_timeout(self) -> float: ...
     @property
@@ -91,6 +127,7 @@ class Message:
 
     __slots__ = (
         "__weakref__",
+        "_headers",
         "_id",
         "_received_at",
         "_responder",
@@ -100,6 +137,8 @@ class Message:
         "body",
         "timestamp",
     )
+
+    _headers: Mapping[str, str]
 
     def __init__(
         self,
@@ -131,6 +170,28 @@ class Message:
     def nsqd_address(self) -> str:
         """``host:port`` of the nsqd that delivered it."""
         return self._responder.nsqd_address
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was published to."""
+        return self._responder.topic
+
+    @property
+    def channel(self) -> str:
+        """The channel that it came from."""
+        return self._responder.channel
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of its envelope (docs/protocol/envelope).
+
+        Empty where it has none, or the Reader has no ``headers=True``; ``body`` is then all of it.
+        """
+        # Only those with an envelope have the slot filled.
+        try:
+            return self._headers
+        except AttributeError:
+            return _NO_HEADERS
 
     @property
     def deadline(self) -> float:

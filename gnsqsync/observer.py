@@ -67,12 +67,20 @@ class Observer:
         """
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
-        """A message was given up and is finished: max_attempts or max_deliveries.
+        """A message was given up and is finished: max_attempts, max_deliveries or Reject.
 
         Args:
             message: Which one.
             error: What its handler raised; None where ``message.requeue()`` was called outside of
                 an ``except``, or no handler ran.
+        """
+
+    def discarded(self, message: Message, error: BaseException) -> None:
+        """A message was finished because its handler raised ``Discard``, or what means that.
+
+        Args:
+            message: Which one.
+            error: What its handler raised.
         """
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:

@@ -49,6 +49,7 @@ class ReaderStats:
         finished: FINs that were sent.
         requeued: REQs that were sent.
         gave_up: Messages finished because they were given up; not those that wait in nsqd.
+        discarded: Messages finished because their handler raised ``Discard``.
         answers_failed: FIN, REQ and TOUCH that nsqd refused, mostly because they came too late.
         in_flight: Messages without an answer now.
         max_in_flight: The limit now.
@@ -64,6 +65,7 @@ class ReaderStats:
     finished: int
     requeued: int
     gave_up: int
+    discarded: int
     answers_failed: int
     in_flight: int
     max_in_flight: int

@@ -117,7 +117,9 @@ class Connection:
         channel: str | None = None,
         consumer: Consumer | None = None,
         adaptive: bool = True,
+        headers: bool = False,
     ) -> None:
+        """``headers``: whether messages come in envelopes, which are opened."""
         self.address = address
         self.nsqd_address: str = str(address)
         self.in_flight: InFlight = InFlight()
@@ -143,10 +145,12 @@ class Connection:
         self._runtime = runtime
         self._owner = owner
         self._consumer = consumer
-        self._topic = topic
-        self._channel = channel
+        # "" where it publishes.
+        self.topic: str = topic or ""
+        self.channel: str = channel or ""
+        self._headers = headers
         # Whether nsqd deletes the channel with its last connection.
-        self.is_ephemeral: bool = channel is not None and channel.endswith("#ephemeral")
+        self.is_ephemeral: bool = self.channel.endswith("#ephemeral")
         self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._decoder = FrameDecoder(self, options.max_frame_size)
@@ -182,8 +186,8 @@ class Connection:
             self._options,
             self._runtime,
             self._decoder,
-            topic=self._topic,
-            channel=self._channel,
+            topic=self.topic or None,
+            channel=self.channel or None,
         )
         self._opening = opening
         # After the assignment: a close that comes later finds something to cut.
@@ -220,7 +224,12 @@ class Connection:
         else:
             consumer = self._consumer
             self._messages = Messages(
-                self, stream, self._decoder, self._runtime, partial(consumer.on_messages, self)
+                self,
+                stream,
+                self._decoder,
+                self._runtime,
+                partial(consumer.on_messages, self),
+                headers=self._headers,
             )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         self._move(State.OPEN)

@@ -16,6 +16,7 @@ from gnsqsync.errors import ProtocolError
 from gnsqsync.message import Message
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Runtime
+from gnsqsync.wire import envelope
 from gnsqsync.wire.frames import FrameDecoder, Reply
 
 __all__ = ["Messages"]
@@ -49,11 +50,14 @@ class Messages:
         decoder: FrameDecoder,
         runtime: Runtime,
         deliver: Callable[[list[Message]], None],
+        *,
+        headers: bool,
     ) -> None:
-        """``deliver``: as ``on_messages`` of a Consumer."""
+        """``deliver``: as ``on_messages`` of a Consumer. ``headers``: open envelopes."""
         assert connection.level is not None
         self._connection = connection
         self._deliver = deliver
+        self._headers = headers
         self._recv = stream.recv
         self._decoder = decoder
         self._send_queue = connection.send_queue
@@ -91,6 +95,11 @@ class Messages:
     def _take_in(self, messages: list[Message], moment: float) -> list[Message]:
         """Enter them in the in-flight table. Returns what is to be handled."""
         connection = self._connection
+        if self._headers:
+            for message in messages:
+                opened = envelope.decode(message.body)
+                if opened is not None:
+                    message._headers, message.body = opened
         connection.received += len(messages)
         connection.last_message_at = moment
         self._level.note(moment, len(messages))

@@ -31,6 +31,11 @@ def _channels_of(alias: str, topic: str) -> list[Channel]:
             by_channel.setdefault(handler.channel, handler)
     options = get_alias(alias).options
     return [
-        Channel(handler.name, handler.handle, max_attempts_of({**options, **handler.options}))
+        Channel(
+            handler.name,
+            handler.channel,
+            handler.handle,
+            max_attempts_of({**options, **handler.options}),
+        )
         for handler in by_channel.values()
     ]

@@ -36,6 +36,7 @@ def _channels_of(app: Flask, handlers: Mapping[str, Handler], topic: str) -> lis
     return [
         Channel(
             handler.name,
+            handler.channel,
             InContext(app, handler.function),
             max_attempts_of({**options, **handler.options}),
         )

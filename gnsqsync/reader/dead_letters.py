@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 from gnsqsync.connection.connection import Connection
-from gnsqsync.message import Fate, Message
+from gnsqsync.errors import BadMessage, ConfigError, Refused
+from gnsqsync.message import Discard, Fate, Message
 from gnsqsync.observer import tell
+from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
@@ -28,11 +30,13 @@ class DeadLetters:
     A dead letter is published at the nsqd that the message came from, and the message is
     finished only after its OK; whatever fails means REQ, so nothing is lost on the way. Where
     nothing says what to do with it, it stays in nsqd.
-    ``_lock`` guards the table of Writers, the count and what was told.
+    ``_lock`` guards the table of Writers, the counts and what was told.
     """
 
     def __init__(self, setup: ReaderSetup, runtime: Runtime) -> None:
         self.count: int = 0
+        # Those of which a handler said Discard.
+        self.discarded: int = 0
         self._setup = setup
         self._flow = setup.flow
         # For log lines: what consumes, and the function.
@@ -45,13 +49,23 @@ class DeadLetters:
         # Kept messages that an ERROR has told of, by nsqd and id, the oldest first.
         self._told: dict[tuple[str, str], None] = {}
 
-    def settle(self, connection: Connection, message: Message, error: BaseException | None) -> Fate:
-        """Answer it, without a flush. ``error``: what its handler raised, if one did."""
+    def settle(
+        self,
+        connection: Connection,
+        message: Message,
+        error: BaseException | None,
+        *,
+        rejected: bool = False,
+    ) -> Fate:
+        """Answer it, without a flush.
+
+        ``error``: what its handler raised, if one did. ``rejected``: that means ``Reject``.
+        """
         if not connection.is_in_flight(message):
             return Fate.GONE
         if not self._flow.gives_up:
-            return self._keep(connection, message, error)
-        if not (self._hook_took(message, error) and self._dead_letter_is_out(message)):
+            return self._keep(connection, message, error, rejected)
+        if not (self._hook_took(message, error) and self._dead_letter_is_out(message, error)):
             return Fate.REQUEUED if connection.requeue_quietly(message, None) else Fate.GONE
         if not connection.finish_quietly(message):
             self._log(
@@ -62,27 +76,50 @@ class DeadLetters:
             return Fate.GONE
         with self._lock:
             self.count += 1
+        how = f"after {counted(message.attempts, 'attempt')}"
+        if rejected:
+            how = f"as it was rejected on attempt {message.attempts}"
         self._log(
             logging.ERROR,
-            "gave up on message %s after %s; %s",
+            "gave up on message %s %s; %s",
             message,
-            counted(message.attempts, "attempt"),
+            how,
             self._where_it_is(),
             error=error,
         )
         tell(self._setup.observers, "gave_up", message, error, log=log)
         return Fate.FINISHED
 
-    def _keep(self, connection: Connection, message: Message, error: BaseException | None) -> Fate:
+    def discard(self, connection: Connection, message: Message, error: BaseException) -> Fate:
+        """FIN, without a flush, for a message that its handler wants nobody to have."""
+        if not connection.finish_quietly(message):
+            return Fate.GONE
+        with self._lock:
+            self.discarded += 1
+        reason = error.reason if isinstance(error, Discard) else repr(error)
+        self._log(
+            logging.INFO, "message %s was discarded: %s", message, reason or "no reason given"
+        )
+        tell(self._setup.observers, "discarded", message, error, log=log)
+        return Fate.FINISHED
+
+    def _keep(
+        self,
+        connection: Connection,
+        message: Message,
+        error: BaseException | None,
+        rejected: bool,
+    ) -> Fate:
         """The longest REQ there is. An ERROR the first time, then a WARNING."""
         seconds = self._flow.max_requeue_delay
         if not connection.requeue_quietly(message, seconds):
             return Fate.GONE
         self._log(
             logging.ERROR if self._is_new(message) else logging.WARNING,
-            "message %s failed on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
+            "message %s %s on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
             " %g s; set dead_letter_topic or on_giving_up",
             message,
+            "was rejected" if rejected else "failed",
             message.attempts,
             self._flow.max_attempts,
             seconds,
@@ -115,12 +152,12 @@ class DeadLetters:
             return False
         return True
 
-    def _dead_letter_is_out(self, message: Message) -> bool:
+    def _dead_letter_is_out(self, message: Message, error: BaseException | None) -> bool:
         topic = self._flow.dead_letter_topic
         if topic is None:
             return True
         try:
-            self._writer(message.nsqd_address).publish(topic, message.body)
+            self._publish(topic, message, error)
         except Exception as wrong:  # noqa: BLE001 - whatever it is, the message is requeued
             self._log(
                 logging.WARNING,
@@ -131,10 +168,31 @@ class DeadLetters:
             return False
         return True
 
+    def _publish(self, topic: str, message: Message, error: BaseException | None) -> None:
+        writer = self._writer(message.nsqd_address)
+        if not self._flow.headers:
+            writer.publish(topic, message.body)
+            return
+        try:
+            headers = death_headers(message, error, self._setup.handler_name)
+            writer.publish(topic, message.body, headers=headers)
+        except (ConfigError, Refused) as wrong:
+            # Too many headers for the envelope, or too long a message for nsqd.
+            if isinstance(wrong, Refused) and not isinstance(wrong.error, BadMessage):
+                raise
+            self._log(
+                logging.WARNING,
+                "the dead letter of message %s is published without the reason: %s",
+                message,
+                wrong,
+            )
+            writer.publish(topic, message.body, headers=message.headers)
+
     def _where_it_is(self) -> str:
         flow = self._flow
         if flow.dead_letter_topic is not None:
-            return f"its body is in the topic {flow.dead_letter_topic}"
+            what = "it" if flow.headers else "its body"
+            return f"{what} is in the topic {flow.dead_letter_topic}"
         return "it is discarded" if flow.on_giving_up == "discard" else "on_giving_up has it"
 
     def _log(
@@ -164,6 +222,7 @@ class DeadLetters:
                     address,
                     options=self._setup.options,
                     runtime=self._runtime,
+                    headers=self._flow.headers,
                     max_msg_size=_MOST_OF_ANY_NSQD,
                 )
                 self._writers[address] = writer

@@ -18,11 +18,13 @@ from gnsqsync.options import (
     check_topic,
     handler_name,
 )
+from gnsqsync.reader.verdicts import BackoffFilter, Exceptions, Verdicts
 
 if TYPE_CHECKING:
     import requests
 
     from gnsqsync.message import Message
+    from gnsqsync.middleware import Middleware
     from gnsqsync.observer import Observer
     from gnsqsync.policy.latency import Together
     from gnsqsync.runtime import RuntimeLike
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackoffStrategy",
     "Latency",
+    "OnExpired",
     "OnGivingUp",
     "ReaderOptionKeywords",
     "ReaderOptions",
@@ -37,6 +40,7 @@ __all__ = [
 ]
 
 BackoffStrategy: TypeAlias = Literal["exponential", "full_jitter"] | Callable[[int], float]
+OnExpired: TypeAlias = Callable[["Message"], object] | Literal["dead_letter", "discard"]
 Latency: TypeAlias = Literal["adaptive", "throughput"]
 OnGivingUp: TypeAlias = Callable[["Message", "BaseException | None"], object] | Literal["discard"]
 
@@ -68,6 +72,14 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     auto_touch: bool
     on_giving_up: OnGivingUp | None
     dead_letter_topic: str | None
+    retry_on: Exceptions | None
+    reject_on: Exceptions
+    discard_on: Exceptions
+    backoff: bool | BackoffFilter
+    max_age: float | None
+    on_expired: OnExpired | None
+    headers: bool
+    middleware: Middleware | Sequence[Middleware]
     observer: Observer | Sequence[Observer] | None
     runtime: RuntimeLike | None
     options: ConnectionOptions | None
@@ -94,6 +106,13 @@ class ReaderOptions:
     auto_touch: bool = False
     on_giving_up: OnGivingUp | None = None
     dead_letter_topic: str | None = None
+    retry_on: Exceptions | None = None
+    reject_on: Exceptions = ()
+    discard_on: Exceptions = ()
+    backoff: bool | BackoffFilter = True
+    max_age: float | None = None
+    on_expired: OnExpired | None = None
+    headers: bool = False
 
     def __post_init__(self) -> None:
         check_int("concurrency", self.concurrency, 1)
@@ -118,12 +137,38 @@ class ReaderOptions:
         check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
         if self.latency not in ("adaptive", "throughput"):
             raise ConfigError(f"latency is {self.latency!r}; it must be 'adaptive' or 'throughput'")
-        for name in ("auto_touch", "backoff_on_fin_failed"):
+        for name in ("auto_touch", "backoff_on_fin_failed", "headers"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
         if self.dead_letter_topic is not None:
             check_topic(self.dead_letter_topic)
         self._check_giving_up()
+        self._check_max_age()
+        self.verdicts()
+
+    def _check_max_age(self) -> None:
+        hook = self.on_expired
+        if self.max_age is None:
+            if hook is not None:
+                raise ConfigError(f"on_expired is {hook!r} without max_age; give both")
+            return
+        check_duration("max_age", self.max_age, 0.001, finite=True)
+        if hook == "dead_letter":
+            if self.dead_letter_topic is None:
+                raise ConfigError(
+                    "on_expired is 'dead_letter' without dead_letter_topic; give both"
+                )
+        elif hook is None or (isinstance(hook, str) and hook != "discard"):
+            raise ConfigError(
+                f"max_age is {self.max_age:g} and on_expired is {hook!r}; it must be"
+                " 'dead_letter', 'discard' or a callable that takes a message"
+            )
+        elif hook != "discard":
+            check_handler("on_expired", hook)
+
+    def verdicts(self) -> Verdicts:
+        """What exceptions of the handler mean."""
+        return Verdicts(self.retry_on, self.reject_on, self.discard_on, self.backoff)
 
     def _check_giving_up(self) -> None:
         hook = self.on_giving_up
@@ -168,6 +213,7 @@ class ReaderSetup:
     lookups: Lookups
     flow: ReaderOptions
     options: ConnectionOptions
+    middleware: tuple[Middleware, ...]
     observers: tuple[Observer, ...]
     runtime: RuntimeLike | None
     # Given by a group, whose Readers are judged together.

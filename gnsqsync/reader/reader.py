@@ -21,6 +21,7 @@ from gnsqsync.addresses import (
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.message import Message
+from gnsqsync.middleware import Middleware, check_middleware, overriding
 from gnsqsync.observer import Observer, each
 from gnsqsync.options import (
     ConnectionOptionKeywords,
@@ -36,11 +37,13 @@ from gnsqsync.reader.channel_creation import ChannelMaker
 from gnsqsync.reader.options import (
     BackoffStrategy,
     Latency,
+    OnExpired,
     OnGivingUp,
     ReaderOptions,
     ReaderSetup,
 )
 from gnsqsync.reader.running_reader import RunningReader
+from gnsqsync.reader.verdicts import BackoffFilter, Exceptions
 from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
 from gnsqsync.stats import ReaderStats, StopResult
@@ -62,6 +65,7 @@ class Reader:
 
     * it returns: FIN;
     * it raises ``Requeue(delay, backoff)``: REQ;
+    * it raises ``Reject(reason)``: the message is given up now; ``Discard(reason)``: FIN;
     * it raises anything else: REQ after attempts times ``requeue_delay``, and the reader backs off;
     * it calls ``message.detach()``: nothing yet; somebody answers later, from any thread.
 
@@ -123,6 +127,19 @@ class Reader:
         dead_letter_topic: Another topic, to which the bodies of given up messages are published
             before they are finished. With neither this nor ``on_giving_up`` they wait in nsqd and
             come again every ``max_requeue_delay``.
+        retry_on: The exceptions after which a message is tried again; None: all that are in neither
+            of the next two. With it, what is in none of the three is rejected. Of base class and
+            subclass the nearer one decides.
+        reject_on: The exceptions that mean ``Reject``.
+        discard_on: The exceptions that mean ``Discard``.
+        backoff: False: failures never slow the reader down, as with ``max_backoff_duration=0``. Or
+            a function from the exception to whether it counts for that; ``Requeue`` says so itself.
+        max_age: Seconds since its publish after which a message goes to ``on_expired`` and not to
+            the handler, by the clocks of nsqd and this machine; None: never.
+        on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
+            handler for such a message. Needed with ``max_age``.
+        headers: Whether to open envelopes (docs/protocol/envelope), for ``message.headers``.
+        middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
         runtime: ``'threads'`` or ``'gevent'``; None: as the process is patched when it starts.
         options: A ConnectionOptions, or give its fields as keywords; not both.
@@ -165,6 +182,14 @@ class Reader:
         auto_touch: bool = False,
         on_giving_up: OnGivingUp | None = None,
         dead_letter_topic: str | None = None,
+        retry_on: Exceptions | None = None,
+        reject_on: Exceptions = (),
+        discard_on: Exceptions = (),
+        backoff: bool | BackoffFilter = True,
+        max_age: float | None = None,
+        on_expired: OnExpired | None = None,
+        headers: bool = False,
+        middleware: Middleware | Sequence[Middleware] = (),
         observer: Observer | Sequence[Observer] | None = None,
         runtime: RuntimeLike | None = None,
         options: ConnectionOptions | None = None,
@@ -198,7 +223,17 @@ class Reader:
             auto_touch=auto_touch,
             on_giving_up=on_giving_up,
             dead_letter_topic=dead_letter_topic,
+            retry_on=retry_on,
+            reject_on=reject_on,
+            discard_on=discard_on,
+            backoff=backoff,
+            max_age=max_age,
+            on_expired=on_expired,
+            headers=headers,
         )
+        middlewares = check_middleware(middleware)
+        if handler is None:
+            self._check_pull_form(flow, middlewares)
         if dead_letter_topic == topic:
             raise ConfigError(
                 f"dead_letter_topic is the Reader's own topic {topic!r}: what is given up would"
@@ -222,6 +257,7 @@ class Reader:
             ),
             flow=flow,
             options=options,
+            middleware=middlewares,
             observers=tuple(each(observer)),
             runtime=runtime,
         )
@@ -230,6 +266,16 @@ class Reader:
         self._lookupds = dict.fromkeys(lookupds)
         self._run: RunningReader | None = None
         self._stop_asked: float | None = None
+
+    @staticmethod
+    def _check_pull_form(flow: ReaderOptions, middlewares: Sequence[Middleware]) -> None:
+        """ConfigError for what happens around a handler only."""
+        defaults = ReaderOptions()
+        for name in ("retry_on", "reject_on", "discard_on", "backoff", "max_age"):
+            if getattr(flow, name) != getattr(defaults, name):
+                raise ConfigError(f"{name} is for handlers; this Reader has none")
+        if overriding(middlewares, "handle"):
+            raise ConfigError("middleware runs around a handler; this Reader has none")
 
     # -- lifecycle -----------------------------------------------------------------------------
 

@@ -370,6 +370,7 @@ class RunningReader:
             finished=totals["finished"],
             requeued=totals["requeued"],
             gave_up=self._dead_letters.count,
+            discarded=self._dead_letters.discarded,
             answers_failed=totals["answers_failed"],
             in_flight=sum(c.in_flight for c in connections),
             max_in_flight=subscription.allocator.max_in_flight,

@@ -153,6 +153,7 @@ class Subscription:
                 channel=self._setup.channel,
                 consumer=self,
                 adaptive=self._flow.latency == "adaptive",
+                headers=self._flow.headers,
             )
             self._dialling[connection] = None
             due.append(connection)

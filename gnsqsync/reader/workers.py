@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextvars import Context, copy_context
+from enum import Enum
 from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
+from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
+from gnsqsync.reader.expiry import unless_expired
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
+from gnsqsync.reader.verdicts import Verdict
 from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["Workers"]
@@ -27,6 +32,21 @@ _FLUSH_SECONDS = 0.001
 
 # attempts is a 16 bit number, so no message is above this one.
 _NO_LIMIT = 65536
+
+
+class Tally(Enum):
+    """As what a message whose handler raised is counted."""
+
+    FINISHED = "finished"
+    # For the backoff, too.
+    FAILED = "failed"
+    # Not for that.
+    EXCUSED = "excused"
+    NEUTRAL = "neutral"
+
+
+def _no_handler(message: Message) -> object:
+    raise AssertionError("no worker runs where there is no handler")
 
 
 class Workers:
@@ -47,6 +67,10 @@ class Workers:
         self._dead_letters = dead_letters
         self._events = events
         self._handler = setup.handler
+        # The handler with what stands around it; whether each message has a context of its own.
+        self._call = around_handler(setup.middleware, self._innermost(setup))
+        self._isolates = bool(overriding(setup.middleware, "handle"))
+        self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
         self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
@@ -58,6 +82,15 @@ class Workers:
         self._tasks: dict[int, Task] = {}
         # The numbers of those that have nothing left to do but to return.
         self._ended: set[int] = set()
+
+    @staticmethod
+    def _innermost(setup: ReaderSetup) -> Handler:
+        """The handler, but for messages that are older than ``max_age``."""
+        handler = setup.handler or _no_handler
+        flow = setup.flow
+        if flow.max_age is not None and flow.on_expired is not None:
+            handler = unless_expired(handler, flow.max_age, flow.on_expired)
+        return handler
 
     def start(self) -> None:
         if self._handler is not None:
@@ -152,13 +185,14 @@ class Workers:
         self, connection: Connection, messages_left: Iterator[Message], started: float
     ) -> bool:
         """Run the handler on each message and note the answers. True when all got FIN."""
-        handler = self._handler
-        assert handler is not None
+        handler, isolates = self._call, self._isolates
+        context: Context | None = None
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
         last_delivery = self._last_delivery
         limited = last_delivery != _NO_LIMIT
-        finished = failed = kept = neutral = 0
+        # failed: for the backoff, too; excused: not for that.
+        finished = failed = excused = neutral = 0
         for message in messages_left:
             if not connection.hands_over:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
@@ -175,21 +209,26 @@ class Workers:
                     neutral += 1
                     continue
                 try:
-                    handler(message)
+                    if isolates:
+                        context = copy_context()
+                        context.run(handler, message)
+                    else:
+                        handler(message)
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - all are answered
                     # SystemExit too: on greenlets it would end the process, on threads a worker.
-                    if isinstance(error, Requeue) and not error.backoff:
-                        connection.requeue_quietly(message, error.delay)
-                        neutral += 1
-                        continue
-                    fate = self._answer_failure(connection, message, error)
-                    if fate is Fate.KEPT:
-                        kept += 1
-                    elif fate is Fate.GONE:
-                        # Its own answer was counted when it was given.
-                        neutral += 1
+                    if context is None:
+                        tally = self._answer_failure(connection, message, error)
                     else:
+                        # Its log lines, too, have what the middlewares have set.
+                        tally = context.run(self._answer_failure, connection, message, error)
+                    if tally is Tally.FINISHED:
+                        finished += 1
+                    elif tally is Tally.FAILED:
                         failed += 1
+                    elif tally is Tally.EXCUSED:
+                        excused += 1
+                    else:
+                        neutral += 1
             except BaseException:
                 # Out of a handler, which this ends, or out of what we called, as a log filter.
                 connection.requeue_quietly(message, None)
@@ -209,16 +248,40 @@ class Workers:
                 elif message._status & TIMED_OUT:
                     in_flight.forget(message)
                 # Otherwise detached, or answered by the handler itself.
-        unfinished = failed or kept or neutral
+        unfinished = failed or excused or neutral
         # With none at all there is no verdict: they were detached, or orphaned by a loss.
         if failed or ((finished or unfinished) and self._subscription.backoff.level):
             self._subscription.note(finished, failed)
         if self._events.observes_batches:
             seconds = self._runtime.now() - started
-            self._events.batch(connection, finished, failed + kept, seconds)
+            self._events.batch(connection, finished, failed + excused, seconds)
         return not unfinished
 
     def _answer_failure(
+        self, connection: Connection, message: Message, error: Exception | SystemExit
+    ) -> Tally:
+        """Answer a message whose handler raised, by what the exception means."""
+        verdict = self._verdicts.of(error)
+        if verdict is Verdict.DISCARD:
+            fate = self._dead_letters.discard(connection, message, error)
+            return Tally.FINISHED if fate is Fate.FINISHED else Tally.NEUTRAL
+        if verdict is Verdict.REJECT:
+            fate = self._dead_letters.settle(connection, message, error, rejected=True)
+            return Tally.NEUTRAL if fate is Fate.GONE else Tally.EXCUSED
+        if isinstance(error, Requeue):
+            if not error.backoff:
+                connection.requeue_quietly(message, error.delay)
+                return Tally.NEUTRAL
+            backs_off = True
+        else:
+            backs_off = self._verdicts.backs_off(error)
+        fate = self._answer_attempt(connection, message, error)
+        if fate is Fate.GONE:
+            # Its own answer was counted when it was given.
+            return Tally.NEUTRAL
+        return Tally.FAILED if backs_off and fate is not Fate.KEPT else Tally.EXCUSED
+
+    def _answer_attempt(
         self, connection: Connection, message: Message, error: Exception | SystemExit
     ) -> Fate:
         """REQ for a message whose handler failed; after its last attempt it is given up."""

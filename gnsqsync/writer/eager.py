@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import count
 
-from gnsqsync.message import ANSWERED, Message, Requeue
+from gnsqsync.message import ANSWERED, Discard, Message, Requeue
 from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["Channel", "deliver"]
@@ -29,7 +29,9 @@ _ids = count(1)
 class Channel:
     """What gets each message of a topic once: a handler, its name, and its ``max_attempts``."""
 
+    # Of the handler.
     name: str
+    channel: str
     handler: Callable[[Message], object]
     max_attempts: int
 
@@ -101,7 +103,7 @@ def _work(run: _Run) -> None:
             if run.caused > _MOST_CAUSED:
                 raise RuntimeError(
                     f"one publish has caused more than {_MOST_CAUSED} messages, the last ones by"
-                    f" {source.channel.name}, a handler of {source.topic}: in eager mode a handler"
+                    f" {source._to.name}, a handler of {source.topic}: in eager mode a handler"
                     " must not publish to its own topic, or requeue, without an end"
                 )
     finally:
@@ -120,19 +122,27 @@ class _Source:
     def __init__(
         self, channel: Channel, captured: CapturedMessage, id: bytes, timestamp: int
     ) -> None:
-        self.channel = channel
+        self._to = channel
         self.topic: str = captured.topic
-        self._body = captured.body
+        self.channel: str = channel.channel
+        self._captured = captured
         self._id = id
         self._timestamp = timestamp
 
     def delivery(self, attempts: int) -> Message:
-        return Message(self._id, self._body, attempts, self._timestamp, self, time.monotonic())
+        message = Message(
+            self._id, self._captured.body, attempts, self._timestamp, self, time.monotonic()
+        )
+        if self._captured.headers:
+            message._headers = self._captured.headers
+        return message
 
     def handle(self, message: Message) -> None:
-        """Call the handler; what it raises is raised, but a Requeue that can be granted."""
+        """Call the handler; what it raises is raised, but Discard and a Requeue that is granted."""
         try:
-            self.channel.handler(message)
+            self._to.handler(message)
+        except Discard:
+            self.finish(message)
         except Requeue as error:
             if message.is_answered or self._is_last(message, error.backoff):
                 raise
@@ -143,7 +153,7 @@ class _Source:
 
     def _is_last(self, message: Message, backoff: bool) -> bool:
         """Whether a failure of this delivery gives the message up."""
-        return backoff and 0 < self.channel.max_attempts <= message.attempts
+        return backoff and 0 < self._to.max_attempts <= message.attempts
 
     # -- the answers -----------------------------------------------------------------------------
 

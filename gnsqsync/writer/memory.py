@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqsync.addresses import AddressLike
 from gnsqsync.errors import ConfigError
 from gnsqsync.stats import WriterStats
+from gnsqsync.wire import envelope
 from gnsqsync.writer.writer import Writer
 
 __all__ = ["CapturedMessage", "MemoryWriter"]
@@ -24,13 +25,15 @@ __all__ = ["CapturedMessage", "MemoryWriter"]
 class CapturedMessage:
     """What was published: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
 
-    A test may hand it to a handler in place of a message; ``attempts`` is there for that.
+    ``headers`` is a dict, empty where the Writer has none. A test may hand it to a handler in place
+    of a message; ``attempts`` is there for that.
     """
 
     topic: str
     body: bytes
     defer: float | None = None
     attempts: int = 1
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> Any:
         """The body parsed as JSON. Raises ValueError when it is not."""
@@ -62,52 +65,43 @@ class MemoryWriter(Writer):
         """What was published, in that order."""
         return self._list()
 
-    def publish(
-        self,
-        topic: str,
-        body: bytes | str,
-        *,
-        defer: float | None = None,
-        timeout: float | None = None,
+    def _publish(
+        self, topic: str, body: bytes | str, defer: float | None, timeout: float | None
     ) -> None:
-        """As of a Writer: raises ConfigError and ClosedError, and never a PublishError of its
-        own."""
         self._timeout(timeout)
         self._keep(topic, [body], defer)
 
-    def publish_many(
-        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+    def _publish_many(
+        self, topic: str, bodies: Sequence[bytes | str], timeout: float | None
     ) -> None:
         self._timeout(timeout)
-        if isinstance(bodies, (bytes, str)):
-            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
-        several = list(bodies)
-        if not several:
+        if not bodies:
             raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
-        self._keep(topic, several, None)
+        self._keep(topic, bodies, None)
 
-    def publish_async(
-        self, topic: str, body: bytes | str, *, defer: float | None = None
-    ) -> Future[None]:
+    def _publish_async(self, topic: str, body: bytes | str, defer: float | None) -> Future[None]:
         self._keep(topic, [body], defer)
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    def _keep(self, topic: str, bodies: list[bytes | str], defer: float | None) -> None:
+    def _keep(self, topic: str, bodies: Sequence[bytes | str], defer: float | None) -> None:
         began = time.monotonic()
         for body in bodies:
             # Names, sizes and times are checked where they are encoded.
             self._encode(topic, body, defer)
         self._check_open()
-        messages = [
-            CapturedMessage(topic, body.encode() if isinstance(body, str) else bytes(body), defer)
-            for body in bodies
-        ]
+        messages = [self._captured(topic, body, defer) for body in bodies]
         self._list().extend(messages)
         self._events.published(topic, len(bodies), began)
         if self._deliver is not None:
             self._deliver(messages)
+
+    def _captured(self, topic: str, body: bytes | str, defer: float | None) -> CapturedMessage:
+        data = body.encode() if isinstance(body, str) else bytes(body)
+        opened = envelope.decode(data) if self._has_headers else None
+        headers, data = opened or ({}, data)
+        return CapturedMessage(topic, data, defer, headers=headers)
 
     def connect(self, timeout: float | None = None) -> None:
         self._check_open()

@@ -7,13 +7,14 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError, PublishError
+from gnsqsync.middleware import Middleware, Publication, check_middleware
 from gnsqsync.observer import Observer
 from gnsqsync.options import (
     ConnectionOptionKeywords,
@@ -31,6 +32,7 @@ from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.runtime.event_loop import running_loop_finder
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
+from gnsqsync.writer.around import Around
 from gnsqsync.writer.events import Events
 from gnsqsync.writer.publisher import Publisher
 
@@ -77,6 +79,9 @@ class Writer:
             refused here, since nsqd would close the connection.
         max_body_size: Bytes of an MPUB, 9 or more; as nsqd's ``--max-body-size``.
         max_defer: Seconds, 0 or more; as nsqd's ``--max-req-timeout``.
+        headers: Whether each body goes into an envelope (docs/protocol/envelope), which Readers
+            with ``headers=True`` open. It counts for ``max_msg_size``.
+        middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
         runtime: As of the Reader.
         options: As of the Reader.
@@ -90,7 +95,7 @@ class Writer:
     """
 
     # From a warning in publish() to the line that called it.
-    _frames_to_caller: ClassVar[int] = 3
+    _frames_to_caller: ClassVar[int] = 4
 
     def __init__(
         self,
@@ -108,6 +113,8 @@ class Writer:
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
         max_defer: float = 3600.0,
+        headers: bool = False,
+        middleware: Middleware | Sequence[Middleware] = (),
         observer: Observer | Sequence[Observer] | None = None,
         runtime: RuntimeLike | None = None,
         options: ConnectionOptions | None = None,
@@ -134,6 +141,12 @@ class Writer:
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
         self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
         self._max_defer = check_duration("max_defer", max_defer)
+        if not isinstance(headers, bool):
+            raise ConfigError(f"headers is {headers!r}; it must be True or False")
+        self._has_headers = headers
+        self._around = Around(check_middleware(middleware), headers)
+        # Whether a publish goes through that.
+        self._is_plain = self._around.is_plain
         self._events = Events(observer)
         self._options = split_connection_options(options, connection_options, Writer)
         if self._options.uses_tls:
@@ -162,6 +175,7 @@ class Writer:
         *,
         defer: float | None = None,
         timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Publish one message; returns when nsqd has said OK.
 
@@ -170,6 +184,7 @@ class Writer:
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds, 0 to ``max_defer``, until it is delivered; None: at once.
             timeout: Seconds, instead of ``publish_timeout``.
+            headers: For ``message.headers``: names and values; of a Writer with ``headers=True``.
 
         Raises:
             ConfigError: A value is not allowed, or on gevent this is another OS thread than that of
@@ -180,6 +195,18 @@ class Writer:
             OutcomeUnknown: It left and no answer came, and ``retry_unknown`` did not help.
             ClosedError: After ``close()``.
         """
+        if self._is_plain and headers is None:
+            self._publish(topic, body, defer, timeout)
+            return
+
+        def send(publication: Publication, bodies: list[bytes]) -> None:
+            self._publish(publication.topic, bodies[0], publication.defer, timeout)
+
+        self._around.run(topic, [body], headers, defer, self._max_msg_size, send)
+
+    def _publish(
+        self, topic: str, body: bytes | str, defer: float | None, timeout: float | None
+    ) -> None:
         # What is plainly right costs no call.
         if (
             defer is None
@@ -208,7 +235,12 @@ class Writer:
             self._events.published(topic, 1, began)
 
     def publish_many(
-        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Iterable[bytes | str],
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
 
@@ -219,6 +251,7 @@ class Writer:
             topic: The topic; nsqd creates it.
             bodies: The messages, as of ``publish()``; one or more.
             timeout: Seconds for all of them, instead of ``publish_timeout``.
+            headers: As of ``publish()``, for each of the messages.
 
         Raises:
             PublishError: As of ``publish()``. Its ``acknowledged`` says how many of the messages,
@@ -226,12 +259,27 @@ class Writer:
             ConfigError: A value is not allowed; nothing was sent.
             ClosedError: After ``close()``; with ``acknowledged``.
         """
+        if isinstance(bodies, (bytes, str)):
+            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
+        several = list(bodies)
+        if self._is_plain and headers is None:
+            self._publish_many(topic, several, timeout)
+            return
+
+        def send(publication: Publication, bodies: list[bytes]) -> None:
+            if publication.defer is not None:
+                raise ConfigError("publish_many() cannot defer; a middleware has set defer")
+            self._publish_many(publication.topic, bodies, timeout)
+
+        self._around.run(topic, several, headers, None, self._max_msg_size, send)
+
+    def _publish_many(
+        self, topic: str, bodies: Sequence[bytes | str], timeout: float | None
+    ) -> None:
         if type(topic) is not str:
             check_topic(topic)
         commands.pub_head(topic)
-        if isinstance(bodies, (bytes, str)):
-            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
-        checked = self._check_bodies(list(bodies))
+        checked = self._check_bodies(bodies)
         chunks = self._chunks(checked)
         publisher = self._publisher()
         if self._running_loop is not None:
@@ -247,7 +295,12 @@ class Writer:
             self._events.published(topic, len(checked), began)
 
     def publish_async(
-        self, topic: str, body: bytes | str, *, defer: float | None = None
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        defer: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Publish without waiting for nsqd; the Future ends with None or a PublishError.
 
@@ -259,6 +312,7 @@ class Writer:
             topic: The topic; nsqd creates it.
             body: As of ``publish()``.
             defer: As of ``publish()``.
+            headers: As of ``publish()``.
 
         Returns:
             A Future. Its callbacks run on the reading thread: they must be short, and not publish.
@@ -266,6 +320,18 @@ class Writer:
         Raises:
             NSQError: As of ``publish()``, until the message is on its way.
         """
+        if self._is_plain and headers is None:
+            return self._publish_async(topic, body, defer)
+
+        def send(publication: Publication, bodies: list[bytes]) -> Future[None]:
+            return self._publish_async(publication.topic, bodies[0], publication.defer)
+
+        future = self._around.run(topic, [body], headers, defer, self._max_msg_size, send)
+        if future is None:
+            raise TypeError("a middleware returned None for publish_async(); return its Future")
+        return future
+
+    def _publish_async(self, topic: str, body: bytes | str, defer: float | None) -> Future[None]:
         data = self._encode(topic, body, defer)
         publisher = self._publisher()
         began = time.monotonic()
@@ -286,7 +352,7 @@ class Writer:
         check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)", finite=True)
         return commands.dpub(topic, round(defer * 1000), data)
 
-    def _check_bodies(self, bodies: list[Any]) -> list[bytes]:
+    def _check_bodies(self, bodies: Sequence[Any]) -> list[bytes]:
         if not bodies:
             raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
         limit = self._max_msg_size
@@ -294,7 +360,7 @@ class Writer:
         if set(map(type, bodies)) == {bytes}:
             sizes = list(map(len, bodies))
             if min(sizes) and max(sizes) <= limit:
-                return bodies
+                return [*bodies]
         return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
 
     def _chunks(self, bodies: list[bytes]) -> list[list[bytes]]:

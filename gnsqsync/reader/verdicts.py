@@ -1,0 +1,96 @@
+"""What an exception of a handler means: retry, dead letter or nothing, and whether it backs off.
+
+Knows exceptions; knows no message and no connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.message import Discard, Reject, Requeue
+from gnsqsync.options import check_handler
+
+__all__ = ["BackoffFilter", "Exceptions", "Verdict", "Verdicts"]
+
+Exceptions: TypeAlias = type[Exception] | Sequence[type[Exception]]
+BackoffFilter: TypeAlias = Callable[[BaseException], bool]
+
+log: logging.Logger = logging.getLogger("gnsqsync.reader")
+
+
+class Verdict(Enum):
+    """What is done with a message whose handler raised."""
+
+    RETRY = "retry_on"
+    REJECT = "reject_on"
+    DISCARD = "discard_on"
+
+
+class Verdicts:
+    """The rules of one Reader.
+
+    The class that is nearest in the exception's ``__mro__`` decides. What is in no list is tried
+    again, or rejected where there is a ``retry_on``.
+    """
+
+    def __init__(
+        self,
+        retry_on: Exceptions | None,
+        reject_on: Exceptions,
+        discard_on: Exceptions,
+        backoff: bool | BackoffFilter,
+    ) -> None:
+        """Raises ConfigError for what is no exception class, or in two lists."""
+        self._by_class: dict[type[BaseException], Verdict] = {Reject: Verdict.REJECT}
+        self._by_class[Discard] = Verdict.DISCARD
+        self._by_class[Requeue] = Verdict.RETRY
+        self._other = Verdict.RETRY if retry_on is None else Verdict.REJECT
+        for verdict, given in (
+            (Verdict.RETRY, () if retry_on is None else retry_on),
+            (Verdict.REJECT, reject_on),
+            (Verdict.DISCARD, discard_on),
+        ):
+            for one in _classes(verdict.value, given):
+                before = self._by_class.setdefault(one, verdict)
+                if before is not verdict:
+                    raise ConfigError(
+                        f"{one.__qualname__} is in {verdict.value}, and means {before.value}"
+                        " already; leave it in one of them"
+                    )
+        if not isinstance(backoff, bool):
+            check_handler("backoff", backoff, "the exception")
+        self._backoff = backoff
+
+    def of(self, error: BaseException) -> Verdict:
+        if not isinstance(error, Exception):
+            return Verdict.RETRY  # SystemExit
+        by_class = self._by_class
+        for one in type(error).__mro__:
+            if one in by_class:
+                return by_class[one]
+        return self._other
+
+    def backs_off(self, error: BaseException) -> bool:
+        """Whether this failure counts for the backoff. By a filter that fails itself, it does."""
+        if isinstance(self._backoff, bool):
+            return self._backoff
+        try:
+            return bool(self._backoff(error))
+        except (Exception, SystemExit):
+            log.exception("backoff failed on %r, which counts as a failure", error)
+            return True
+
+
+def _classes(name: str, given: Exceptions) -> Sequence[type[Exception]]:
+    members = given if isinstance(given, (list, tuple, set, frozenset)) else (given,)
+    for one in members:
+        if not (isinstance(one, type) and issubclass(one, Exception)):
+            raise ConfigError(
+                f"{name} is {given!r}; it must be an exception class or a list of them, each"
+                " a subclass of Exception"
+            )
+    return [*members]

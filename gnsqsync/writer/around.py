@@ -1,0 +1,75 @@
+"""Publishes of a Writer that has headers or middleware: what happens before they are sent.
+
+Knows bodies and envelopes; knows no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TypeAlias
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.middleware import Middleware, Publication, around_publish, overriding
+from gnsqsync.options import check_body
+from gnsqsync.wire import envelope
+
+__all__ = ["Around", "Send"]
+
+# Gets the publication as the last middleware left it, and its bodies as they are sent.
+Send: TypeAlias = Callable[[Publication, "list[bytes]"], "Future[None] | None"]
+
+
+class Around:
+    """Checks, runs the middlewares, and puts the bodies into envelopes. On the caller's thread."""
+
+    def __init__(self, middlewares: Sequence[Middleware], headers: bool) -> None:
+        self._middlewares = overriding(middlewares, "publish")
+        self._headers = headers
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing around."""
+        return not self._middlewares and not self._headers
+
+    def run(
+        self,
+        topic: str,
+        bodies: Sequence[bytes | str],
+        headers: Mapping[str, str] | None,
+        defer: float | None,
+        max_size: int,
+        send: Send,
+    ) -> Future[None] | None:
+        """Publish through ``send``; returns what it returned. ``max_size``: bytes of a body.
+
+        Raises ConfigError for headers that the Writer has not, or that the envelope refuses.
+        """
+        if headers is not None and not self._headers:
+            raise ConfigError(
+                "headers are given, and the Writer has none: Writer(headers=True) puts each body"
+                " into an envelope, which Readers with headers=True open"
+            )
+        publication = Publication(
+            topic,
+            [check_body(body, max_size) for body in bodies],
+            _copy(headers) if self._headers else None,
+            defer,
+        )
+
+        def send_encoded(publication: Publication) -> Future[None] | None:
+            encoded = [*publication.bodies]
+            if self._headers:
+                head = envelope.encode_head(publication.headers or {})
+                encoded = [head + body for body in encoded]
+            return send(publication, encoded)
+
+        return around_publish(self._middlewares, send_encoded)(publication)
+
+
+def _copy(headers: Mapping[str, str] | None) -> dict[str, str]:
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers is {headers!r}; it must be a dict from name to value")
+    return dict(headers)
