@@ -38,6 +38,7 @@ TOP = {
     "addresses",
     "errors",
     "message",
+    "middleware",
     "observer",
     "options",
     "prometheus",
@@ -103,6 +104,7 @@ SEAM_EXCEPTIONS = {
     # publish_async() returns the standard library's Future, which makes itself.
     "gnsqsync.writer": {"concurrent"},
     "gnsqsync.connection.send_queue": {"concurrent"},
+    "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
     # It asks all servers side by side, in whichever web server it runs.
     "gnsqsync.admin": {"concurrent", "queue", "threading"},
