@@ -155,9 +155,7 @@ class ReaderOptions:
         check_duration("max_age", self.max_age, 0.001, finite=True)
         if hook == "dead_letter":
             if self.dead_letter_topic is None:
-                raise ConfigError(
-                    "on_expired is 'dead_letter' without dead_letter_topic; give both"
-                )
+                raise ConfigError("on_expired is 'dead_letter'; give dead_letter_topic, too")
         elif hook is None or (isinstance(hook, str) and hook != "discard"):
             raise ConfigError(
                 f"max_age is {self.max_age:g} and on_expired is {hook!r}; it must be"
@@ -213,9 +211,9 @@ class ReaderSetup:
     lookups: Lookups
     flow: ReaderOptions
     options: ConnectionOptions
-    middleware: tuple[Middleware, ...]
     observers: tuple[Observer, ...]
     runtime: RuntimeLike | None
+    middleware: tuple[Middleware, ...] = ()
     # Given by a group, whose Readers are judged together.
     together: Together | None = None
 

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "gnsqsync"
 
 # They tell people, files and databases what time it is; two processes share no other clock.
 WITH_A_CALENDAR = {"admin", "cli", "django", "embedded", "daemon", "spark"}
-# In the place of nsqd, which says when it got a message; and what reads these stamps or writes some.
+# In the place of nsqd, which says when it got a message; and what reads and writes such stamps.
 STAMPS = {
     PACKAGE / "writer" / "eager.py",
     PACKAGE / "reader" / "death.py",
