@@ -11,6 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from gnsqsync import envelope
 from gnsqsync.errors import ConfigError, MessageAnswered
 
 __all__ = ["Discard", "Fate", "Message", "Reject", "Requeue", "Responder"]
@@ -138,7 +139,8 @@ class Message:
         "timestamp",
     )
 
-    _headers: Mapping[str, str]
+    # Bytes until somebody asks for them; unset where there is no envelope.
+    _headers: Mapping[str, str] | bytes
 
     def __init__(
         self,
@@ -187,11 +189,13 @@ class Message:
 
         Empty where it has none, or the Reader has no ``headers=True``; ``body`` is then all of it.
         """
-        # Only those with an envelope have the slot filled.
         try:
-            return self._headers
+            headers = self._headers
         except AttributeError:
             return _NO_HEADERS
+        if isinstance(headers, bytes):
+            headers = self._headers = envelope.parse(headers)
+        return headers
 
     @property
     def deadline(self) -> float:

@@ -10,12 +10,19 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from gnsqsync import Message, Observer, Reader, Writer
 from gnsqsync.errors import ClosedError, PublishError
+from gnsqsync.stats import Histogram as Times
 from gnsqsync.stats import ReaderStats, WriterStats
 
 __all__ = ["Metrics"]
@@ -51,7 +58,8 @@ class Metrics:
         histogram = partial(Histogram, buckets=buckets, registry=registry)
         self.messages: Counter = counter(
             "gnsqsync_messages",
-            "Messages handled, by outcome: finished or failed; gave_up: finished as given up.",
+            "Messages handled, by outcome: finished or failed; of the finished ones gave_up and"
+            " discarded.",
             (*_READER, "outcome"),
         )
         self.handler_seconds: Histogram = histogram(
@@ -138,6 +146,11 @@ class Metrics:
 
 def _of_readers(found: Iterable[ReaderStats]) -> Iterator[Metric]:
     received = _Sums("gnsqsync_received_messages", "Messages that nsqds have sent.", _READER)
+    ages = _Histograms(
+        "gnsqsync_message_age_seconds",
+        "From the publish of a message until its handler began (begin) or had ended (end).",
+        (*_READER, "at"),
+    )
     limit = _Sums("gnsqsync_max_in_flight", "Messages that may be unanswered.", _READER)
     level = _Sums("gnsqsync_backoff_level", "Level of the backoff; 0: none.", _READER)
     connections = _Sums("gnsqsync_connections", "Connections of Readers.", _READER)
@@ -150,12 +163,15 @@ def _of_readers(found: Iterable[ReaderStats]) -> Iterator[Metric]:
         limit.add(key, stats.max_in_flight)
         level.add(key, stats.backoff_level)
         connections.add(key, len(stats.connections))
+        ages.add((*key, "begin"), stats.age_at_begin)
+        ages.add((*key, "end"), stats.age_at_end)
         for connection in stats.connections:
             in_flight.add((*key, connection.address), connection.in_flight)
             rdy.add((*key, connection.address), connection.rdy)
     yield received.family(CounterMetricFamily)
     for sums in (limit, level, connections, in_flight, rdy):
         yield sums.family(GaugeMetricFamily)
+    yield ages.family()
 
 
 def _of_writers(found: Iterable[tuple[str, WriterStats]]) -> Iterator[Metric]:
@@ -197,15 +213,34 @@ class _Sums:
         return family
 
 
+class _Histograms:
+    """As ``_Sums``, of histograms that share their bounds."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
+        self._family = HistogramMetricFamily(name, text, labels=labels)
+        self._found: defaultdict[tuple[str, ...], list[Times]] = defaultdict(list)
+
+    def add(self, key: tuple[str, ...], one: Times) -> None:
+        self._found[key].append(one)
+
+    def family(self) -> Metric:
+        for key, several in self._found.items():
+            counts = [sum(column) for column in zip(*(one.counts for one in several), strict=True)]
+            bounds = [*map(str, several[0].bounds), "+Inf"]
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            self._family.add_metric(key, buckets, sum(one.total for one in several))
+        return self._family
+
+
 class _Counting(Observer):
     """Counts for one Reader; called by its threads."""
 
     def __init__(self, metrics: Metrics, topic: str, channel: str) -> None:
         self.metrics = metrics
         self._labels = (topic, channel)
-        self._finished, self._failed, self._gave_up = (
+        self._finished, self._failed, self._gave_up, self._discarded = (
             metrics.messages.labels(topic, channel, outcome)
-            for outcome in ("finished", "failed", "gave_up")
+            for outcome in ("finished", "failed", "gave_up", "discarded")
         )
         self._seconds = metrics.handler_seconds.labels(topic, channel)
         self._backoffs = metrics.backoffs.labels(topic, channel)
@@ -222,6 +257,9 @@ class _Counting(Observer):
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
         self._gave_up.inc()
+
+    def discarded(self, message: Message, error: BaseException) -> None:
+        self._discarded.inc()
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
         self.metrics.answers_failed.labels(*self._labels, code).inc()

@@ -4,12 +4,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ConnectionStats", "ReaderStats", "StopResult", "WriterConnectionStats", "WriterStats"]
+__all__ = [
+    "TIME_BOUNDS",
+    "ConnectionStats",
+    "Histogram",
+    "ReaderStats",
+    "StopResult",
+    "WriterConnectionStats",
+    "WriterStats",
+]
+
+# Seconds, from a millisecond to a day.
+TIME_BOUNDS = (
+    *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+    *(100.0, 300.0, 1000.0, 3600.0, 10800.0, 86400.0),
+)
 
 
 def counted(count: int, noun: str) -> str:
     """``1 message``, ``2,000 messages``; ``noun`` is the singular of a regular word."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many messages took how long.
+
+    Attributes:
+        bounds: Seconds, rising: the upper bound of each count but the last.
+        counts: How many were within each bound and above the one before; last those above all.
+        total: The seconds of all of them together.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +90,11 @@ class ReaderStats:
         is_paused: Whether it is paused by ``pause()``.
         is_in_backoff: Whether failures have slowed it down.
         backoff_level: 0 when not in backoff.
+        age_at_begin: From the publish of a message until its handler began, by the clocks of nsqd
+            and this machine. This and the next two are empty in the pull form. What takes less than
+            a millisecond is counted by a few messages together.
+        age_at_end: The same until its handler had ended.
+        handler_seconds: How long handlers took.
     """
 
     topic: str
@@ -72,6 +111,9 @@ class ReaderStats:
     is_paused: bool
     is_in_backoff: bool
     backoff_level: int
+    age_at_begin: Histogram
+    age_at_end: Histogram
+    handler_seconds: Histogram
 
 
 @dataclass(frozen=True, slots=True)

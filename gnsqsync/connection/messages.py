@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gnsqsync import envelope
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import Stream
@@ -16,7 +17,6 @@ from gnsqsync.errors import ProtocolError
 from gnsqsync.message import Message
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Runtime
-from gnsqsync.wire import envelope
 from gnsqsync.wire.frames import FrameDecoder, Reply
 
 __all__ = ["Messages"]
@@ -97,9 +97,10 @@ class Messages:
         connection = self._connection
         if self._headers:
             for message in messages:
-                opened = envelope.decode(message.body)
-                if opened is not None:
-                    message._headers, message.body = opened
+                if message.body.startswith(envelope.MAGIC):
+                    opened = envelope.split(message.body)
+                    if opened is not None:
+                        message._headers, message.body = opened
         connection.received += len(messages)
         connection.last_message_at = moment
         self._level.note(moment, len(messages))

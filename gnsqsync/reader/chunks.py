@@ -12,6 +12,7 @@ from operator import length_hint
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import Message
 from gnsqsync.policy.ownership import lost_at
+from gnsqsync.reader.timings import Timings
 from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
@@ -45,6 +46,7 @@ class Chunks:
         self.queue: Queue = queue
         # Whether the Reader stops.
         self.is_over: bool = False
+        self.timings: Timings = Timings(runtime)
         self._now = runtime.now
         self._cuts = cuts
         # Ahead of the queue: the rest of a chunk that the pull form took a part of.
@@ -90,6 +92,7 @@ class Chunks:
         if messages:  # relieve() may have taken all
             pace = max(1e-7, (now - started) / len(messages))
             self._pace += (pace - self._pace) * 0.25
+            self.timings.note(messages, now - started)
         return now
 
     def forget(self, worker: int) -> None:

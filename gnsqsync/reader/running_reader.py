@@ -72,6 +72,7 @@ class RunningReader:
         # The pull form waits with a limit, the workers do not.
         timed = runtime.timed_queue() if setup.handler is None else None
         chunks = Chunks(timed or runtime.queue(), runtime, cuts=timed is None)
+        self._timings = chunks.timings
         self.batches: Batches | None = None
         if timed is not None:
             self.batches = Batches(
@@ -362,6 +363,7 @@ class RunningReader:
         totals = subscription.totals()
         now = self.runtime.now()
         connections = tuple(stats_of(c, now) for c in subscription.connections())
+        begin, end, handler = self._timings.histograms()
         return ReaderStats(
             topic=self._setup.topic,
             channel=self._setup.channel,
@@ -377,4 +379,7 @@ class RunningReader:
             is_paused=subscription.allocator.paused,
             is_in_backoff=subscription.backoff.level > 0,
             backoff_level=subscription.backoff.level,
+            age_at_begin=begin,
+            age_at_end=end,
+            handler_seconds=handler,
         )

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeAlias
 
+from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
 from gnsqsync.middleware import Middleware, Publication, around_publish, overriding
 from gnsqsync.options import check_body
-from gnsqsync.wire import envelope
 
 __all__ = ["Around", "Send"]
 

@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from gnsqsync import envelope
 from gnsqsync.addresses import AddressLike
 from gnsqsync.errors import ConfigError
 from gnsqsync.stats import WriterStats
-from gnsqsync.wire import envelope
 from gnsqsync.writer.writer import Writer
 
 __all__ = ["CapturedMessage", "MemoryWriter"]

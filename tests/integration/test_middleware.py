@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Message, Middleware, Publication, Reject, Requeue
+from gnsqsync import Message, Middleware, Publication, Reject, Requeue, envelope
 from gnsqsync.errors import ConfigError, NotSent
-from gnsqsync.wire import envelope
 from tests.integration.conftest import Client
 from tests.support.servers import Server
 from tests.support.worlds import World
@@ -218,6 +217,7 @@ def test_what_a_publish_middleware_raises_is_raised(
         ({"a": 5}, "header 'a' is 5; it must be a str"),
         ({5: "a"}, "a header's name is 5; it must be a str"),
         ({"a": "x" * 65536}, "at most 65535"),
+        ({"a": "x\0"}, "it must not have a zero character"),
         ({str(n): "x" for n in range(65)}, "65 headers; an envelope holds 64"),
         ({"a": "\udc80"}, "surrogates not allowed"),
         ([("a", "b")], "it must be a dict"),
