@@ -92,11 +92,12 @@ class Chunks:
         if messages:  # relieve() may have taken all
             pace = max(1e-7, (now - started) / len(messages))
             self._pace += (pace - self._pace) * 0.25
-            self.timings.note(messages, now - started)
+            self.timings.note(worker, messages, now - started)
         return now
 
     def forget(self, worker: int) -> None:
         """The worker ended, perhaps in the middle of a chunk."""
+        self.timings.forget(worker)
         self._at_work.pop(worker, None)
 
     def at_work(self) -> list[tuple[int, tuple[float, int], int]]:

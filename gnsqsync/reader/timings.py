@@ -18,39 +18,67 @@ __all__ = ["Timings"]
 
 
 class _Counts:
-    """One histogram as it grows."""
+    """What one worker has handled. Only that worker writes."""
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(TIME_BOUNDS) + 1)
-        self._total = 0.0
+        self.begin, self.end, self.handler = ([0] * (len(TIME_BOUNDS) + 1) for _ in range(3))
+        self.age = self.seconds = 0.0
 
-    def add(self, seconds: float, count: int) -> None:
-        self._counts[bisect_left(TIME_BOUNDS, seconds)] += count
-        self._total += seconds * count
+    def add(self, messages: Sequence[Message], seconds: float) -> None:
+        # Each chunk comes here, a chunk may be one message: 0.6 us.
+        count = len(messages)
+        mean = seconds / count
+        # By two clocks, ours and nsqd's: an age may come out negative, and falls into the first.
+        age = time.time() - messages[-1].timestamp * 1e-9
+        self.begin[bisect_left(TIME_BOUNDS, age - mean)] += count
+        self.end[bisect_left(TIME_BOUNDS, age)] += count
+        self.handler[bisect_left(TIME_BOUNDS, mean)] += count
+        self.seconds += seconds
+        if age > 0.0:
+            self.age += age * count
 
-    def histogram(self) -> Histogram:
-        return Histogram(TIME_BOUNDS, tuple(self._counts), self._total)
+    def merge(self, other: _Counts) -> None:
+        for mine, its in (
+            (self.begin, other.begin),
+            (self.end, other.end),
+            (self.handler, other.handler),
+        ):
+            mine[:] = map(int.__add__, mine, its)
+        self.age += other.age
+        self.seconds += other.seconds
 
 
 class Timings:
-    """Of one Reader. ``_mutex`` guards the counts."""
+    """Of one Reader. ``_mutex`` guards the counts of workers that ended, and their leaving."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._mutex = runtime.mutex()
-        self._begin, self._end, self._handler = _Counts(), _Counts(), _Counts()
+        self._past = _Counts()
+        # By worker: setting one is atomic.
+        self._counts: dict[int, _Counts] = {}
 
-    def note(self, messages: Sequence[Message], seconds: float) -> None:
-        """A worker has handled these, in ``seconds`` together. By the worker, now."""
-        count = len(messages)
-        mean = seconds / count
-        # By two clocks, ours and nsqd's: it may be negative.
-        age = max(0.0, time.time() - messages[-1].timestamp * 1e-9)
+    def note(self, worker: int, messages: Sequence[Message], seconds: float) -> None:
+        """The worker has just handled these, in ``seconds`` together."""
+        counts = self._counts.get(worker)
+        if counts is None:
+            counts = self._counts[worker] = _Counts()
+        counts.add(messages, seconds)
+
+    def forget(self, worker: int) -> None:
+        """The worker ends; what it has counted stays."""
         with self._mutex:
-            self._handler.add(mean, count)
-            self._begin.add(max(0.0, age - mean), count)
-            self._end.add(age, count)
+            counts = self._counts.pop(worker, None)
+            if counts is not None:
+                self._past.merge(counts)
 
     def histograms(self) -> tuple[Histogram, Histogram, Histogram]:
         """Ages at the begin and at the end of the handler; its seconds."""
+        total = _Counts()
         with self._mutex:
-            return self._begin.histogram(), self._end.histogram(), self._handler.histogram()
+            for counts in (self._past, *list(self._counts.values())):
+                total.merge(counts)
+        return (
+            Histogram(TIME_BOUNDS, tuple(total.begin), max(0.0, total.age - total.seconds)),
+            Histogram(TIME_BOUNDS, tuple(total.end), total.age),
+            Histogram(TIME_BOUNDS, tuple(total.handler), total.seconds),
+        )
