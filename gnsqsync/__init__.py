@@ -13,6 +13,7 @@ from gnsqsync._version import __version__
 
 if TYPE_CHECKING:
     from gnsqsync.addresses import AddressLike
+    from gnsqsync.bodies import typed
     from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
     from gnsqsync.message import Discard, Message, Reject, Requeue
     from gnsqsync.middleware import Middleware, Publication
@@ -42,6 +43,7 @@ _HOME = {
     "Requeue": "gnsqsync.message",
     "TopicGroup": "gnsqsync.reader.topic_group",
     "Writer": "gnsqsync.writer.writer",
+    "typed": "gnsqsync.bodies",
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "TopicGroup",
     "Writer",
     "__version__",
+    "typed",
 ]
 
 

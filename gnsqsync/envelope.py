@@ -49,8 +49,8 @@ def encode_head(headers: Mapping[str, str]) -> bytes:
         encoded = _encoded(name, "a header's name")
         if not 0 < len(encoded) <= MAX_NAME or not name.isprintable():
             raise ConfigError(
-                f"the header's name {name[:80]!r} must be 1 to {MAX_NAME} bytes of UTF-8 without"
-                " control characters"
+                f"the header's name {name[:80]!r} must be 1 to {MAX_NAME} bytes of UTF-8, all"
+                " characters printable"
             )
         parts += encoded, _encoded(value, f"header {name!r}")
     block = b"\0".join(parts)

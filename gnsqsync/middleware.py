@@ -96,14 +96,14 @@ class Middleware:
         return proceed(publication)
 
 
-def check_middleware(given: object) -> tuple[Middleware, ...]:
-    """What ``middleware=`` may be: a list of Middlewares. ConfigError otherwise."""
+def check_middleware(given: object, name: str = "middleware") -> tuple[Middleware, ...]:
+    """What ``middleware=`` may be: a list of Middlewares. ConfigError otherwise, with ``name``."""
     members = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     for member in members:
         if not isinstance(member, Middleware):
             hint = f"; give {member.__name__}()" if isinstance(member, type) else ""
             raise ConfigError(
-                f"middleware is {given!r}; it must be a list of gnsqsync.Middleware objects{hint}"
+                f"{name} is {given!r}; it must be a list of gnsqsync.Middleware objects{hint}"
             )
     return members
 

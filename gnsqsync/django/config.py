@@ -20,6 +20,7 @@ from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
     known_options,
+    load_middleware,
     load_observer,
     make_observer,
 )
@@ -28,7 +29,10 @@ __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "p
 
 DEFAULT = "default"
 # What an entry may hold.
-KEYS = ("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "OBSERVER", "BACKEND", "ADMIN_PERMISSION")
+KEYS = (
+    *("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "MIDDLEWARE", "OBSERVER", "BACKEND"),
+    "ADMIN_PERMISSION",
+)
 # Those by which nothing leaves the process.
 OF_THE_PROCESS = ("memory", "eager")
 BACKENDS = ("nsq", *OF_THE_PROCESS)
@@ -42,6 +46,8 @@ _ELSEWHERE = {
     "channel": "@nsq_handler",
     "handler": "@nsq_handler",
     "options": "OPTIONS itself",
+    "middleware": "MIDDLEWARE",
+    "body": "@nsq_handler",
 }
 
 
@@ -110,6 +116,7 @@ def get_alias(name: str) -> Alias:
         nsqd_http=_addresses(entry.get("NSQD_HTTP")),
         options=dict(entry.get("OPTIONS") or {}),
         observer=entry.get("OBSERVER"),
+        middleware=load_middleware(entry.get("MIDDLEWARE"), f"GNSQSYNC[{name!r}]['MIDDLEWARE']"),
         backend=entry.get("BACKEND"),
         admin_permission=entry.get("ADMIN_PERMISSION"),
     )
@@ -195,6 +202,11 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
             f"{where}['ADMIN_PERMISSION'] is {permission!r}.",
             "Give the name of a permission, such as 'shop.act_on_nsq'.",
         )
+    try:
+        load_middleware(entry.get("MIDDLEWARE"), f"{where}['MIDDLEWARE']")
+    except ConfigError as error:
+        hint = "Give a list of gnsqsync.Middleware objects, their classes, or paths of these."
+        yield Problem("gnsqsync.E003", f"{error}.", hint)
     options = entry.get("OPTIONS") or {}
     if not isinstance(options, dict):
         yield Problem(
@@ -236,11 +248,11 @@ def _what_option(option: object, known: Iterable[str]) -> str:
 
 
 def _problems_of_values(alias: Alias) -> Iterator[Problem]:
-    addressed: list[tuple[type[Any], tuple[str, ...], dict[str, Any]]] = []
+    addressed: list[tuple[type[Any], tuple[Any, ...], dict[str, Any]]] = []
     if not alias.is_memory or alias.nsqd or alias.lookupd:
         addressed.append((Writer, (), alias.writer_keywords()))
         keywords = as_if_complete(alias.reader_keywords())
-        addressed.append((Reader, ("topic", "channel"), keywords))
+        addressed.append((Reader, ("topic", "channel", print), keywords))
     texts = set()
     if alias.observer is not None:
         try:

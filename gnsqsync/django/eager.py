@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from gnsqsync import Message
 from gnsqsync.django.config import get_alias
 from gnsqsync.django.handlers import Handler, all_handlers
 from gnsqsync.service.settings import max_attempts_of
@@ -29,13 +30,26 @@ def _channels_of(alias: str, topic: str) -> list[Channel]:
         if (handler.alias, handler.topic) == (alias, topic):
             # Those of one channel would share its messages.
             by_channel.setdefault(handler.channel, handler)
-    options = get_alias(alias).options
+    settings = get_alias(alias)
     return [
         Channel(
             handler.name,
             handler.channel,
-            handler.handle,
-            max_attempts_of({**options, **handler.options}),
+            _OnTheseConnections(handler),
+            max_attempts_of({**settings.options, **handler.options}),
+            settings.middleware_with(handler.options),
         )
         for handler in by_channel.values()
     ]
+
+
+class _OnTheseConnections:
+    """What is called with a message: the handler, on the database connections of the caller."""
+
+    def __init__(self, handler: Handler) -> None:
+        # As of any decorator: what a middleware may name.
+        self.__wrapped__ = handler.function
+        self._handle = handler.handle
+
+    def __call__(self, message: Message) -> None:
+        self._handle(message)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from django.core.cache import caches
 from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
-from gnsqsync import Message, Reader, ReaderOptionKeywords
+from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
@@ -28,8 +28,36 @@ MODULE = "nsq_handlers"
 log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 Function = TypeVar("Function", bound=Callable[[Message], object])
+Body = TypeVar("Body")
+Result = TypeVar("Result")
 
 _handlers: dict[str, Handler] = {}
+
+
+@overload
+def nsq_handler(
+    topic: str,
+    channel: str,
+    *,
+    name: str | None = None,
+    alias: str = DEFAULT,
+    per_message_transaction: bool | str = False,
+    body: None = None,
+    **options: Unpack[ReaderOptionKeywords],
+) -> Callable[[Function], Function]: ...
+
+
+@overload
+def nsq_handler(
+    topic: str,
+    channel: str,
+    *,
+    name: str | None = None,
+    alias: str = DEFAULT,
+    per_message_transaction: bool | str = False,
+    body: type[Body],
+    **options: Unpack[ReaderOptionKeywords],
+) -> Callable[[Callable[[Message, Body], Result]], Callable[[Message, Body], Result]]: ...
 
 
 def nsq_handler(
@@ -39,8 +67,9 @@ def nsq_handler(
     name: str | None = None,
     alias: str = DEFAULT,
     per_message_transaction: bool | str = False,
+    body: Any = None,
     **options: Unpack[ReaderOptionKeywords],
-) -> Callable[[Function], Function]:
+) -> Callable[[Any], Any]:
     """Have ``manage.py nsq_consume`` call the function with each message of a channel.
 
     In a module ``nsq_handlers`` of an app, which is found by itself. The function stays as it is;
@@ -54,6 +83,8 @@ def nsq_handler(
         alias: The entry of ``GNSQSYNC``.
         per_message_transaction: True or the alias of a database: one ``transaction.atomic()`` for
             each message, FIN after its commit; an exception rolls it back.
+        body: As of the Reader: the type of the bodies; the function is called with the message and
+            its body.
         **options: Those of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
             ``dead_letter_topic``.
 
@@ -72,18 +103,22 @@ def nsq_handler(
             " the alias of a database"
         )
 
-    def register(function: Function) -> Function:
+    def register(function: Callable[..., object]) -> Callable[..., object]:
         its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
-        check_handler(its_name, function)
+        if body is None:
+            check_handler(its_name, function)
+            called = cast("Callable[[Message], object]", function)
+        else:
+            called = typed(body, name=its_name)(function)
         # Checks names and options where the author sees it; it starts nothing.
         checked = as_if_complete(options)
-        Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
+        Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
         database = per_message_transaction
         handler = Handler(
             name=name or _name_of(function),
             topic=topic,
             channel=channel,
-            function=function,
+            function=called,
             alias=alias,
             database=("default" if database is True else database) or None,
             options=options,
@@ -189,7 +224,7 @@ class Handler:
                 " nsqd; 'BACKEND': 'nsq' in it allows a real one"
             )
         given = {name: value for name, value in overrides.items() if value is not None}
-        keywords = {**alias.reader_keywords(), **self.options, **given}
+        keywords = {**alias.reader_keywords(self.options), **given}
         if exposed is not None:
             of_settings = alias.make_observer(self.topic, self.channel)
             keywords["observer"] = exposed.observers(

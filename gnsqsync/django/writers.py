@@ -7,7 +7,7 @@ A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from django.core import mail
@@ -138,6 +138,7 @@ def publish(
     alias: str = DEFAULT,
     defer: float | None = None,
     timeout: float | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     """``get_writer(alias).publish(...)``: returns when nsqd has the message, or raises.
 
@@ -150,8 +151,9 @@ def publish(
         alias: The entry of ``GNSQSYNC``.
         defer: Seconds until it is delivered; None: at once.
         timeout: Seconds; None: the ``publish_timeout`` of the settings.
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
     """
-    get_writer(alias).publish(topic, body, defer=defer, timeout=timeout)
+    get_writer(alias).publish(topic, body, defer=defer, timeout=timeout, headers=headers)
 
 
 def publish_many(
@@ -160,6 +162,7 @@ def publish_many(
     *,
     alias: str = DEFAULT,
     timeout: float | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     """``get_writer(alias).publish_many(...)``: several messages with as few MPUB as possible.
 
@@ -168,8 +171,9 @@ def publish_many(
         bodies: The messages, as of ``publish()``; one or more.
         alias: The entry of ``GNSQSYNC``.
         timeout: Seconds for all of them; None: the ``publish_timeout`` of the settings.
+        headers: As of ``publish()``.
     """
-    get_writer(alias).publish_many(topic, bodies, timeout=timeout)
+    get_writer(alias).publish_many(topic, bodies, timeout=timeout, headers=headers)
 
 
 def publish_on_commit(
@@ -181,6 +185,7 @@ def publish_on_commit(
     alias: str = DEFAULT,
     defer: float | None = None,
     timeout: float | None = 2.0,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     """Publish when the transaction of the database ``using`` commits; never if it rolls back.
 
@@ -194,17 +199,19 @@ def publish_on_commit(
         alias: The entry of ``GNSQSYNC``.
         defer: Seconds until it is delivered; None: at once.
         timeout: Seconds; short, since a request waits for it.
+        headers: As of ``publish()``.
 
     Raises:
         ConfigError: At once, when topic, body or ``defer`` is not allowed.
         PublishError: Where the transaction ends, after its commit, unless ``robust``.
     """
     # Encode now: errors are raised here, and later changes of the body have no effect.
-    get_writer(alias)._encode(topic, body, defer)
+    get_writer(alias)._check(topic, body, defer, headers)
     data = body.encode() if isinstance(body, str) else bytes(body)
+    copied = None if headers is None else dict(headers)
 
     def send() -> None:
-        get_writer(alias).publish(topic, data, defer=defer, timeout=timeout)
+        get_writer(alias).publish(topic, data, defer=defer, timeout=timeout, headers=copied)
 
     transaction.on_commit(send, using=using, robust=robust)
 

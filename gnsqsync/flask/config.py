@@ -18,6 +18,7 @@ from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
     known_options,
+    load_middleware,
     make_observer,
 )
 
@@ -32,6 +33,7 @@ KEYS: dict[str, Any] = {
     "NSQ_PUBLISH_TIMEOUT": None,
     "NSQ_OPTIONS": None,
     "NSQ_OBSERVER": None,
+    "NSQ_MIDDLEWARE": None,
     "NSQ_BACKEND": None,
 }
 # "memory" and "eager": nothing leaves the process.
@@ -45,6 +47,8 @@ _ELSEWHERE = {
     "channel": "@nsq.handler",
     "handler": "@nsq.handler",
     "options": "NSQ_OPTIONS itself",
+    "middleware": "NSQ_MIDDLEWARE",
+    "body": "@nsq.handler",
 }
 
 
@@ -104,10 +108,11 @@ def read_settings(app: Flask) -> Settings:
         nsqd_http=_addresses(config, "NSQ_NSQD_HTTP_ADDRESSES"),
         options={**options, **({} if timeout is None else {"publish_timeout": timeout})},
         observer=config.get("NSQ_OBSERVER"),
+        middleware=load_middleware(config.get("NSQ_MIDDLEWARE"), "NSQ_MIDDLEWARE"),
     )
     # Their constructors check values, and start nothing.
     Writer(**settings.writer_keywords())
-    Reader("topic", "channel", **as_if_complete(settings.reader_keywords()))
+    Reader("topic", "channel", print, **as_if_complete(settings.reader_keywords()))
     return settings
 
 

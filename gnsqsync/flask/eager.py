@@ -32,13 +32,14 @@ def _channels_of(app: Flask, handlers: Mapping[str, Handler], topic: str) -> lis
         if handler.topic == topic:
             # Those of one channel would share its messages.
             by_channel.setdefault(handler.channel, handler)
-    options = read_settings(app).options
+    settings = read_settings(app)
     return [
         Channel(
             handler.name,
             handler.channel,
             InContext(app, handler.function),
-            max_attempts_of({**options, **handler.options}),
+            max_attempts_of({**settings.options, **handler.options}),
+            settings.middleware_with(handler.options),
         )
         for handler in by_channel.values()
     ]

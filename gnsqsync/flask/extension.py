@@ -6,15 +6,15 @@ everything else. dict.setdefault is atomic, so there is no lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from flask import Flask, current_app
 
-from gnsqsync import Message, Reader, ReaderOptionKeywords, Writer
+from gnsqsync import Message, Reader, ReaderOptionKeywords, Writer, typed
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, backend_of, read_settings
@@ -30,6 +30,8 @@ __all__ = ["NSQ", "State"]
 NAME = "gnsqsync"
 
 Function = TypeVar("Function", bound=Callable[[Message], object])
+Body = TypeVar("Body")
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -121,6 +123,7 @@ class NSQ:
         *,
         defer: float | None = None,
         timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """``Writer.publish``: returns when nsqd has the message, else raises a PublishError.
 
@@ -129,14 +132,42 @@ class NSQ:
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds until it is delivered; None: at once.
             timeout: Seconds; None: the ``publish_timeout`` of the config.
+            headers: For ``message.headers``; needs ``headers=True`` in ``NSQ_OPTIONS``.
         """
-        self.writer.publish(topic, body, defer=defer, timeout=timeout)
+        self.writer.publish(topic, body, defer=defer, timeout=timeout, headers=headers)
 
     def publish_many(
-        self, topic: str, bodies: Iterable[bytes | str], *, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Iterable[bytes | str],
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """``Writer.publish_many``: several messages with as few MPUB as possible."""
-        self.writer.publish_many(topic, bodies, timeout=timeout)
+        self.writer.publish_many(topic, bodies, timeout=timeout, headers=headers)
+
+    @overload
+    def handler(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        name: str | None = None,
+        body: None = None,
+        **options: Unpack[ReaderOptionKeywords],
+    ) -> Callable[[Function], Function]: ...
+
+    @overload
+    def handler(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        name: str | None = None,
+        body: type[Body],
+        **options: Unpack[ReaderOptionKeywords],
+    ) -> Callable[[Callable[[Message, Body], Result]], Callable[[Message, Body], Result]]: ...
 
     def handler(
         self,
@@ -144,8 +175,9 @@ class NSQ:
         channel: str,
         *,
         name: str | None = None,
+        body: Any = None,
         **options: Unpack[ReaderOptionKeywords],
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[Any], Any]:
         """Have ``flask nsq consume`` call the function with each message of a channel.
 
         The function stays as it is; it returns, raises ``Requeue`` or another exception, or
@@ -156,6 +188,8 @@ class NSQ:
             topic: As of the Reader.
             channel: As of the Reader.
             name: For ``flask nsq consume``; None: the name of the function.
+            body: As of the Reader: the type of the bodies; the function is called with the message
+                and its body.
             **options: Those of Reader but the addresses, such as ``concurrency``,
                 ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``.
 
@@ -169,17 +203,21 @@ class NSQ:
         if wrong:
             raise ConfigError(f"{min(wrong)} is given in the config of the application")
 
-        def register(function: Function) -> Function:
+        def register(function: Callable[..., object]) -> Callable[..., object]:
             its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
-            check_handler(its_name, function)
+            if body is None:
+                check_handler(its_name, function)
+                called = cast("Callable[[Message], object]", function)
+            else:
+                called = typed(body, name=its_name)(function)
             # Checks names and options where the author sees it; it starts nothing.
             checked = as_if_complete(options)
-            Reader(topic, channel, function, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
+            Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
             handler = Handler(
                 name=name or name_of(function, "__name__"),
                 topic=topic,
                 channel=channel,
-                function=function,
+                function=called,
                 options=options,
             )
             before = self._handlers.get(handler.name)

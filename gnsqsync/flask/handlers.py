@@ -45,7 +45,7 @@ class Handler:
             )
         given = {name: value for name, value in overrides.items() if value is not None}
         settings = read_settings(app)
-        keywords = {**settings.reader_keywords(), **self.options, **given}
+        keywords = {**settings.reader_keywords(self.options), **given}
         if exposed is not None:
             of_config = settings.make_observer(self.topic, self.channel)
             keywords["observer"] = exposed.observers(

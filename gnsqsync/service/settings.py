@@ -9,9 +9,12 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.middleware import Middleware, check_middleware
 from gnsqsync.observer import Observer
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.reader import Reader
@@ -21,11 +24,14 @@ __all__ = [
     "ClientSettings",
     "as_if_complete",
     "known_options",
+    "load_middleware",
     "load_observer",
     "make_observer",
     "max_attempts_of",
     "options_for",
 ]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Arguments that settings name in another way, or a handler gives.
 _NO_OPTIONS = {
@@ -36,6 +42,8 @@ _NO_OPTIONS = {
     "handler",
     "options",
     "connection_options",
+    "body",
+    "middleware",
 }
 
 
@@ -84,20 +92,64 @@ class ClientSettings:
     nsqd_http: tuple[str, ...] = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
     observer: object
+    middleware: tuple[Middleware, ...]
 
     def writer_keywords(self) -> dict[str, Any]:
         """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
         keywords = options_for(Writer, self.options)
+        if self.middleware:
+            keywords["middleware"] = self.middleware
         if self.nsqd or not self.lookupd:
             return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
         return {**keywords, "lookupd_http_addresses": self.lookupd}
 
-    def reader_keywords(self) -> dict[str, Any]:
-        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds."""
-        keywords = options_for(Reader, self.options)
+    def reader_keywords(self, own: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds.
+
+        ``own``: the options of the handler, which win; its middlewares come within the others.
+        """
+        keywords = {**options_for(Reader, self.options), **own}
+        if self.middleware:
+            keywords["middleware"] = self.middleware_with(own)
         if self.lookupd:
             return {**keywords, "lookupd_http_addresses": self.lookupd}
         return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
+
+    def middleware_with(self, own: Mapping[str, Any]) -> tuple[Middleware, ...]:
+        """Those of the settings, then those among the options of a handler."""
+        return (*self.middleware, *check_middleware(own.get("middleware", ())))
+
+
+def load_middleware(value: object, where: str) -> tuple[Middleware, ...]:
+    """The Middlewares of a setting: a list of objects, classes, or paths such as "shop.nsq.Carry".
+
+    A class is called without arguments, once in this process. ``where`` names the setting in the
+    ConfigError of what is none of these. Imports the modules.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{where} is {value!r}; it must be a list, such as ['shop.nsq.Carry']")
+    return check_middleware([_made(member, where) for member in value], where)
+
+
+def _made(member: object, where: str) -> object:
+    if isinstance(member, str):
+        return _made(_imported(member, where), where)
+    return _instance(member) if isinstance(member, type) else member
+
+
+@cache
+def _instance(kind: type[Any]) -> object:
+    return kind()
+
+
+def _imported(path: str, where: str) -> object:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module or name), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"{where} is {path!r}: {error}") from error
 
 
 ObserverFactory = Callable[[str, str], Observer]
@@ -109,11 +161,7 @@ def load_observer(value: object, where: str) -> ObserverFactory:
     ``where`` names the setting in the ConfigError of a value that is neither. Imports the module.
     """
     if isinstance(value, str):
-        module, _, name = value.replace(":", ".").rpartition(".")
-        try:
-            value = getattr(importlib.import_module(module or name), name)
-        except (ImportError, AttributeError, SyntaxError) as error:
-            raise ConfigError(f"{where} is {value!r}: {error}") from error
+        value = _imported(value, where)
     if not callable(value):
         raise ConfigError(
             f"{where} is {value!r}; it must be a function, or the path of one, that takes a topic"

@@ -32,6 +32,19 @@ class Around:
         """Whether there is nothing around."""
         return not self._middlewares and not self._headers
 
+    def check(self, headers: Mapping[str, str] | None) -> None:
+        """ConfigError for headers that the Writer has not, or that the envelope refuses."""
+        if headers is None:
+            return
+        if not self._headers:
+            raise ConfigError(
+                "headers are given, and the Writer has none: Writer(headers=True) puts each body"
+                " into an envelope, which Readers with headers=True open"
+            )
+        if not isinstance(headers, Mapping):
+            raise ConfigError(f"headers is {headers!r}; it must be a dict from name to value")
+        envelope.encode_head(headers)
+
     def run(
         self,
         topic: str,
@@ -43,17 +56,13 @@ class Around:
     ) -> Future[None] | None:
         """Publish through ``send``; returns what it returned. ``max_size``: bytes of a body.
 
-        Raises ConfigError for headers that the Writer has not, or that the envelope refuses.
+        Raises ConfigError as ``check``.
         """
-        if headers is not None and not self._headers:
-            raise ConfigError(
-                "headers are given, and the Writer has none: Writer(headers=True) puts each body"
-                " into an envelope, which Readers with headers=True open"
-            )
+        self.check(headers)
         publication = Publication(
             topic,
             [check_body(body, max_size) for body in bodies],
-            _copy(headers) if self._headers else None,
+            dict(headers or {}) if self._headers else None,
             defer,
         )
 
@@ -65,11 +74,3 @@ class Around:
             return send(publication, encoded)
 
         return around_publish(self._middlewares, send_encoded)(publication)
-
-
-def _copy(headers: Mapping[str, str] | None) -> dict[str, str]:
-    if headers is None:
-        return {}
-    if not isinstance(headers, Mapping):
-        raise ConfigError(f"headers is {headers!r}; it must be a dict from name to value")
-    return dict(headers)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from gnsqsync.message import ANSWERED, Discard, Message, Requeue
+from gnsqsync.middleware import Middleware, around_handler
 from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["Channel", "deliver"]
@@ -34,6 +35,11 @@ class Channel:
     channel: str
     handler: Callable[[Message], object]
     max_attempts: int
+    middleware: tuple[Middleware, ...] = ()
+
+    def call(self, message: Message) -> object:
+        """The handler, within the middlewares."""
+        return around_handler(self.middleware, self.handler)(message)
 
 
 class _Run:
@@ -140,7 +146,7 @@ class _Source:
     def handle(self, message: Message) -> None:
         """Call the handler; what it raises is raised, but Discard and a Requeue that is granted."""
         try:
-            self._to.handler(message)
+            self._to.call(message)
         except Discard:
             self.finish(message)
         except Requeue as error:

@@ -343,6 +343,17 @@ class Writer:
         self._events.await_outcome(future, topic, began)
         return future
 
+    def _check(
+        self,
+        topic: str,
+        body: bytes | str,
+        defer: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> None:
+        """For what is published later: raises ConfigError as a publish would."""
+        self._encode(topic, body, defer)
+        self._around.check(headers)
+
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
         if type(topic) is not str:
             check_topic(topic)

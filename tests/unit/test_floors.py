@@ -36,6 +36,7 @@ TOP = {
     "__init__",
     "_version",
     "addresses",
+    "bodies",
     "envelope",
     "errors",
     "message",

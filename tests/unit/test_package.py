@@ -18,6 +18,7 @@ STAMPS = {
     PACKAGE / "writer" / "eager.py",
     PACKAGE / "reader" / "death.py",
     PACKAGE / "reader" / "expiry.py",
+    PACKAGE / "reader" / "timings.py",
 }
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 # Words that became keywords or may be mistaken for modules; pynsq had an argument "async".

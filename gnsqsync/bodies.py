@@ -1,0 +1,120 @@
+"""Bodies as objects: decoded and checked by msgspec or pydantic before a handler gets them.
+
+Knows these two libraries; checks nothing itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.message import Message, Reject
+from gnsqsync.options import check_handler
+
+__all__ = ["typed"]
+
+T = TypeVar("T")
+
+# Characters of what is wrong with a body.
+_MOST_OF_A_REASON = 300
+
+
+def typed(
+    body: type[T], *, name: str = "handler"
+) -> Callable[[Callable[[Message, T], object]], Callable[[Message], object]]:
+    """Makes a handler of a function that takes a message and its body as a ``body``.
+
+    A body that is no JSON of one means ``Reject``: ``@typed(Order)`` above
+    ``def handle(message, order)``.
+
+    Args:
+        body: A pydantic model, a msgspec Struct, a dataclass, or another type that the installed
+            one of msgspec and pydantic takes; msgspec comes first.
+        name: What errors call the function.
+
+    Returns:
+        A decorator.
+
+    Raises:
+        ConfigError: No library that is installed takes the type; by the decorator, the function
+            does not take two arguments.
+    """
+    decode, wrong = _decoder(body)
+
+    def wrap(function: Callable[[Message, T], object]) -> Callable[[Message], object]:
+        check_handler(name, function, "a message", "its body")
+        return _Typed(function, _name(body), decode, wrong)
+
+    return wrap
+
+
+class _Typed:
+    """What is called with a message alone."""
+
+    def __init__(
+        self,
+        function: Callable[[Message, Any], object],
+        body: str,
+        decode: Callable[[bytes], Any],
+        wrong: type[Exception],
+    ) -> None:
+        # As of any decorator: what log lines name.
+        self.__wrapped__ = function
+        self._body = body
+        self._decode = decode
+        self._wrong = wrong
+        ended = getattr(function, "worker_ended", None)
+        if ended is not None:
+            self.worker_ended = ended
+
+    def __call__(self, message: Message) -> object:
+        try:
+            decoded = self._decode(message.body)
+        except (self._wrong, RecursionError) as error:
+            raise Reject(f"the body is no {self._body}: {_what(error)}") from error
+        return self.__wrapped__(message, decoded)
+
+
+def _name(body: Any) -> str:
+    return getattr(body, "__name__", None) or str(body)
+
+
+def _decoder(body: Any) -> tuple[Callable[[bytes], Any], type[Exception]]:
+    """What decodes one, and what it raises for a body that it does not take."""
+    pydantic, msgspec = _library("pydantic"), _library("msgspec")
+    if pydantic is not None and hasattr(body, "__pydantic_validator__"):
+        msgspec = None
+    try:
+        if msgspec is not None:
+            return msgspec.json.Decoder(body).decode, msgspec.DecodeError
+        if pydantic is not None:
+            return pydantic.TypeAdapter(body).validate_json, pydantic.ValidationError
+    except Exception as error:
+        # Each library has several of its own for a type that it does not take.
+        raise ConfigError(f"body is {body!r}: {error}") from error
+    raise ConfigError(
+        f"body is {_name(body)}; it needs msgspec or pydantic:"
+        ' pip install "gnsqsync[msgspec]" or "gnsqsync[pydantic]"'
+    )
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _what(error: Any) -> str:
+    """One line. msgspec has one already, pydantic a list."""
+    text = str(error)
+    if hasattr(error, "errors"):
+        first, *others = error.errors(include_url=False, include_input=False)
+        where = ".".join(map(str, first["loc"]))
+        text = f"{where}: {first['msg']}" if where else first["msg"]
+        if others:
+            text += f" (and {len(others)} more)"
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_OF_A_REASON else text[: _MOST_OF_A_REASON - 3] + "..."
