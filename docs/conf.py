@@ -46,7 +46,8 @@ nitpick_ignore_regex = [
     (
         "py:class",
         r"gnsqsync\.(runtime\.base\.Runtime|addresses\.Address|django\.handlers\.Function"
-        r"|flask\.extension\.Function|http\.transport\.HTTPKeywords"
+        r"|flask\.extension\.(Function|Body|Result)|django\.handlers\.(Body|Result)|bodies\.T"
+        r"|http\.transport\.HTTPKeywords"
         r"|embedded\.options\.(NsqdFlags|LookupdFlags))",
     ),
 ]

@@ -1,6 +1,6 @@
 """Why a message became a dead letter, as headers beside its own.
 
-Knows messages and exceptions; publishes nothing. docs/protocol/envelope#dead-letters.
+Knows messages and exceptions; publishes nothing. docs/guides/dead-letters.
 """
 
 from __future__ import annotations

@@ -174,6 +174,13 @@ def test_batches(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     assert (topic.channels[0].depth, topic.channels[0].in_flight_count) == (0, 0)
 
 
+def test_middleware(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    output = run(str(example("middleware.py"))).end()
+    assert "[request 7] INFO order 1" in output
+    assert re.search(r"^\[request 7\] INFO message [0-9a-f]{16} took 0\.\d{3} s$", output, re.M)
+    assert "[-] INFO" in output
+
+
 def test_long_job(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     publish_orders(nsqd, 3)
     program = run(str(example("long_job.py")))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from requests import certs
 
-from gnsqsync import Reader, Writer
+from gnsqsync import Message, Reader, Writer
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from tests.support.texts import DOCS, ROOT, code_blocks, replaced
 
@@ -41,6 +41,18 @@ def test_a_session_for_nsqlookupds() -> None:
     session = run("guides/consume.rst", 1)["through_the_proxy"]()
     assert session.proxies and session.verify
     session.close()
+
+
+def test_the_exceptions_of_a_handler() -> None:
+    class OrderIsCancelled(Exception):
+        pass
+
+    run("guides/dead-letters.rst", OrderIsCancelled=OrderIsCancelled)
+
+
+def test_a_body_as_an_object(capfd: pytest.CaptureFixture[str]) -> None:
+    run("guides/middleware.rst")["pack"](Message(b"0" * 16, b'{"number": 7}', 1, 0, None))  # type: ignore[arg-type]
+    assert capfd.readouterr().out == "7\n"
 
 
 def test_connection_options(tmp_path: Path) -> None:
