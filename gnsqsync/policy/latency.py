@@ -87,6 +87,10 @@ class RdyLevel:
     all together reach the limit and this one has its part of it; a quiet one beside a stream
     stays tight. ``adaptive=False`` asks for the whole share always.
 
+    With a rate limit ``credit`` is how many messages may come beyond those in flight; each one that
+    comes takes one off. It is set under the lock of the RDY allocator and counted down by the
+    reading thread: where both meet, the next one who sets it puts it right.
+
     ``share`` may be set by any thread; ``allowed`` is the highest one ever, and so the most that
     nsqd was ever allowed to have in flight here. ``note()`` belongs to the reading thread and
     ``settle()`` to the timer: each has its own fields, and ``streaming`` is a flag that either
@@ -109,6 +113,7 @@ class RdyLevel:
         "_together",
         "_total",
         "allowed",
+        "credit",
         "streaming",
     )
 
@@ -116,6 +121,8 @@ class RdyLevel:
         self._share = 0
         self.allowed: int = 0
         self.streaming: bool = not adaptive
+        # None: there is no rate limit.
+        self.credit: int | None = None
         self._adaptive = adaptive
         self._limit = STREAM_FROM
         self._together: Together | None = None
@@ -166,7 +173,9 @@ class RdyLevel:
         they wait here. It would fill their places for ever, with messages that time out in the same
         queue.
         """
-        share = self._share
+        share, credit = self._share, self.credit
+        if credit is not None and in_flight + credit < share:
+            share = in_flight + credit
         if in_flight >= share:
             return share if in_flight == share else 0
         return share if self.streaming else in_flight + 1
@@ -175,6 +184,8 @@ class RdyLevel:
         """``count`` messages arrived. For every recv; by the reading thread alone."""
         self._total += count
         self._count += count
+        if self.credit is not None:
+            self.credit = max(0, self.credit - count)
         if self._together is not None:
             self._together.add(now, count)
         elapsed = now - self._since

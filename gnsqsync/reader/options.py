@@ -78,6 +78,8 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     backoff: bool | BackoffFilter
     max_age: float | None
     on_expired: OnExpired | None
+    rate_limit: float | None
+    rate_burst: int | None
     headers: bool
     middleware: Middleware | Sequence[Middleware]
     observer: Observer | Sequence[Observer] | None
@@ -112,6 +114,8 @@ class ReaderOptions:
     backoff: bool | BackoffFilter = True
     max_age: float | None = None
     on_expired: OnExpired | None = None
+    rate_limit: float | None = None
+    rate_burst: int | None = None
     headers: bool = False
 
     def __post_init__(self) -> None:
@@ -144,6 +148,7 @@ class ReaderOptions:
             check_topic(self.dead_letter_topic)
         self._check_giving_up()
         self._check_max_age()
+        self._check_rate()
         self.verdicts()
 
     def _check_max_age(self) -> None:
@@ -163,6 +168,25 @@ class ReaderOptions:
             )
         elif hook != "discard":
             check_handler("on_expired", hook)
+
+    def _check_rate(self) -> None:
+        rate, burst = self.rate_limit, self.rate_burst
+        if rate is None:
+            if burst is not None:
+                raise ConfigError(f"rate_burst is {burst!r} without rate_limit; give both")
+            return
+        is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if not (is_number and 0.001 <= rate <= 1_000_000):
+            raise ConfigError(
+                f"rate_limit is {rate!r}; it must be messages a second, 0.001 to 1,000,000"
+            )
+        if burst is not None:
+            check_int("rate_burst", burst, 1)
+
+    @property
+    def burst(self) -> int:
+        """How many messages the rate limit allows at once: as many as in a second, by default."""
+        return self.rate_burst or max(1, int(self.rate_limit or 0))
 
     def verdicts(self) -> Verdicts:
         """What exceptions of the handler mean."""

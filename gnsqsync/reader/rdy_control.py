@@ -12,6 +12,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.latency import Together
+from gnsqsync.policy.rate import RateLimit
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.counters import counts_of
 from gnsqsync.reader.options import ReaderOptions
@@ -76,9 +77,19 @@ class RdyControl:
         self.backoff: Backoff = Backoff(
             flow.max_backoff_duration, flow.backoff_multiplier, flow.backoff_strategy, rng
         )
+        self._rate: RateLimit | None = None
+        if flow.rate_limit is not None:
+            self._rate = RateLimit(flow.rate_limit, flow.burst)
+        # How many messages the rate limit knows of, and when it has more to give; None: never.
+        self._counted = 0
+        self.rate_at: float | None = None
 
     def plan(self, now: float) -> list[Connection]:
-        """Share max_in_flight anew."""
+        """Share max_in_flight anew, and what the rate limit allows."""
+        changed = self._share(now)
+        return changed if self._rate is None else self._grant(self._rate, now)
+
+    def _share(self, now: float) -> list[Connection]:
         self.allocator.phase = self.backoff.phase
         loads = {
             address: Load(len(connection.in_flight), connection.last_message_at)
@@ -91,6 +102,36 @@ class RdyControl:
                 connection.level.share = rdy
                 changed.append(connection)
         return changed
+
+    def _grant(self, rate: RateLimit, now: float) -> list[Connection]:
+        """Divide the tokens over the connections that may send; all whose RDY changes.
+
+        Each gets one at least, since nobody knows which of them has messages: so with more nsqds
+        than tokens, a message more than allowed may come from each. The next ones come later then.
+        """
+        received = sum((c.received for c in self.connections.values()), self._past["received"])
+        rate.take(received - self._counted, now)
+        self._counted = received
+        tokens = rate.tokens(now)
+        sharing = [c for c in self.connections.values() if c.level is not None and c.level.share]
+        each, more = divmod(tokens, len(sharing) or 1)
+        for number, connection in enumerate(sharing):
+            if connection.level is not None:
+                granted = each + (number < more)
+                connection.level.credit = max(granted, 1) if tokens else 0
+        self.rate_at = rate.next_at(now) if sharing and not tokens else None
+        changed = []
+        for connection in self.connections.values():
+            if connection.level is not None and not connection.end_was_asked:
+                level = connection.level.wanted(len(connection.in_flight))
+                change = level - connection.send_queue.rdy_sent
+                if change:
+                    changed.append((change > 0, connection))
+        return [connection for _, connection in sorted(changed, key=lambda pair: pair[0])]
+
+    def is_used_up(self, connection: Connection) -> bool:
+        """Whether this one needs a new part of what the rate limit allows. Without a lock."""
+        return connection.level is not None and connection.level.credit == 0
 
     # -- connections that come and go ----------------------------------------------------------
 
@@ -152,6 +193,8 @@ class RdyControl:
             return False, UNCONNECTED
         if self.backoff.phase is Phase.BLOCKED:
             return True, "backoff after failures"
+        if self.rate_at is not None:
+            return True, "rate_limit allows none until later"
         return False, "the messages in flight use up max_in_flight; handlers are slow or stuck"
 
     def totals(self) -> Counter[str]:

@@ -138,6 +138,10 @@ class Reader:
             the handler, by the clocks of nsqd and this machine; None: never.
         on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
             handler for such a message. Needed with ``max_age``.
+        rate_limit: Messages a second, 0.001 to 1,000,000, that this Reader takes at most; the
+            others wait in nsqd, where other consumers can have them. None: no limit.
+        rate_burst: How many may come at once after a quiet time, 1 or more; None: those of a
+            second.
         headers: Whether to open envelopes (docs/protocol/envelope), for ``message.headers``.
         middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
@@ -188,6 +192,8 @@ class Reader:
         backoff: bool | BackoffFilter = True,
         max_age: float | None = None,
         on_expired: OnExpired | None = None,
+        rate_limit: float | None = None,
+        rate_burst: int | None = None,
         headers: bool = False,
         middleware: Middleware | Sequence[Middleware] = (),
         observer: Observer | Sequence[Observer] | None = None,
@@ -229,6 +235,8 @@ class Reader:
             backoff=backoff,
             max_age=max_age,
             on_expired=on_expired,
+            rate_limit=rate_limit,
+            rate_burst=rate_burst,
             headers=headers,
         )
         middlewares = check_middleware(middleware)

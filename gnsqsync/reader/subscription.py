@@ -89,6 +89,7 @@ class Subscription:
         self._tick_at = math.inf
         self._nodes = ReaderNodes(self._direct, rng)
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
+        self._limits_rate = self._flow.rate_limit is not None
         # To be read without the lock.
         self.backoff: Backoff = self._rdy.backoff
         self.allocator: RdyAllocator[Address] = self._rdy.allocator
@@ -304,7 +305,12 @@ class Subscription:
                 return
             now = self._runtime.now()
             when = now + self._flow.rdy_redistribute_interval
-            for at in (self._nodes.next_at(), self.allocator.next_at, self.backoff.resume_at):
+            for at in (
+                self._nodes.next_at(),
+                self.allocator.next_at,
+                self.backoff.resume_at,
+                self._rdy.rate_at,
+            ):
                 if at is not None:
                     when = min(when, at)
             if when >= self._tick_at:
@@ -364,6 +370,9 @@ class Subscription:
     # -- what the connections tell -------------------------------------------------------------
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+        if self._limits_rate and self._rdy.is_used_up(connection):
+            # Before a worker sends their FINs, which would make room.
+            self._replan()
         self._chunks.put(connection, messages)
         self._wake()
         if not connection.hands_over:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 from gnsqsync import Message, Observer
 from tests.simulation.scenario import World
@@ -264,3 +265,134 @@ def scenario_an_outage_that_many_readers_see_is_one_line_at_each_end(world: Worl
     assert f"{nsqd.address} is back after" in end
     assert "3 consumers of this process use it" in end
     assert not world.logged("ERROR")
+
+
+def _most_in(times: list[float], seconds: float) -> int:
+    """The most messages in any time of that length."""
+    most = begin = 0
+    for end, time in enumerate(times):
+        while time - times[begin] > seconds:
+            begin += 1
+        most = max(most, end - begin + 1)
+    return most
+
+
+def _limited(world: World, rate: float, nsqds: int, seconds: float, **options: Any) -> list[float]:
+    """When messages came, for so long, with enough of them at each of the nsqds."""
+    came: list[float] = []
+    servers = [world.nsqd() for _ in range(nsqds)]
+    for nsqd in servers:
+        bodies = [b"x"] * (int(rate * seconds * 1.2) + 50)
+        world.writer(nsqd).publish_many("t", bodies)
+    options = {"max_in_flight": 100, "concurrency": 4, **options}
+    world.reader(lambda message: came.append(world.now), *servers, rate_limit=rate, **options)
+    world.sleep(seconds)
+    return came
+
+
+def _holds(
+    world: World, rate: float, burst: int, nsqds: int, seconds: float, **options: Any
+) -> None:
+    came = _limited(world, rate, nsqds, seconds, **options)
+    # From each nsqd one message more may be on its way.
+    slack = burst + nsqds
+    for length in (0.1, 1.0, 10.0, seconds / 2):
+        assert _most_in(came, length) <= rate * length + slack + 1, (length, _most_in(came, length))
+    assert len(came) >= 0.95 * rate * seconds - 1, len(came)
+
+
+def scenario_a_rate_limit_holds_and_is_reached(world: World) -> None:
+    _holds(world, 50, 50, 1, 60)
+
+
+def scenario_a_high_rate_limit_holds_and_is_reached(world: World) -> None:
+    _holds(world, 1000, 20, 1, 5, rate_burst=20)
+
+
+def scenario_a_slow_rate_limit_holds_and_is_reached(world: World) -> None:
+    _holds(world, 0.5, 1, 1, 200)
+
+
+def scenario_a_rate_limit_over_three_nsqds(world: World) -> None:
+    _holds(world, 10, 3, 3, 60, rate_burst=3)
+
+
+def scenario_a_slow_rate_limit_over_three_nsqds(world: World) -> None:
+    _holds(world, 0.2, 1, 3, 400)
+
+
+def scenario_one_busy_nsqd_of_five_gets_the_whole_rate(world: World) -> None:
+    came: list[float] = []
+    busy, *idle = [world.nsqd() for _ in range(5)]
+    world.writer(busy).publish_many("t", [b"x"] * 1000)
+    world.reader(
+        lambda message: came.append(world.now), busy, *idle, rate_limit=5, max_in_flight=50
+    )
+    world.sleep(60)
+    assert 285 <= len(came) <= 315, len(came)
+
+
+def scenario_what_a_rate_limit_leaves_is_for_others(world: World) -> None:
+    nsqd = world.nsqd()
+    world.writer(nsqd).publish_many("t", [b"x"] * 400)
+    counts: Counter[str] = Counter()
+
+    def limited(message: Message) -> None:
+        counts["limited"] += 1
+        # Whoever takes long takes no more for that.
+        world.sleep(0.05)
+
+    def other(message: Message) -> None:
+        counts["other"] += 1
+        world.sleep(0.1)
+
+    world.reader(limited, nsqd, rate_limit=1, max_in_flight=20)
+    world.reader(other, nsqd)
+    world.eventually(lambda: sum(counts.values()) == 400)
+    assert counts["limited"] <= 50, counts
+
+
+def scenario_a_rate_limit_allows_a_burst_after_a_quiet_time(world: World) -> None:
+    nsqd = world.nsqd()
+    writer = world.writer(nsqd)
+    came: list[float] = []
+    world.reader(
+        lambda message: came.append(world.now), nsqd, rate_limit=2, rate_burst=10, max_in_flight=50
+    )
+    world.sleep(60)
+    published = world.now
+    writer.publish_many("t", [b"x"] * 30)
+    world.eventually(lambda: len(came) == 30)
+    assert came[9] - published < 0.5
+    assert came[-1] - published > 9.0
+
+
+def scenario_a_rate_limit_with_backoff_and_failures(world: World) -> None:
+    came: list[float] = []
+    nsqd = world.nsqd()
+    world.writer(nsqd).publish_many("t", [b"x"] * 50)
+
+    def handler(message: Message) -> None:
+        came.append(world.now)
+        if len(came) < 4:
+            raise ValueError
+
+    reader = world.reader(
+        handler, nsqd, rate_limit=5, requeue_delay=0, max_in_flight=10, max_attempts=0
+    )
+    world.eventually(lambda: reader.stats().finished == 50, 120)
+    assert _most_in(came, 1.0) <= 5 + 5 + 2
+
+
+def scenario_lists_are_limited_too(world: World) -> None:
+    nsqd = world.nsqd()
+    world.writer(nsqd).publish_many("t", [b"x"] * 100)
+    reader = world.reader(None, nsqd, rate_limit=10, rate_burst=5, max_in_flight=50)
+    came: list[float] = []
+    for batch in reader.batches(max_messages=50, max_wait=0.1):
+        came += [world.now] * len(batch)
+        reader.finish(batch)
+        if len(came) == 100:
+            break
+    assert _most_in(came, 1.0) <= 10 + 5 + 2
+    assert came[-1] - came[0] < 12
