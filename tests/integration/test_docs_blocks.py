@@ -50,6 +50,11 @@ def test_the_exceptions_of_a_handler() -> None:
     run("guides/dead-letters.rst", OrderIsCancelled=OrderIsCancelled)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_traces_and_errors(number: int) -> None:
+    run("guides/observability.rst", number)
+
+
 def test_a_body_as_an_object(capfd: pytest.CaptureFixture[str]) -> None:
     run("guides/middleware.rst")["pack"](Message(b"0" * 16, b'{"number": 7}', 1, 0, None))  # type: ignore[arg-type]
     assert capfd.readouterr().out == "7\n"

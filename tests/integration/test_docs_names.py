@@ -147,6 +147,8 @@ def documented(module: str) -> set[str]:
         "gnsqsync.django.test",
         "gnsqsync.flask",
         "gnsqsync.prometheus",
+        "gnsqsync.contrib.opentelemetry",
+        "gnsqsync.contrib.sentry",
         "gnsqsync.spark",
     ],
 )

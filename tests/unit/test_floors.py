@@ -27,6 +27,7 @@ KNOWS = {
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
     "spark": {"service"},
+    "contrib": set(),
     "django": {"service"},
     "flask": {"service"},
     "admin": {"daemon", "http"},
@@ -46,9 +47,15 @@ TOP = {
     "prometheus",
     "stats",
 }
-PROGRAMS = {"cli", "django", "flask", "spark"}
+PROGRAMS = {"cli", "contrib", "django", "flask", "spark"}
 # What programs may know of the flat modules.
-PUBLIC = {"gnsqsync", "gnsqsync.errors", "gnsqsync.options", "gnsqsync.stats"}
+PUBLIC = {
+    "gnsqsync",
+    "gnsqsync.errors",
+    "gnsqsync.middleware",
+    "gnsqsync.options",
+    "gnsqsync.stats",
+}
 
 # Of the Writers that an application has in its tests.
 WRITERS_OF_TESTS = {
@@ -107,6 +114,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.writer": {"concurrent"},
     "gnsqsync.connection.send_queue": {"concurrent"},
     "gnsqsync.middleware": {"concurrent"},
+    "gnsqsync.contrib": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
     # It asks all servers side by side, in whichever web server it runs.
     "gnsqsync.admin": {"concurrent", "queue", "threading"},

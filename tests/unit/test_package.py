@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gnsqsync"
 
 # They tell people, files and databases what time it is; two processes share no other clock.
-WITH_A_CALENDAR = {"admin", "cli", "django", "embedded", "daemon", "spark"}
+WITH_A_CALENDAR = {"admin", "cli", "contrib", "django", "embedded", "daemon", "spark"}
 # In the place of nsqd, which says when it got a message; and what reads and writes such stamps.
 STAMPS = {
     PACKAGE / "writer" / "eager.py",

@@ -1,0 +1,1 @@
+"""Middlewares for services that others run. Each module needs an extra of its name."""
