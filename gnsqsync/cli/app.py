@@ -28,6 +28,7 @@ COMMANDS = {
     "to-file": ("gnsqsync.cli.to_file", "Write the messages of topics to files, as nsq_to_file."),
     "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
+    "exporter": ("gnsqsync.cli.exporter", "Serve counts of a whole cluster to Prometheus."),
     "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
     "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),

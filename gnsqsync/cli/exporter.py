@@ -1,0 +1,75 @@
+"""``gnsqsync exporter``: depths and counts of a whole cluster, for Prometheus to scrape."""
+
+from __future__ import annotations
+
+import click
+
+from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, nsqd_http_option, show_log
+from gnsqsync.errors import ConfigError
+from gnsqsync.service.metrics_address import parse_metrics_address
+from gnsqsync.service.web_page import served, text_page
+
+EXAMPLES = """\b
+Examples:
+  gnsqsync exporter
+  gnsqsync exporter -l 10.0.0.9:4161 --listen 0.0.0.0:9117"""
+
+
+@click.command(epilog=EXAMPLES)
+@nsqd_http_option()
+@lookupd_option()
+@click.option(
+    "--listen",
+    default="127.0.0.1:9117",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where /metrics and /livez are; port 0: one that is free.",
+)
+@click.option(
+    "--timeout",
+    type=Number(0.1),
+    default=8.0,
+    show_default=True,
+    help="Seconds for all servers to answer; less than Prometheus' scrape_timeout.",
+)
+@click.option("--verbose", is_flag=True, help="Show the log of the library.")
+def exporter(
+    nsqd_http_addresses: tuple[str, ...],
+    lookupd_http_addresses: tuple[str, ...],
+    listen: str,
+    timeout: float,
+    verbose: bool,
+) -> None:
+    """Serve the counts of every topic and channel of a cluster to Prometheus.
+
+    Each scrape asks all nsqds then. Without an address that is the nsqd on this machine. Ctrl-C or
+    SIGTERM ends it.
+    """
+    show_log(verbose)
+    try:
+        from prometheus_client import CollectorRegistry, make_wsgi_app
+
+        from gnsqsync.admin.cluster_metrics import ClusterMetrics
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the exporter needs {error.name}: pip install 'gnsqsync[prometheus]'"
+        ) from None
+    host, port = parse_metrics_address(listen)
+    nsqds = nsqd_http_addresses or (() if lookupd_http_addresses else ("127.0.0.1:4151",))
+    metrics = ClusterMetrics(nsqds, lookupd_http_addresses, timeout=timeout)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    pages = {"/metrics": make_wsgi_app(registry), "/livez": text_page(lambda: (True, ["alive"]))}
+    stopped = Flag()
+    try:
+        with Signals(stopped.set):
+            try:
+                site = served(host, port, pages)
+                with site as port:
+                    click.echo(f"metrics at http://{host}:{port}/metrics")
+                    while not stopped.wait(3600.0):
+                        pass
+            except OSError as error:
+                raise ConfigError(f"metrics at {host}:{port}: {error.strerror}") from error
+    finally:
+        metrics.close()
