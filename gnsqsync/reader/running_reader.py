@@ -98,6 +98,7 @@ class RunningReader:
             self._dead_letters,
             self._events,
             setup,
+            self._timer.after,
         )
         self._housekeeping = Housekeeping(
             self.subscription.connections,

@@ -20,8 +20,9 @@ from gnsqsync.reader.events import Events
 from gnsqsync.reader.expiry import unless_expired
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
+from gnsqsync.reader.time_limit import limited
 from gnsqsync.reader.verdicts import Verdict
-from gnsqsync.runtime import Runtime, Task
+from gnsqsync.runtime import After, Runtime, Task
 
 __all__ = ["Workers"]
 
@@ -60,6 +61,7 @@ class Workers:
         dead_letters: DeadLetters,
         events: Events,
         setup: ReaderSetup,
+        after: After,
     ) -> None:
         self._runtime = runtime
         self._chunks = chunks
@@ -68,7 +70,7 @@ class Workers:
         self._events = events
         self._handler = setup.handler
         # The handler with what stands around it; whether each message has a context of its own.
-        self._call = around_handler(setup.middleware, self._innermost(setup))
+        self._call = around_handler(setup.middleware, self._innermost(setup, after))
         self._isolates = bool(overriding(setup.middleware, "handle"))
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
@@ -83,11 +85,12 @@ class Workers:
         # The numbers of those that have nothing left to do but to return.
         self._ended: set[int] = set()
 
-    @staticmethod
-    def _innermost(setup: ReaderSetup) -> Handler:
-        """The handler, but for messages that are older than ``max_age``."""
+    def _innermost(self, setup: ReaderSetup, after: After) -> Handler:
+        """The handler, for ``time_limit``; but for messages that are older than ``max_age``."""
         handler = setup.handler or _no_handler
         flow = setup.flow
+        if flow.time_limit is not None:
+            handler = limited(handler, flow.time_limit, self._runtime, after)
         if flow.max_age is not None and flow.on_expired is not None:
             handler = unless_expired(handler, flow.max_age, flow.on_expired)
         return handler
