@@ -637,6 +637,13 @@ class Reader:
             return []
         return run.health.stuck(handler_limit)
 
+    def _overdue(self, limit: float) -> list[str]:
+        """A text for each handler that runs longer than ``limit`` (seconds). As ``_stuck``."""
+        run = self._run
+        if run is None or self._stop_asked is not None:
+            return []
+        return run.health.overdue(limit)
+
     def _not_ready(self) -> str | None:
         """Why it gets no messages; None where it is connected and was not asked to stop."""
         name, run = f"{self.topic}/{self.channel}", self._run

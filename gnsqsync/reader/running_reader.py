@@ -125,6 +125,7 @@ class RunningReader:
             self._discovery,
             chunks,
             self._dead_letters,
+            self.workers,
         )
 
     def start(self) -> None:

@@ -78,7 +78,7 @@ class Workers:
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # For log lines.
         self._setup = setup
-        self._handler_name = setup.handler_name
+        self.handler_name: str = setup.handler_name
         self._numbers = count()
         # By the number of the worker: setting and popping one is atomic.
         self._tasks: dict[int, Task] = {}
@@ -122,6 +122,11 @@ class Workers:
         tasks = list(self._tasks.items())
         return sum(task.alive and number not in self._ended for number, task in tasks)
 
+    def stack_of(self, number: int) -> str:
+        """Where the code of a worker is; "" where it has ended. From any thread."""
+        task = self._tasks.get(number)
+        return "" if task is None else task.stack()
+
     # -- workers ---------------------------------------------------------------------------
 
     def _work(self, number: int) -> None:
@@ -160,7 +165,7 @@ class Workers:
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
                         self._setup.name,
-                        self._handler_name,
+                        self.handler_name,
                         number,
                         extra=self._setup.log_fields,
                     )
@@ -312,7 +317,7 @@ class Workers:
                 log.exception(
                     "%s: worker_ended() of handler %s failed",
                     self._setup.name,
-                    self._handler_name,
+                    self.handler_name,
                     extra=self._setup.log_fields,
                 )
 
@@ -320,13 +325,13 @@ class Workers:
         log.warning(
             "%s: handler %s failed on message %s (attempt %d) from %s; %s",
             self._setup.name,
-            self._handler_name,
+            self.handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
             what_now,
             exc_info=True,
-            extra={**self._setup.fields_of(message), "handler": self._handler_name},
+            extra={**self._setup.fields_of(message), "handler": self.handler_name},
         )
 
     # -- stopping ----------------------------------------------------------------------------
