@@ -45,9 +45,9 @@ def holds_the_log(message):
 def goes_on(message):
     while message.attempts == 1:
         try:
-            while True: pass
+            time.sleep(0.01)
         except TimeLimitInterrupt:
-            pass
+            continue
     note(message)
 """
 PATCHED = """
@@ -100,7 +100,7 @@ def handled(folder: Path) -> list[str]:
         # Not even what it writes may be waited for.
         (GNSQSYNC, "holds_the_log", [], ""),
         # It catches the first limit.
-        (GNSQSYNC, "goes_on", ["--time-limit", "0.2"], "while True:"),
+        (GNSQSYNC, "goes_on", ["--time-limit", "0.2"], "time.sleep(0.01)"),
         (ON_GEVENT, "sleeps", [], "time.sleep(600)"),
         # No greenlet ever runs again, that of the main thread neither.
         (ON_GEVENT, "spins", [], "while message.attempts == 1:"),
