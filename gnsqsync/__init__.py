@@ -14,6 +14,7 @@ from gnsqsync._version import __version__
 if TYPE_CHECKING:
     from gnsqsync.addresses import AddressLike
     from gnsqsync.bodies import typed
+    from gnsqsync.errors import TimeLimitExceeded, TimeLimitInterrupt
     from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
     from gnsqsync.message import Discard, Message, Reject, Requeue
     from gnsqsync.middleware import Middleware, Publication
@@ -41,6 +42,8 @@ _HOME = {
     "ReaderOptionKeywords": "gnsqsync.reader.options",
     "Reject": "gnsqsync.message",
     "Requeue": "gnsqsync.message",
+    "TimeLimitExceeded": "gnsqsync.errors",
+    "TimeLimitInterrupt": "gnsqsync.errors",
     "TopicGroup": "gnsqsync.reader.topic_group",
     "Writer": "gnsqsync.writer.writer",
     "typed": "gnsqsync.bodies",
@@ -62,6 +65,8 @@ __all__ = [
     "ReaderOptionKeywords",
     "Reject",
     "Requeue",
+    "TimeLimitExceeded",
+    "TimeLimitInterrupt",
     "TopicGroup",
     "Writer",
     "__version__",

@@ -16,11 +16,14 @@ The tree::
     │   ├── NotSent                 no nsqd has it; publishing again is safe
     │   ├── Refused                 nsqd said no
     │   └── OutcomeUnknown          nsqd may or may not have it; publishing again may duplicate
-    └── MessageAnswered             a message was answered twice
+    ├── MessageAnswered             a message was answered twice
+    └── TimeLimitExceeded           a handler ran longer than time_limit; also a TimeoutError
 
 Two attributes say what to do without reading the text: ``retriable`` (the same call may succeed
 later, nothing has to be changed first) and, on a ServerError, ``fatal`` (nsqd closes the
 connection after it).
+
+``TimeLimitInterrupt`` is a BaseException, beside the tree: what is raised in that handler.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ __all__ = [
     "ReqFailed",
     "ServerError",
     "SubFailed",
+    "TimeLimitExceeded",
+    "TimeLimitInterrupt",
     "TouchFailed",
     "Unauthorized",
     "WrongPort",
@@ -321,3 +326,19 @@ class OutcomeUnknown(PublishError):
 
 class MessageAnswered(NSQError):
     """finish(), requeue() or touch() on a message that was finished or requeued before."""
+
+
+class TimeLimitExceeded(NSQError, TimeoutError):
+    """A handler ran longer than its ``time_limit``: a failure of the handler like any other.
+
+    Middlewares, ``retry_on`` and its like, ``backoff`` and ``on_giving_up`` see it. Its
+    ``__cause__`` is the TimeLimitInterrupt, whose traceback says where the handler was.
+    """
+
+
+class TimeLimitInterrupt(BaseException):
+    """Raised in a handler when its ``time_limit`` is over, once for each message.
+
+    Not an Exception, so that ``except Exception`` does not hold it up. Clean up in a ``finally``.
+    A handler may catch it: its return then counts as any return.
+    """

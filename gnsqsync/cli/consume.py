@@ -25,6 +25,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
 from gnsqsync.service.commands import run_consumers
+from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import say
 from gnsqsync.service.settings import make_observer
@@ -157,6 +158,19 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     help="Seconds a handler may take. [default: as nsqd says]",
 )
 @click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="Interrupt a handler that runs longer; its message comes again. [default: no limit]",
+)
+@click.option(
+    "--hard-time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="End the process when a handler runs longer; with --processes another one takes its"
+    " place. [default: no limit]",
+)
+@click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
     help="Publish given up messages there. Without this and the next they wait in nsqd.",
@@ -206,6 +220,7 @@ def consume(
     observer: str | None,
     metrics_address: str | None,
     handler_limit: float | None,
+    hard_time_limit: float | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -228,13 +243,15 @@ def consume(
         **connection,
         **options,
     )
+    named = [(handler_name(handler), reader)]
     return run_consumers(
-        [(handler_name(handler), reader)],
+        named,
         say=_say,
         complain=lambda text: _say(f"gnsqsync: {text}"),
         processes=processes,
         reload=reload,
         stop_timeout=stop_timeout,
+        hard_limit=HardLimit(hard_time_limit, named),
         around=lambda number: exposed.serve([reader], number, _say),
         report=print_counts if as_json else None,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from django.core.cache import caches
@@ -16,7 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.errors import ConfigError
+from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.options import check_handler
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.settings import as_if_complete
@@ -157,6 +157,8 @@ class Handler:
     alias: str
     database: str | None
     options: Mapping[str, Any] = field(repr=False)
+    # Whether the function may be interrupted.
+    is_limited: bool = field(default=False, repr=False)
 
     def __call__(self, message: Message) -> None:
         """Handle one message, with usable database connections and none kept for too long."""
@@ -164,6 +166,10 @@ class Handler:
         close_old_connections()
         try:
             self.handle(message)
+        except TimeLimitExceeded:
+            if self.is_limited:
+                forget_connections()
+            raise
         finally:
             close_old_connections()
 
@@ -174,6 +180,10 @@ class Handler:
         else:
             with transaction.atomic(using=self.database):
                 self.function(message)
+
+    def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> Handler:
+        """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""
+        return replace(self, function=wrap(self.function), is_limited=True)
 
     def worker_ended(self) -> None:
         """On the thread of a worker that ends: first ``worker_ended()`` of the function, then close
@@ -246,6 +256,20 @@ def close_old_connections() -> None:
             connection.close_if_unusable_or_obsolete()
         except Error:
             log.warning("closing a connection to %s failed", connection.alias, exc_info=True)
+
+
+def forget_connections() -> None:
+    """Close this thread's connections and make others when they are used next.
+
+    After a function was interrupted: perhaps in the middle of a transaction's begin or end, after
+    which the connection may take the transactions to come for parts of that one.
+    """
+    for connection in connections.all(initialized_only=True):
+        try:
+            connection.close()
+        except Error:
+            log.warning("closing a connection to %s failed", connection.alias, exc_info=True)
+        del connections[connection.alias]
 
 
 def autodiscover() -> None:

@@ -25,6 +25,7 @@ from gnsqsync.service.commands import (
     shown,
     topics_of,
 )
+from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.service.log_output import readable_log
 from gnsqsync.service.metrics_page import Exposed
@@ -121,6 +122,13 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         metavar="SECONDS",
         help="/livez fails when a handler runs longer. Default: it may run for ever.",
     ),
+    click.Option(
+        ["--hard-time-limit"],
+        type=float,
+        metavar="SECONDS",
+        help="End the process when a handler runs longer; with --processes another one takes its"
+        " place. Default: no limit.",
+    ),
     click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
 ]
 
@@ -166,6 +174,7 @@ def _run(
     shutdown_timeout: float,
     metrics_address: str | None,
     handler_limit: float | None,
+    hard_time_limit: float | None,
 ) -> int:
     """Until a signal; the exit code."""
     limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
@@ -178,6 +187,7 @@ def _run(
         processes=processes,
         reload=reload,
         stop_timeout=shutdown_timeout,
+        hard_limit=HardLimit(hard_time_limit, named),
         around=lambda number: exposed.serve(
             [reader for _, reader in named], number, _say, lambda: {"default": nsq.writer}
         ),

@@ -67,6 +67,10 @@ class InContext:
         with self._app.app_context():
             self._function(message)
 
+    def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> InContext:
+        """For ``time_limit``: what ends the context is not interrupted."""
+        return InContext(self._app, wrap(self._function))
+
     def worker_ended(self) -> None:
         ended = getattr(self._function, "worker_ended", None)
         if ended is not None:

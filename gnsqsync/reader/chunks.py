@@ -100,13 +100,14 @@ class Chunks:
         self.timings.forget(worker)
         self._at_work.pop(worker, None)
 
-    def at_work(self) -> list[tuple[int, tuple[float, int], int]]:
+    def at_work(self) -> list[tuple[int, tuple[float, int], list[Message]]]:
         """For each worker that has a chunk: its number; since when, and how many of its messages
-        it has not begun; and how many it has begun. From any thread; takes no lock."""
+        it has not begun; and those that it has begun. From any thread; takes no lock."""
         found = []
         for worker, (_, messages, left, started) in list(self._at_work.items()):
             waiting = length_hint(left)
-            found.append((worker, (started, waiting), len(messages) - waiting))
+            begun = messages[: max(0, len(messages) - waiting)]
+            found.append((worker, (started, waiting), begun))
         return found
 
     def relieve(self) -> None:

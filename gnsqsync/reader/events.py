@@ -28,6 +28,8 @@ class Events:
         self._name = setup.name
         self._fields = setup.log_fields
         self._handler = setup.handler_name
+        # What nsqd should grant a handler, in seconds; 0 where it is asked for more meanwhile.
+        self._needed = 0.0 if setup.flow.auto_touch else setup.flow.time_limit or 0.0
         self._observers = setup.observers
         # Whether a handler's time is worth a look at the clock.
         self.observes_batches: bool = any(
@@ -66,6 +68,17 @@ class Events:
                 extra=extra,
             )
         log.info("%s subscribed at %s", self._name, address, extra=extra)
+        if connection.msg_timeout < self._needed:
+            log.warning(
+                "%s: time_limit is %g s, but %s gives a message to somebody else after %g s, while"
+                " its handler may still run; raise msg_timeout, lower time_limit or set auto_touch",
+                self._name,
+                self._needed,
+                address,
+                connection.msg_timeout,
+                extra=extra,
+            )
+            self._needed = 0.0  # said once
         self.notify("connected", address)
 
     def crowd(self, limit: int) -> None:

@@ -76,6 +76,7 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     reject_on: Exceptions
     discard_on: Exceptions
     backoff: bool | BackoffFilter
+    time_limit: float | None
     max_age: float | None
     on_expired: OnExpired | None
     rate_limit: float | None
@@ -112,6 +113,7 @@ class ReaderOptions:
     reject_on: Exceptions = ()
     discard_on: Exceptions = ()
     backoff: bool | BackoffFilter = True
+    time_limit: float | None = None
     max_age: float | None = None
     on_expired: OnExpired | None = None
     rate_limit: float | None = None
@@ -147,6 +149,8 @@ class ReaderOptions:
         if self.dead_letter_topic is not None:
             check_topic(self.dead_letter_topic)
         self._check_giving_up()
+        if self.time_limit is not None:
+            check_duration("time_limit", self.time_limit, 0.01, 86400)
         self._check_max_age()
         self._check_rate()
         self.verdicts()

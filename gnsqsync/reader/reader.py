@@ -134,6 +134,9 @@ class Reader:
         discard_on: The exceptions that mean ``Discard``.
         backoff: False: failures never slow the reader down, as with ``max_backoff_duration=0``. Or
             a function from the exception to whether it counts for that; ``Requeue`` says so itself.
+        time_limit: Seconds that the handler may run, 0.01 to 86400; then TimeLimitInterrupt is
+            raised in it, and it has failed with TimeLimitExceeded. On threads that waits for the
+            end of a call that blocks in C, on gevent until the handler waits. None: no limit.
         max_age: Seconds since its publish after which a message goes to ``on_expired`` and not to
             the handler, by the clocks of nsqd and this machine; None: never.
         on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
@@ -190,6 +193,7 @@ class Reader:
         reject_on: Exceptions = (),
         discard_on: Exceptions = (),
         backoff: bool | BackoffFilter = True,
+        time_limit: float | None = None,
         max_age: float | None = None,
         on_expired: OnExpired | None = None,
         rate_limit: float | None = None,
@@ -233,6 +237,7 @@ class Reader:
             reject_on=reject_on,
             discard_on=discard_on,
             backoff=backoff,
+            time_limit=time_limit,
             max_age=max_age,
             on_expired=on_expired,
             rate_limit=rate_limit,
@@ -279,7 +284,7 @@ class Reader:
     def _check_pull_form(flow: ReaderOptions, middlewares: Sequence[Middleware]) -> None:
         """ConfigError for what happens around a handler only."""
         defaults = ReaderOptions()
-        for name in ("retry_on", "reject_on", "discard_on", "backoff", "max_age"):
+        for name in ("retry_on", "reject_on", "discard_on", "backoff", "time_limit", "max_age"):
             if getattr(flow, name) != getattr(defaults, name):
                 raise ConfigError(f"{name} is for handlers; this Reader has none")
         if overriding(middlewares, "handle"):
@@ -631,6 +636,13 @@ class Reader:
         if run is None or self._stop_asked is not None:
             return []
         return run.health.stuck(handler_limit)
+
+    def _overdue(self, limit: float) -> list[str]:
+        """A text for each handler that runs longer than ``limit`` (seconds). As ``_stuck``."""
+        run = self._run
+        if run is None or self._stop_asked is not None:
+            return []
+        return run.health.overdue(limit)
 
     def _not_ready(self) -> str | None:
         """Why it gets no messages; None where it is connected and was not asked to stop."""

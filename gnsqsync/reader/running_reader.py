@@ -98,6 +98,7 @@ class RunningReader:
             self._dead_letters,
             self._events,
             setup,
+            self._timer.after,
         )
         self._housekeeping = Housekeeping(
             self.subscription.connections,
@@ -124,6 +125,7 @@ class RunningReader:
             self._discovery,
             chunks,
             self._dead_letters,
+            self.workers,
         )
 
     def start(self) -> None:

@@ -20,8 +20,9 @@ from gnsqsync.reader.events import Events
 from gnsqsync.reader.expiry import unless_expired
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
+from gnsqsync.reader.time_limit import limited
 from gnsqsync.reader.verdicts import Verdict
-from gnsqsync.runtime import Runtime, Task
+from gnsqsync.runtime import After, Runtime, Task
 
 __all__ = ["Workers"]
 
@@ -60,6 +61,7 @@ class Workers:
         dead_letters: DeadLetters,
         events: Events,
         setup: ReaderSetup,
+        after: After,
     ) -> None:
         self._runtime = runtime
         self._chunks = chunks
@@ -68,7 +70,7 @@ class Workers:
         self._events = events
         self._handler = setup.handler
         # The handler with what stands around it; whether each message has a context of its own.
-        self._call = around_handler(setup.middleware, self._innermost(setup))
+        self._call = around_handler(setup.middleware, self._innermost(setup, after))
         self._isolates = bool(overriding(setup.middleware, "handle"))
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
@@ -76,18 +78,19 @@ class Workers:
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # For log lines.
         self._setup = setup
-        self._handler_name = setup.handler_name
+        self.handler_name: str = setup.handler_name
         self._numbers = count()
         # By the number of the worker: setting and popping one is atomic.
         self._tasks: dict[int, Task] = {}
         # The numbers of those that have nothing left to do but to return.
         self._ended: set[int] = set()
 
-    @staticmethod
-    def _innermost(setup: ReaderSetup) -> Handler:
-        """The handler, but for messages that are older than ``max_age``."""
+    def _innermost(self, setup: ReaderSetup, after: After) -> Handler:
+        """The handler, for ``time_limit``; but for messages that are older than ``max_age``."""
         handler = setup.handler or _no_handler
         flow = setup.flow
+        if flow.time_limit is not None:
+            handler = limited(handler, flow.time_limit, self._runtime, after)
         if flow.max_age is not None and flow.on_expired is not None:
             handler = unless_expired(handler, flow.max_age, flow.on_expired)
         return handler
@@ -118,6 +121,11 @@ class Workers:
         """How many workers have not ended."""
         tasks = list(self._tasks.items())
         return sum(task.alive and number not in self._ended for number, task in tasks)
+
+    def stack_of(self, number: int) -> str:
+        """Where the code of a worker is; "" where it has ended. From any thread."""
+        task = self._tasks.get(number)
+        return "" if task is None else task.stack()
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -157,7 +165,7 @@ class Workers:
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
                         self._setup.name,
-                        self._handler_name,
+                        self.handler_name,
                         number,
                         extra=self._setup.log_fields,
                     )
@@ -309,7 +317,7 @@ class Workers:
                 log.exception(
                     "%s: worker_ended() of handler %s failed",
                     self._setup.name,
-                    self._handler_name,
+                    self.handler_name,
                     extra=self._setup.log_fields,
                 )
 
@@ -317,13 +325,13 @@ class Workers:
         log.warning(
             "%s: handler %s failed on message %s (attempt %d) from %s; %s",
             self._setup.name,
-            self._handler_name,
+            self.handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
             what_now,
             exc_info=True,
-            extra={**self._setup.fields_of(message), "handler": self._handler_name},
+            extra={**self._setup.fields_of(message), "handler": self.handler_name},
         )
 
     # -- stopping ----------------------------------------------------------------------------

@@ -8,9 +8,11 @@ from __future__ import annotations
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import fork, world
 from gnsqsync.runtime.base import (
+    After,
     Cutter,
     Event,
     Latch,
+    Limit,
     Lock,
     Mutex,
     Queue,
@@ -22,9 +24,11 @@ from gnsqsync.runtime.base import (
 )
 
 __all__ = [
+    "After",
     "Cutter",
     "Event",
     "Latch",
+    "Limit",
     "Lock",
     "Mutex",
     "Queue",

@@ -16,8 +16,10 @@ from gnsqsync.addresses import Address
 from gnsqsync.runtime import fork
 
 __all__ = [
+    "After",
     "Event",
     "Latch",
+    "Limit",
     "Lock",
     "Mutex",
     "Queue",
@@ -27,6 +29,11 @@ __all__ = [
     "Task",
     "TimedQueue",
 ]
+
+After: TypeAlias = Callable[[float, Callable[[], None]], None]
+"""Has a function called in so many seconds, as ``Timer.after``."""
+Limit: TypeAlias = Callable[[Callable[[Any], Any], Any], Any]
+"""``limit(fn, argument)``: calls it, for a limited time."""
 
 
 class Mutex(Protocol):
@@ -101,6 +108,9 @@ class Task(Protocol):
     def is_current(self) -> bool: ...
     def join(self, timeout: float | None = None) -> bool:
         """Wait for its end; whether it has ended. False at once when called by the task itself."""
+
+    def stack(self) -> str:
+        """Where its code is, as a traceback shows it; "" where it has ended. From any thread."""
 
 
 class Socket(Protocol):
@@ -257,6 +267,16 @@ class Runtime(ABC):
     @abstractmethod
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         """``fn(*args)``, a call that blocks on sockets of its own (requests), and its result."""
+
+    @abstractmethod
+    def time_limit(self, seconds: float, interrupt: type[BaseException], after: After) -> Limit:
+        """A Limit: the call returns and raises what the function does.
+
+        When it has run for ``seconds``, ``interrupt`` is raised in it: on threads as soon as the
+        thread runs Python code, on greenlets where it waits. That happens once in a call, and not
+        after its end: not in the caller, not in the next call. ``after`` may be used for as long as
+        the limit is.
+        """
 
     def on_fork(self, method: Callable[[], object]) -> None:
         """Call the bound ``method`` in the child after each fork; it is held weakly.

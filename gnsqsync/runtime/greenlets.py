@@ -10,7 +10,9 @@ import errno
 import logging
 import os
 import socket
+import sys
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -88,7 +90,7 @@ class GreenletRuntime(base.Runtime):
         greenlet.name = name
         self._tasks.add(greenlet)
         greenlet.start()
-        return _Task(greenlet, name)
+        return _Task(greenlet, name, self._home)
 
     def current(self) -> int:
         return id(gevent.getcurrent())
@@ -163,6 +165,16 @@ class GreenletRuntime(base.Runtime):
             raise error
         return result
 
+    def time_limit(
+        self, seconds: float, interrupt: type[BaseException], after: base.After
+    ) -> base.Limit:
+        def limit(fn: Callable[[Any], Any], argument: Any) -> Any:
+            # Thrown in where the greenlet waits, so not after the end of the block.
+            with gevent.Timeout(seconds, interrupt):
+                return fn(argument)
+
+        return limit
+
 
 def _captured(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
     """What a call gives or raises: of what it raises, gevent's pool would print a traceback."""
@@ -191,10 +203,11 @@ def _run(
 
 
 class _Task:
-    __slots__ = ("_greenlet", "name")
+    __slots__ = ("_greenlet", "_home", "name")
 
-    def __init__(self, greenlet: gevent.Greenlet, name: str) -> None:
+    def __init__(self, greenlet: gevent.Greenlet, name: str, home: int) -> None:
         self._greenlet = greenlet
+        self._home = home
         self.name = name
 
     @property
@@ -210,6 +223,13 @@ class _Task:
             return False
         self._greenlet.join(None if timeout is None else max(timeout, 0.0))
         return not self.alive
+
+    def stack(self) -> str:
+        if not self.alive:
+            return ""
+        # A greenlet that runs has no frame of its own: it is what its thread is at.
+        frame = self._greenlet.gr_frame or sys._current_frames().get(self._home)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def __repr__(self) -> str:
         return f"<greenlet {self.name}{'' if self.alive else ' ended'}>"

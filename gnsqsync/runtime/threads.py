@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +93,14 @@ class ThreadRuntime(base.Runtime):
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
 
+    def time_limit(
+        self, seconds: float, interrupt: type[BaseException], after: base.After
+    ) -> base.Limit:
+        # Here, as ctypes is not loaded without a limit.
+        from gnsqsync.runtime.thread_limit import ThreadLimit
+
+        return ThreadLimit(seconds, interrupt, after, now=self.now, new_latch=self.latch)
+
 
 def _wake_dial(sock: Any) -> None:
     """On Linux this ends the wait in connect(); elsewhere the one that dials looks by itself."""
@@ -135,6 +145,10 @@ class _Task:
             return False
         self._thread.join(None if timeout is None else _waited(timeout))
         return not self._thread.is_alive()
+
+    def stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0) if self.alive else None
+        return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def __repr__(self) -> str:
         return f"<thread {self.name}{'' if self.alive else ' ended'}>"

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.reader import Reader
+from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.stats import ReaderStats, counted
@@ -44,6 +45,7 @@ def run_consumers(
     processes: int,
     reload: bool,
     stop_timeout: float,
+    hard_limit: HardLimit,
     around: Callable[[int], AbstractContextManager[object]],
     before_fork: Callable[[], object] | None = None,
     at_end: Callable[[], object] | None = None,
@@ -53,7 +55,8 @@ def run_consumers(
 
     ``named``: the Readers with their names, not started; each process starts its own copies.
     ``say`` and ``complain`` take lines for people. ``around``: called in each process with its
-    number, and entered while the Readers run; a ConfigError of it ends the command. ``at_end``:
+    number, and entered while the Readers run; a ConfigError of it ends the command. ``hard_limit``:
+    of the same Readers, watched in each process. ``at_end``:
     called in each process when its Readers ended. ``report``: called in each process with what
     became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
     """
@@ -83,7 +86,7 @@ def run_consumers(
 
     def run(place: Place) -> int:
         try:
-            with around(place.number):
+            with around(place.number), hard_limit.watching(supervised=processes > 1):
                 return consume(place)
         except ConfigError as error:
             complain(str(error))

@@ -6,6 +6,7 @@ The contract is that of ``gnsqsync.runtime.base``; the code above it cannot tell
 from __future__ import annotations
 
 import math
+import traceback
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -89,6 +90,22 @@ class SimRuntime(base.Runtime):
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
 
+    def time_limit(
+        self, seconds: float, interrupt: type[BaseException], after: base.After
+    ) -> base.Limit:
+        scheduler = self._scheduler
+
+        def limit(fn: Callable[[Any], Any], argument: Any) -> Any:
+            task = scheduler.current
+            assert task is not None
+            timer = scheduler.after(seconds, lambda: scheduler.throw(task, interrupt()))
+            try:
+                return fn(argument)
+            finally:
+                timer.cancel()
+
+        return limit
+
 
 class _Task:
     def __init__(self, scheduler: Scheduler, task: SimTask) -> None:
@@ -121,6 +138,10 @@ class _Task:
             finally:
                 self._task.joiners.remove(me)
         return True
+
+    def stack(self) -> str:
+        frame = self._task.greenlet.gr_frame
+        return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def __repr__(self) -> str:
         return f"<simulated task {self.name}{'' if self.alive else ' ended'}>"

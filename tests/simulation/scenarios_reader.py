@@ -396,3 +396,23 @@ def scenario_lists_are_limited_too(world: World) -> None:
             break
     assert _most_in(came, 1.0) <= 10 + 5 + 2
     assert came[-1] - came[0] < 12
+
+
+def scenario_a_handler_that_takes_longer_than_its_limit_has_failed(world: World) -> None:
+    ended: list[str] = []
+
+    def handler(message: Message) -> None:
+        try:
+            world.sleep(3600 if message.attempts == 1 else 29.9)
+            ended.append("returned")
+        finally:
+            ended.append(f"{message.attempts} ended")
+
+    nsqd = world.nsqd()
+    world.writer(nsqd).publish("t", b"slow")
+    reader = world.reader(
+        handler, nsqd, time_limit=30, requeue_delay=5, max_backoff_duration=0, concurrency=2
+    )
+    world.eventually(lambda: reader.stats().finished == 1, 90)
+    assert ended == ["1 ended", "returned", "2 ended"]
+    assert reader.stats().requeued == 1

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import (
+    After,
     Cutter,
     Event,
     Latch,
+    Limit,
     Lock,
     Mutex,
     Queue,
@@ -222,6 +224,9 @@ class CountingRuntime(Runtime):
         self.count(blocking_calls=1)
         return self.inner.call_blocking(fn, *args)
 
+    def time_limit(self, seconds: float, interrupt: type[BaseException], after: After) -> Limit:
+        return self.inner.time_limit(seconds, interrupt, after)
+
 
 class CountingLock:
     """A lock that its runtime counts. ``maker`` is what made it."""
@@ -365,6 +370,9 @@ class CountingTask:
     def join(self, timeout: float | None = None) -> bool:
         self._runtime.blocking(f"join() of {self.name}")
         return self._inner.join(timeout)
+
+    def stack(self) -> str:
+        return self._inner.stack()
 
     def __repr__(self) -> str:
         return repr(self._inner)

@@ -227,17 +227,18 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
     fake: Any = clock
     chunks = Chunks(runtime.queue(), fake, cuts=True)
     others: Any = None
-    watch = health.Health("t/ch", fake, others, others, others, chunks, others)
-    left, _ = chunks.begin(0, (others, [others] * 3))
+    times = health.HandlerTimes(chunks, clock.now)
+    messages: list[Any] = ["first", "second", "third"]
+    left, _ = chunks.begin(0, (others, messages))
     for _ in range(3):
         next(left)
-        assert watch._slow_handlers(10.0) == []
+        assert [*times.above(10.0)] == []
         clock.time += 6.0
-        assert watch._slow_handlers(10.0) == []
+        assert [*times.above(10.0)] == []
     clock.time += 5.0
-    assert watch._slow_handlers(10.0) == ["t/ch: a handler runs since 11 s; the limit is 10 s"]
+    assert [*times.above(10.0)] == [(0, 11.0, "third")]
     chunks.end_of(0)
-    assert watch._slow_handlers(10.0) == []
+    assert [*times.above(10.0)] == []
 
 
 def test_a_poll_thread_that_has_not_begun_is_not_late() -> None:

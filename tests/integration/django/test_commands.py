@@ -223,6 +223,43 @@ def test_a_transaction_for_each_message(project: Project) -> None:
     assert stat["topics"][f"{project.topic}_stored"]["messages"] == 1
 
 
+HANGING = """
+import os, time
+from django.db import connections, transaction
+from gnsqsync.django import nsq_handler
+from shop.models import Order
+
+@nsq_handler(
+    os.environ["SHOP_TOPIC"], "hanging", time_limit=0.3, requeue_delay=0, max_backoff_duration=0
+)
+def hangs_in_a_transaction(message):
+    if message.attempts == 1:
+        # As if struck in the middle of the begin: nobody ends it.
+        transaction.atomic().__enter__()
+        while True:
+            time.sleep(0.01)
+    assert not connections["default"].in_atomic_block
+    with transaction.atomic():
+        Order.objects.create(number=message.json()["number"], worker="stored")
+"""
+
+
+@ON_BOTH
+def test_a_transaction_that_a_time_limit_left_open(project: Project) -> None:
+    """The next one must not be taken for a part of it, and vanish with it."""
+    project.migrate()
+    project.make_channel("hanging")
+    project.publish('{"number": 1}', '{"number": 2}')
+    (project.folder / "mail" / "nsq_handlers.py").write_text(HANGING)
+    command = project.manage("nsq_consume", "mail.hangs_in_a_transaction")
+    command.eventually(lambda: len(project.orders()) == 2)
+    command.eventually(lambda: project.channel("hanging").in_flight_count == 0)
+    command.signal(TERM)
+    output = command.end()
+    assert "2 finished, 2 requeued" in output
+    assert output.count("TimeLimitExceeded: the handler ran longer than 0.3 s (time_limit)") == 2
+
+
 # -- processes -----------------------------------------------------------------------------------
 
 

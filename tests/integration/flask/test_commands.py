@@ -123,6 +123,34 @@ def test_several_processes(shop: Shop) -> None:
     assert shop.channel().in_flight_count == 0
 
 
+def test_a_time_limit_ends_the_handler_and_not_its_context(shop: Shop) -> None:
+    (shop.folder / "shop.py").write_text(
+        SHOP.replace("concurrency=2", "time_limit=0.2, requeue_delay=0, max_backoff_duration=0")
+        .replace(
+            'time.sleep(float(os.environ.get("FLASK_SECONDS", 0)))',
+            "while message.attempts == 1: time.sleep(0.01)",
+        )
+        .replace(
+            "    nsq.init_app(app)",
+            "    nsq.init_app(app)\n"
+            "    @app.teardown_appcontext\n"
+            "    def end(error):\n"
+            "        time.sleep(0.4)\n"
+            "        note(f'context ended by {type(error).__name__}')",
+        )
+    )
+    shop.fill(1)
+    command = shop("consume", "work")
+    command.eventually(lambda: len(shop.notes("context ended")) == 2)
+    command.signal(TERM)
+    assert "work: 1 finished, 1 requeued" in command.end()
+    # And then that of the command.
+    assert shop.notes("context ended")[:2] == [
+        "context ended by TimeLimitExceeded",
+        "context ended by NoneType",
+    ]
+
+
 def test_reload(shop: Shop) -> None:
     shop.fill(1)
     command = shop("consume", "--topic", shop.topic, "--reload")

@@ -14,6 +14,7 @@ from gnsqsync.django.handlers import Handler, select
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.commands import listing, run_consumers
+from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import say
 
@@ -94,6 +95,13 @@ class Command(NSQCommand):
             metavar="SECONDS",
             help="/livez fails when a handler runs longer. Default: it may run for ever.",
         )
+        parser.add_argument(
+            "--hard-time-limit",
+            type=float,
+            metavar="SECONDS",
+            help="End the process when a handler runs longer; with --processes another one takes"
+            " its place. Default: no limit.",
+        )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
     def handle(self, **options: Any) -> None:
@@ -109,6 +117,7 @@ class Command(NSQCommand):
             exposed = Exposed(options["metrics_address"], options["handler_limit"])
             # Checked before anything is forked.
             named = [(h.name, h.reader(exposed=exposed, **limits)) for h in handlers]
+            hard_limit = HardLimit(options["hard_time_limit"], named)
         except (ConfigError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
         code = run_consumers(
@@ -118,6 +127,7 @@ class Command(NSQCommand):
             processes=options["processes"],
             reload=options["reload"],
             stop_timeout=timeout,
+            hard_limit=hard_limit,
             before_fork=_before_fork,
             at_end=close_writers,
             around=lambda number: exposed.serve(

@@ -1,0 +1,77 @@
+"""The end of a process in which a handler runs for too long: ``--hard-time-limit``.
+
+Knows Readers and what ends a process; knows no supervisor, which starts another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import check_duration
+from gnsqsync.reader import Reader
+from gnsqsync.runtime.watchdog import Watchdog, run_aside
+
+__all__ = ["HardLimit"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
+
+# How often to look, in parts of the limit, and at least once a second.
+_LOOKS = 10
+# How long the log line may take: the handler may hold a lock that it needs.
+_TELL_SECONDS = 5.0
+
+
+class HardLimit:
+    """Ends this process when a handler of its Readers has run for ``seconds``; None: never.
+
+    ``named``: the Readers with their names. ConfigError when the limit is not allowed, or not above
+    ``time_limit`` of each of them.
+    """
+
+    def __init__(self, seconds: float | None, named: Sequence[tuple[str, Reader]]) -> None:
+        if seconds is not None:
+            check_duration("--hard-time-limit", seconds, 0.1, 86400)
+            for name, reader in named:
+                soft = reader._setup.flow.time_limit
+                if soft is not None and soft >= seconds:
+                    raise ConfigError(
+                        f"--hard-time-limit is {seconds:g} s and time_limit of {name} is {soft:g}"
+                        " s; give a longer one, so that the handler is interrupted before"
+                    )
+        self._seconds = seconds
+        self._readers = [reader for _, reader in named]
+
+    @contextlib.contextmanager
+    def watching(self, *, supervised: bool) -> Iterator[None]:
+        """While it is entered, in the process that runs the Readers.
+
+        ``supervised``: a process that was killed is replaced; one alone exits with code 1.
+        """
+        if self._seconds is None:
+            yield
+            return
+        with Watchdog(min(1.0, self._seconds / _LOOKS), lambda: self._look(supervised)):
+            yield
+
+    def _look(self, supervised: bool) -> None:
+        assert self._seconds is not None
+        overdue = [text for one in self._readers for text in one._overdue(self._seconds)]
+        if not overdue:
+            return
+
+        def tell() -> None:
+            for text in overdue:
+                log.error("%s", text)
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+        run_aside(tell)(_TELL_SECONDS)
+        if supervised:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
