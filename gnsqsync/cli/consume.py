@@ -28,6 +28,7 @@ from gnsqsync.service.commands import run_consumers
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import say
+from gnsqsync.service.process_limits import ProcessLimits
 from gnsqsync.service.settings import make_observer
 
 if TYPE_CHECKING:
@@ -171,6 +172,19 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     " place. [default: no limit]",
 )
 @click.option(
+    "--max-messages",
+    type=int,
+    metavar="N",
+    help="Stop a process that has handled so many messages; with --processes another one takes"
+    " its place, without it the program ends with 0. [default: no limit]",
+)
+@click.option(
+    "--max-memory",
+    type=int,
+    metavar="MB",
+    help="The same for one that uses so many megabytes. [default: no limit]",
+)
+@click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
     help="Publish given up messages there. Without this and the next they wait in nsqd.",
@@ -221,6 +235,8 @@ def consume(
     metrics_address: str | None,
     handler_limit: float | None,
     hard_time_limit: float | None,
+    max_messages: int | None,
+    max_memory: int | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -252,6 +268,7 @@ def consume(
         reload=reload,
         stop_timeout=stop_timeout,
         hard_limit=HardLimit(hard_time_limit, named),
+        limits=ProcessLimits(max_messages, max_memory),
         around=lambda number: exposed.serve([reader], number, _say),
         report=print_counts if as_json else None,
     )

@@ -30,6 +30,7 @@ from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.service.log_output import readable_log
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import CannotWrite, replace_closed, say
+from gnsqsync.service.process_limits import ProcessLimits
 
 __all__ = ["commands_of"]
 
@@ -129,6 +130,19 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         help="End the process when a handler runs longer; with --processes another one takes its"
         " place. Default: no limit.",
     ),
+    click.Option(
+        ["--max-messages"],
+        type=int,
+        metavar="N",
+        help="Stop a process that has handled so many messages; with --processes another one takes"
+        " its place, without it the command ends with 0. Default: no limit.",
+    ),
+    click.Option(
+        ["--max-memory"],
+        type=int,
+        metavar="MB",
+        help="The same for one that uses so many megabytes. Default: no limit.",
+    ),
     click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
 ]
 
@@ -175,6 +189,8 @@ def _run(
     metrics_address: str | None,
     handler_limit: float | None,
     hard_time_limit: float | None,
+    max_messages: int | None,
+    max_memory: int | None,
 ) -> int:
     """Until a signal; the exit code."""
     limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
@@ -188,6 +204,7 @@ def _run(
         reload=reload,
         stop_timeout=shutdown_timeout,
         hard_limit=HardLimit(hard_time_limit, named),
+        limits=ProcessLimits(max_messages, max_memory),
         around=lambda number: exposed.serve(
             [reader for _, reader in named], number, _say, lambda: {"default": nsq.writer}
         ),

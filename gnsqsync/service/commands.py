@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.reader import Reader
 from gnsqsync.service.hard_limit import HardLimit
+from gnsqsync.service.process_limits import ProcessLimits
 from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.stats import ReaderStats, counted
@@ -46,6 +47,7 @@ def run_consumers(
     reload: bool,
     stop_timeout: float,
     hard_limit: HardLimit,
+    limits: ProcessLimits,
     around: Callable[[int], AbstractContextManager[object]],
     before_fork: Callable[[], object] | None = None,
     at_end: Callable[[], object] | None = None,
@@ -56,8 +58,9 @@ def run_consumers(
     ``named``: the Readers with their names, not started; each process starts its own copies.
     ``say`` and ``complain`` take lines for people. ``around``: called in each process with its
     number, and entered while the Readers run; a ConfigError of it ends the command. ``hard_limit``:
-    of the same Readers, watched in each process. ``at_end``:
-    called in each process when its Readers ended. ``report``: called in each process with what
+    of the same Readers, watched in each process. ``limits``: of each process, which is replaced
+    when it reaches one, or ends where there is one only. ``at_end``: called in each process when
+    its Readers ended. ``report``: called in each process with what
     became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
     """
 
@@ -69,7 +72,16 @@ def run_consumers(
     def consume(place: Place) -> int:
         readers = [reader for _, reader in named]
         try:
-            ending = run_readers(readers, stop_timeout, place, say_started)
+            limits.check_start()
+            watch = limits.watch(readers)
+
+            def worn() -> bool:
+                reason = watch.reason()
+                if reason is not None:
+                    say(f"stopping, as {reason}")
+                return reason is not None
+
+            ending = run_readers(readers, stop_timeout, place, say_started, worn)
         except NSQError as error:
             complain(f"ended by itself: {error}")
             return 1

@@ -27,6 +27,7 @@ from gnsqsync.stats import StopResult, counted
 
 __all__ = [
     "ESCALATION",
+    "WORN",
     "Ending",
     "Place",
     "StopFlag",
@@ -46,6 +47,8 @@ ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
 _WAKE_SECONDS = 1.0
 # Seconds after the time of its handlers, until a process is killed.
 _GRACE_SECONDS = 10.0
+# The exit code of a process that another one is to replace: EX_TEMPFAIL of sysexits.h.
+WORN = 75
 # After so many seconds its start is no longer the reason when a process ends.
 _SETTLED_SECONDS = 60.0
 
@@ -87,10 +90,14 @@ class Ending:
 
     results: list[StopResult]
     asked: bool
+    # Whether another process is to take its place.
+    worn: bool = False
 
     @property
     def exit_code(self) -> int:
-        """0: asked to stop, and every message was answered. Else 1."""
+        """0: asked to stop, and every message was answered. WORN: as the name says. Else 1."""
+        if self.worn:
+            return WORN
         return 0 if self.asked and all(result.clean for result in self.results) else 1
 
     def __str__(self) -> str:
@@ -200,14 +207,16 @@ def run_readers(
     stop_timeout: float,
     place: Place,
     on_start: Callable[[], object],
+    worn: Callable[[], bool],
 ) -> Ending:
     """Start Readers, wait for a signal, stop them; how they ended.
 
     ``stop_timeout``: seconds for handlers at work after the first signal. ``on_start``: called
-    when all have started. Raises what made a Reader end by itself; the others are stopped then.
+    when all have started. ``worn``: asked each second: whether this process is to be replaced.
+    Raises what made a Reader end by itself; the others are stopped then.
     """
     group = ReaderGroup(readers)
-    orphaned = False
+    orphaned = is_worn = False
     with StopSignals(group.stop, stop_timeout, place) as signals:
         try:
             group.start(block=False)
@@ -218,11 +227,15 @@ def run_readers(
                         orphaned = True
                         log.error("process %s is gone; stopping", place.parent)
                         group.stop(stop_timeout)
+                    if not is_worn and not signals.count and worn():
+                        is_worn = True
+                        group.stop(stop_timeout)
         except BaseException:  # nobody would stop the readers
             group.stop(0.0)
             raise
         results = group.join()
-    return Ending(results, asked=bool(signals.count) or orphaned)
+    asked = bool(signals.count) or orphaned
+    return Ending(results, asked=asked or is_worn, worn=is_worn and not asked)
 
 
 def _ended(reader: Reader) -> bool:
@@ -245,7 +258,8 @@ def supervise(
 
     With one process that is all. With more, children are forked, so nothing may have been started
     here; ``before_fork`` is called before each fork to let go of what must not be shared. A child
-    that a signal killed is replaced after a pause; one that ended otherwise ends all the others.
+    that a signal killed is replaced after a pause, one that ends with WORN at once; one that ended
+    otherwise ends all the others.
     The first SIGTERM or SIGINT is passed on as SIGTERM, the second as SIGQUIT, which forces, the
     third kills. Children still there 10 seconds after ``stop_timeout`` are killed. An error of
     ``before_fork`` is raised when they have ended.
@@ -254,7 +268,9 @@ def supervise(
     """
     place = place or Place()
     if processes == 1:
-        return run(place)
+        code = run(place)
+        # Whoever started it starts it again.
+        return 0 if code == WORN else code
     return _Supervisor(run, processes, stop_timeout, place, before_fork).run()
 
 
@@ -414,6 +430,12 @@ class _Supervisor:
             # SIGTERM itself ends one that had not come to its own handler: it had begun nothing.
             if code not in (0, -signal.SIGTERM):
                 self._failed = True
+            return
+        if code == WORN:
+            # It has said why, and another one takes its place at once.
+            child.delays.reset()
+            child.at = self._now()
+            log.info("process %d was replaced as asked", pid)
             return
         if code >= 0:
             log.error("process %d ended by itself with exit code %d; stopping", pid, code)

@@ -17,6 +17,7 @@ from gnsqsync.service.commands import listing, run_consumers
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import say
+from gnsqsync.service.process_limits import ProcessLimits
 
 __all__ = ["Command"]
 
@@ -102,6 +103,19 @@ class Command(NSQCommand):
             help="End the process when a handler runs longer; with --processes another one takes"
             " its place. Default: no limit.",
         )
+        parser.add_argument(
+            "--max-messages",
+            type=int,
+            metavar="N",
+            help="Stop a process that has handled so many messages; with --processes another one"
+            " takes its place, without it the command ends with 0. Default: no limit.",
+        )
+        parser.add_argument(
+            "--max-memory",
+            type=int,
+            metavar="MB",
+            help="The same for one that uses so many megabytes. Default: no limit.",
+        )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
     def handle(self, **options: Any) -> None:
@@ -118,6 +132,7 @@ class Command(NSQCommand):
             # Checked before anything is forked.
             named = [(h.name, h.reader(exposed=exposed, **limits)) for h in handlers]
             hard_limit = HardLimit(options["hard_time_limit"], named)
+            of_process = ProcessLimits(options["max_messages"], options["max_memory"])
         except (ConfigError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
         code = run_consumers(
@@ -128,6 +143,7 @@ class Command(NSQCommand):
             reload=options["reload"],
             stop_timeout=timeout,
             hard_limit=hard_limit,
+            limits=of_process,
             before_fork=_before_fork,
             at_end=close_writers,
             around=lambda number: exposed.serve(
