@@ -428,7 +428,7 @@ class _Supervisor:
     def _ended(self, child: _Child, pid: int, code: int) -> None:
         if self._kill_at is not None:
             # SIGTERM itself ends one that had not come to its own handler: it had begun nothing.
-            if code not in (0, -signal.SIGTERM):
+            if code not in (0, WORN, -signal.SIGTERM):
                 self._failed = True
             return
         if code == WORN:
