@@ -15,7 +15,7 @@ from gnsqsync.runtime.base import After, Latch
 
 __all__ = ["ThreadLimit"]
 
-# When to try again to strike, in seconds, while a thread is being started.
+# When to try again to strike, in seconds, a thread that starts another one.
 _AGAIN_SECONDS = 0.001
 # Of a call that has not returned.
 _NOTHING = object()
@@ -107,9 +107,10 @@ class ThreadLimit:
         """When to look at it again."""
         if sys.version_info < (3, 12):
             # Until it runs, a new thread has the id of the one that starts it: the exception would
-            # strike the new one, and the other would wait for it for ever.
+            # strike the new one, and the other would wait for it for ever. Under this lock no
+            # thread is made.
             with threading._active_limbo_lock:  # type: ignore[attr-defined]
-                if threading._limbo:  # type: ignore[attr-defined]
+                if _starts_a_thread(call.thread):
                     return now + _AGAIN_SECONDS
                 self._strike_now(call)
         else:
@@ -126,6 +127,15 @@ class ThreadLimit:
             _set_exception(call.thread, self._interrupt)
         finally:
             call.struck.release()
+
+
+def _starts_a_thread(thread: int) -> bool:
+    """Whether it is starting one that does not run yet."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not threading.Thread.start.__code__:
+        frame = frame.f_back
+    limbo: Any = threading._limbo  # type: ignore[attr-defined]
+    return frame is not None and frame.f_locals["self"] in limbo
 
 
 def _set_exception(thread: int, kind: type[BaseException] | None) -> None:

@@ -224,11 +224,11 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
     """A worker may take several messages at once; each has the whole limit."""
     runtime = choose("threads")
     clock = FakeClock()
-    fake: Any = clock
+    fake: Any = SimpleNamespace(now=clock.now, mutex=runtime.mutex)
     chunks = Chunks(runtime.queue(), fake, cuts=True)
     others: Any = None
     times = health.HandlerTimes(chunks, clock.now)
-    messages: list[Any] = ["first", "second", "third"]
+    messages: list[Any] = [SimpleNamespace(timestamp=0) for _ in range(3)]
     left, _ = chunks.begin(0, (others, messages))
     for _ in range(3):
         next(left)
@@ -236,7 +236,7 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
         clock.time += 6.0
         assert [*times.above(10.0)] == []
     clock.time += 5.0
-    assert [*times.above(10.0)] == [(0, 11.0, "third")]
+    assert [*times.above(10.0)] == [(0, 11.0, messages[2])]
     chunks.end_of(0)
     assert [*times.above(10.0)] == []
 
