@@ -429,7 +429,7 @@ def test_settings_of_frameworks_hide_what_may_be_secret() -> None:
     from gnsqsync.flask.config import read_settings
 
     url = f"http://me:{SECRET}@lookupd:4161"
-    alias = Alias((), (url,), (url,), {"auth_secret": SECRET}, None, "default", False)
+    alias = Alias((), (url,), (url,), {"auth_secret": SECRET}, None, (), "default", False)
     app = Flask("shop")
     app.config.update(NSQ_LOOKUPD_ADDRESSES=[url], NSQ_OPTIONS={"auth_secret": SECRET})
     assert SECRET not in repr(alias) + repr(read_settings(app))
