@@ -30,6 +30,7 @@ COMMANDS = {
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
     "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
     "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
+    "dead-letters": ("gnsqsync.cli.dead_letters", "List, show, requeue or purge dead letters."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
