@@ -77,7 +77,15 @@ class DeadLetters:
     letter. When the process dies, nsqd delivers them again after its ``--msg-timeout``.
 
     Iteration ends when as many came as waited at its begin, or ``limit``, or when nothing came for
-    ``patience`` seconds. What could not be looked at is in ``problems``.
+    ``patience`` seconds.
+
+    Attributes:
+        topic: The topic of the dead letters.
+        channel: The channel that they are taken from.
+        limit: How many are looked at, at most.
+        looked_at: How many came.
+        waiting: How many waited when the iteration began; None: an nsqd did not tell.
+        problems: A sentence for each nsqd that could not be looked at, or not to the end.
 
     Args:
         topic: The topic of the dead letters, such as ``orders.dead``.
@@ -120,8 +128,6 @@ class DeadLetters:
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
         self.limit: int = check_int("limit", limit, 1)
-        # Letters that were looked at, and those that waited when the last look began; None where
-        # an nsqd did not tell.
         self.looked_at: int = 0
         self.waiting: int | None = None
         self.problems: list[str] = []
