@@ -90,15 +90,18 @@ def send_back(cluster: Cluster, source: str, channel: str, topic: str) -> tuple[
         if time.monotonic() >= deadline:
             letters.stop()
 
-    letters = DeadLetters(
-        source,
-        channel or CHANNEL,
-        nsqd_tcp_addresses=addresses,
-        limit=limit,
-        patience=_PATIENCE,
-    )
-    with letters:
-        letters.requeue_all(to=topic, told=count)
+    try:
+        letters = DeadLetters(
+            source,
+            channel or CHANNEL,
+            nsqd_tcp_addresses=addresses,
+            limit=limit,
+            patience=_PATIENCE,
+        )
+        with letters:
+            letters.requeue_all(to=topic, told=count)
+    except NSQError as error:
+        return sent, [*errors, str(error)]
     return sent, [*errors, *letters.problems]
 
 

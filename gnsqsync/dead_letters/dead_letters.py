@@ -127,6 +127,11 @@ class DeadLetters:
     ) -> None:
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
+        if channel.endswith("#ephemeral"):
+            raise ConfigError(
+                f"channel {channel!r} ends with its last consumer, and its letters with it; take"
+                " them from another one"
+            )
         self.limit: int = check_int("limit", limit, 1)
         self.looked_at: int = 0
         self.waiting: int | None = None
@@ -156,6 +161,7 @@ class DeadLetters:
         self._is_stopped = False
 
     def __enter__(self) -> DeadLetters:
+        self.looked_at = 0
         self._look = Look(
             self.topic,
             self.channel,

@@ -263,6 +263,18 @@ def test_a_signal_gives_all_back_at_once(dead: Dead, number: signal.Signals) -> 
     assert f"{went} letters requeued".encode() in err
 
 
+def test_they_are_held_for_longer_than_a_timeout(site: Site, world: World) -> None:
+    """As while somebody thinks about the question of purge."""
+    dead = Dead(site.nsqd("-msg-timeout=1s"))
+    dead.fill(3, world)
+    with dead.letters(world) as letters:
+        found = list(letters)
+        world.sleep(2.5)
+        assert dead.counts() == (0, 3)
+        letters.purge(found[0])
+    assert dead.counts() == (2, 0)
+
+
 def test_stop_ends_a_rate_at_once(dead: Dead, world: World) -> None:
     dead.fill(3, world)
 
@@ -355,6 +367,7 @@ def test_by_nsqlookupd(site: Site) -> None:
     ("make", "text"),
     [
         (lambda: DeadLetters("a topic"), "topic"),
+        (lambda: DeadLetters("t", "c#ephemeral"), "its letters with it"),
         (lambda: DeadLetters("t"), "at least one address"),
         (lambda: DeadLetters("t", nsqd_tcp_addresses="x", limit=0), "limit"),
         (lambda: DeadLetters("t", nsqd_tcp_addresses="x", patience=0), "patience"),
