@@ -31,6 +31,7 @@ COMMANDS = {
     "exporter": ("gnsqsync.cli.exporter", "Serve counts of a whole cluster to Prometheus."),
     "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
     "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
+    "dead-letters": ("gnsqsync.cli.dead_letters", "List, show, requeue or purge dead letters."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),

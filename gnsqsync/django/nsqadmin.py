@@ -12,18 +12,18 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.core.signals import setting_changed
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from django.urls import NoReverseMatch, URLPattern, re_path, reverse
+from django.urls import URLPattern, re_path
 from django.views.decorators.csrf import csrf_exempt
 
 from gnsqsync.addresses import http_urls
 from gnsqsync.admin.access import MAY_ACT, USER
 from gnsqsync.admin.app import Admin, create_app
 from gnsqsync.django.config import DEFAULT, Alias, get_alias
+from gnsqsync.django.login import login_url
 from gnsqsync.service.commands import next_port
 
 __all__ = ["nsqadmin", "urlpatterns"]
@@ -47,7 +47,7 @@ def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
             "gnsqsync.django.nsqadmin needs django.contrib.auth and its AuthenticationMiddleware"
         )
     if not user.is_authenticated and request.method == "GET":
-        return redirect_to_login(request.get_full_path(), _login_url())
+        return redirect_to_login(request.get_full_path(), login_url())
     if not (user.is_active and user.is_staff):
         raise PermissionDenied("nsqadmin is for staff")
     permission = get_alias(DEFAULT).admin_permission
@@ -78,13 +78,6 @@ def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
     # Among those of sessions, where middleware looks for cookies.
     response.cookies.load(cookie)
     return response
-
-
-def _login_url() -> str:
-    try:
-        return reverse("admin:login")
-    except NoReverseMatch:  # a site without Django's admin
-        return str(settings.LOGIN_URL)
 
 
 def _of_this_process() -> Admin:

@@ -12,8 +12,9 @@ from flask import Flask, current_app
 from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
-from gnsqsync.errors import NSQError
-from gnsqsync.flask.config import read_settings
+from gnsqsync.dead_letters import DeadLetters
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.flask.config import backend_of, read_settings
 from gnsqsync.flask.handlers import Handler
 from gnsqsync.options import check_topic
 from gnsqsync.service.commands import (
@@ -25,6 +26,8 @@ from gnsqsync.service.commands import (
     shown,
     topics_of,
 )
+from gnsqsync.service.dead_letters import ACTIONS
+from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.service.log_output import readable_log
@@ -52,6 +55,13 @@ def commands_of(nsq: Extension) -> AppGroup:
     group.add_command(_command("consume", _CONSUME_PARAMETERS, partial(_consume, nsq)))
     group.add_command(_command("publish", _PUBLISH_PARAMETERS, partial(_publish, nsq)))
     group.add_command(_command("stat", _STAT_PARAMETERS, partial(_stat)))
+    dead_letters = click.Group("dead-letters", help="List, show, requeue or purge dead letters.")
+    for action in ACTIONS:
+        callback = with_appcontext(partial(_dead_letters, action))
+        dead_letters.add_command(
+            dead_letter_command(action, callback, "flask nsq dead-letters", [_CHANNEL])
+        )
+    group.add_command(dead_letters)
     group.add_command(_command("health", _HEALTH_PARAMETERS, partial(_health)))
     return group
 
@@ -347,6 +357,28 @@ def _health(address: str, ready: bool, processes: int, timeout: float) -> None:
         raise click.ClickException(str(error)) from error
     _say(found.text)
     click.get_current_context().exit(0 if found.good else 1)
+
+
+# -- dead-letters ---------------------------------------------------------------------------------
+
+_CHANNEL = click.option(
+    "--channel",
+    default="dead_letters",
+    show_default=True,
+    metavar="CHANNEL",
+    help="Take them from this channel of TOPIC. The first channel gets what waits.",
+)
+
+
+def _dead_letters(action: str, topic: str, channel: str, **given: Any) -> None:
+    try:
+        if backend_of(_app()) != "nsq":
+            raise ConfigError(f"NSQ_BACKEND is {backend_of(_app())!r}: it reaches no nsqd")
+        keywords = read_settings(_app()).dead_letters_keywords()
+        code = run_in_terminal(action, partial(DeadLetters, topic, channel, **keywords), **given)
+    except NSQError as error:
+        raise click.ClickException(str(error)) from error
+    click.get_current_context().exit(code)
 
 
 # -- what all have in common ---------------------------------------------------------------------

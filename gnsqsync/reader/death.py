@@ -11,7 +11,23 @@ from datetime import UTC, datetime
 
 from gnsqsync.message import Discard, Message, Reject, Requeue
 
-__all__ = ["death_headers"]
+__all__ = ["DEATH_HEADERS", "death_headers"]
+
+# Those that a dead letter has beside the ones of the message.
+DEATH_HEADERS = (
+    "deadtopic",
+    "deadchannel",
+    "deadnsqd",
+    "deadid",
+    "deadattempts",
+    "deadfirsttime",
+    "deadtime",
+    "deadreason",
+    "deaderror",
+    "deadtext",
+    "deadtraceback",
+    "deadhandler",
+)
 
 # Bytes of the texts. What an exception says may hold a whole document.
 _MOST_OF_A_LINE = 500

@@ -57,8 +57,8 @@ def known_options() -> set[str]:
     return _keywords(Reader, Writer, ConnectionOptions)
 
 
-def options_for(owner: type[Reader | Writer], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that a Reader or a Writer takes."""
+def options_for(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``options`` that a Reader, a Writer or another owner of connections takes."""
     names = _keywords(owner, ConnectionOptions)
     return {name: value for name, value in options.items() if name in names}
 
@@ -118,6 +118,18 @@ class ClientSettings:
     def middleware_with(self, own: Mapping[str, Any]) -> tuple[Middleware, ...]:
         """Those of the settings, then those among the options of a handler."""
         return (*self.middleware, *check_middleware(own.get("middleware", ())))
+
+    def dead_letters_keywords(self) -> dict[str, Any]:
+        """Of the nsqds whose HTTP addresses are given it is known how many letters wait."""
+        # Here, so that who consumes or publishes does not load it.
+        from gnsqsync.dead_letters import DeadLetters
+
+        keywords = options_for(DeadLetters, self.options)
+        if self.lookupd:
+            return {**keywords, "lookupd_http_addresses": self.lookupd}
+        if self.nsqd_http:
+            return {**keywords, "nsqd_http_addresses": self.nsqd_http}
+        return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
 
 
 def load_middleware(value: object, where: str) -> tuple[Middleware, ...]:

@@ -22,16 +22,17 @@ KNOWS = {
     "discovery": {"http", "runtime"},
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
-    "service": {"http", "policy", "reader", "runtime", "writer"},
+    "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
+    "service": {"dead_letters", "http", "policy", "reader", "runtime", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
     "spark": {"service"},
     "contrib": set(),
-    "django": {"service"},
-    "flask": {"service"},
-    "admin": {"daemon", "http"},
-    "cli": {"daemon", "service", "spark"},
+    "django": {"dead_letters", "service"},
+    "flask": {"dead_letters", "service"},
+    "admin": {"daemon", "dead_letters", "http"},
+    "cli": {"daemon", "dead_letters", "service", "spark"},
 }
 TOP = {
     "__init__",
@@ -81,8 +82,7 @@ EXCEPTIONS = {
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
-    # They read and publish as any client does.
-    "gnsqsync.admin.dead_letters": {"gnsqsync"},
+    # It reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
     # The page of metrics; loaded only where it is asked for.
     "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},

@@ -16,6 +16,7 @@ WITH_A_CALENDAR = {"admin", "cli", "contrib", "django", "embedded", "daemon", "s
 # In the place of nsqd, which says when it got a message; and what reads and writes such stamps.
 STAMPS = {
     PACKAGE / "writer" / "eager.py",
+    PACKAGE / "dead_letters" / "letter.py",
     PACKAGE / "reader" / "death.py",
     PACKAGE / "reader" / "expiry.py",
     PACKAGE / "reader" / "timings.py",

@@ -98,7 +98,7 @@ def test_no_more_go_than_waited(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
 
 def test_what_cannot_be_published_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     admin, http = cluster
-    monkeypatch.setattr("gnsqsync.admin.dead_letters._MAX_BODY", 10)
+    monkeypatch.setattr("gnsqsync.dead_letters.dead_letters._MOST_OF_ANY_NSQD", 10)
     http.create_topic("orders-dead")
     http.create_channel("orders-dead", "look")
     http.pub("orders-dead", b"x" * 11)

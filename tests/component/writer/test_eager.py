@@ -39,7 +39,9 @@ class Topics:
             if handler is not None:
                 handler(message)
 
-        self.channels.setdefault(topic, []).append(Channel("the handler", "c", handle, max_attempts))
+        self.channels.setdefault(topic, []).append(
+            Channel("the handler", "c", handle, max_attempts)
+        )
 
     def publish(self, topic: str, body: str = "x") -> None:
         self.writer.publish(topic, body)

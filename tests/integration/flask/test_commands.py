@@ -225,3 +225,16 @@ def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
         ["work", shop.topic, "work", "shop.work"],
         ["other", "another", "work", "shop.other"],
     ]
+
+
+def test_dead_letters_are_listed_and_sent_back(shop: Shop, nsqd: Server) -> None:
+    dead = f"{shop.topic}.dead"
+    with NsqdHTTP(url(nsqd)) as http:
+        http.pub(dead, b"one")
+        assert "(no headers)" in shop("dead-letters", "list", dead).end()
+        assert "name one" in shop("dead-letters", "requeue", dead).end(1)
+        output = shop("dead-letters", "requeue", dead, "--to", shop.topic).end()
+        assert "1 letter requeued; 1 letter looked at" in output
+        assert http.stats(shop.topic).topics[0].message_count == 1
+    captured = shop("dead-letters", "list", dead, FLASK_NSQ_BACKEND="memory").end(1)
+    assert "reaches no nsqd" in captured

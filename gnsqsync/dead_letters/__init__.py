@@ -1,0 +1,8 @@
+"""Dead letters: look at them, send them back, throw them away."""
+
+from __future__ import annotations
+
+from gnsqsync.dead_letters.dead_letters import DeadLetters, Tally
+from gnsqsync.dead_letters.letter import DeadLetter, Filter
+
+__all__ = ["DeadLetter", "DeadLetters", "Filter", "Tally"]

@@ -1,0 +1,176 @@
+"""Letters received and held, one nsqd after the other, until they are answered or given back.
+
+Knows Readers; publishes nothing, and finds no nsqd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+
+from gnsqsync.dead_letters.letter import DeadLetter
+from gnsqsync.dead_letters.places import Place
+from gnsqsync.errors import ClosedError, ConnectionLost, NSQError
+from gnsqsync.message import Message
+from gnsqsync.observer import Observer
+from gnsqsync.options import ConnectionOptions
+from gnsqsync.reader.reader import Reader
+from gnsqsync.runtime import Runtime
+
+__all__ = ["Look"]
+
+# Seconds without a message until what came is looked at.
+_GATHER = 0.05
+
+
+class Look:
+    """What one ``with`` of DeadLetters has in its hands. ``close()`` gives it back.
+
+    ``problems``: gets a sentence for each nsqd that could not be looked at to the end.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        limit: int,
+        patience: float,
+        options: ConnectionOptions,
+        runtime: Runtime,
+    ) -> None:
+        self.looked_at: int = 0
+        self.stopped: bool = False
+        self.problems: list[str] = []
+        self.runtime: Runtime = runtime
+        self._topic = topic
+        self._channel = channel
+        self._limit = limit
+        self._patience = patience
+        self._options = options
+        self._readers: list[Reader] = []
+        self._seen: set[tuple[str, str]] = set()
+        # The newest delivery of each letter that is held, by nsqd and id.
+        self._held: dict[tuple[str, str], Message] = {}
+        # Ends the waits of a rate.
+        self._word = runtime.timed_queue()
+
+    def close(self) -> None:
+        """Give back what is not answered."""
+        # All of them first: else one would get what another gives back.
+        for reader in self._readers:
+            reader.pause()
+        while self._readers:
+            # Its error was told when its look ended.
+            with suppress(NSQError):
+                self._readers.pop().__exit__()
+
+    def stop(self) -> None:
+        """No more letters. From any thread or signal handler."""
+        self.stopped = True
+        self._word.put(None)
+        for reader in list(self._readers):
+            reader.stop()
+
+    def is_stopped_in(self, seconds: float) -> bool:
+        """Wait; whether a stop came."""
+        if not self.stopped:
+            with suppress(TimeoutError):
+                self._word.get(seconds)
+        return self.stopped
+
+    def letters(self, places: Iterable[Place], window: int) -> Iterator[DeadLetter]:
+        """Each letter once. ``window``: how many are on their way beside those that are held."""
+        for place in places:
+            if place.waiting != 0:
+                yield from self._at(place, window)
+
+    def mine(self, letter: DeadLetter) -> Message:
+        """Its newest delivery. ClosedError, ConnectionLost where it cannot be answered."""
+        message = self._held.get((letter.nsqd, letter.message_id))
+        if message is None:
+            raise ClosedError(f"letter {letter.id} is not held here")
+        if not message.is_alive or self.runtime.now() >= message.hard_deadline:
+            raise ConnectionLost(f"nsqd has taken letter {letter.id} back; it comes again")
+        return message
+
+    def finish(self, message: Message, what: str) -> None:
+        """FIN. ConnectionLost, which says ``what`` became of it, where it comes too late."""
+        if not message.finish():
+            raise ConnectionLost(f"letter {message.id} {what}, but it comes again: FIN was late")
+        self._held.pop((message.nsqd_address, message.id), None)
+
+    def _at(self, place: Place, window: int) -> Iterator[DeadLetter]:
+        """Those of one nsqd; over as many connections as its --max-rdy-count demands."""
+        end = self._limit
+        if place.waiting is not None:
+            end = min(end, self.looked_at + place.waiting)
+        holds_more = True
+        while holds_more and self.looked_at < end and not self.stopped:
+            losses = _Losses()
+            try:
+                holds_more = yield from self._take(place, losses, end, window)
+            except NSQError as error:
+                self.problems.append(f"nsqd {place.nsqd}: {error}")
+                return
+            if losses.reason is not None and not self.stopped:
+                self.problems.append(f"nsqd {place.nsqd}: {losses.reason}")
+                return
+
+    def _take(
+        self, place: Place, losses: _Losses, end: int, window: int
+    ) -> Generator[DeadLetter, None, bool]:
+        """Until ``end`` letters were looked at; True where another connection may get more."""
+        reader = Reader(
+            self._topic,
+            self._channel,
+            nsqd_tcp_addresses=[place.nsqd],
+            max_in_flight=min(window, end - self.looked_at),
+            max_attempts=0,
+            latency="throughput",
+            auto_touch=True,
+            headers=True,
+            observer=losses,
+            runtime=self.runtime,
+            options=self._options,
+        )
+        reader.start(block=False)
+        self._readers.append(reader)
+        connect_by = self.runtime.now() + self._options.connect_timeout
+        mine: list[Message] = []
+        for batch in reader.batches(window, self._patience, _GATHER):
+            for message in batch:
+                key = message.nsqd_address, message.id
+                if key in self._seen:
+                    # Held for longer than nsqd allows, or its FIN was lost.
+                    if key in self._held:
+                        self._held[key] = message
+                elif self.looked_at < end and not self.stopped:
+                    self._seen.add(key)
+                    self._held[key] = message
+                    self.looked_at += 1
+                    yield DeadLetter.of(message)
+                mine.append(message)
+            if self.looked_at >= end or self.stopped:
+                return False
+            mine = [message for message in mine if message.is_alive]
+            if not batch:
+                connections = reader.stats().connections
+                if connections:
+                    return 0 < connections[0].rdy <= len(mine)
+                if losses.reason is not None or self.runtime.now() >= connect_by:
+                    losses.reason = losses.reason or ConnectionLost("it cannot be reached")
+                    return False
+            reader.set_max_in_flight(len(mine) + min(window, end - self.looked_at))
+        if not self.stopped:
+            # It ended by itself, which raises why.
+            reader.join()
+        return False
+
+
+class _Losses(Observer):
+    """Why the connection of a look ended, or could not be made."""
+
+    reason: Exception | None = None
+
+    def lost(self, nsqd_address: str, reason: Exception) -> None:
+        self.reason = reason

@@ -1,0 +1,164 @@
+"""Which nsqds have the letters, and how many wait at each, asked over HTTP. Connects to no channel.
+
+An nsqd whose HTTP port does not answer is looked at nevertheless: then nobody knows how many wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from gnsqsync.addresses import Address
+from gnsqsync.discovery.lookups import Lookups
+from gnsqsync.errors import HTTPError, NSQError
+from gnsqsync.runtime import Runtime
+from gnsqsync.stats import counted
+
+if TYPE_CHECKING:
+    from gnsqsync.http.clients import ChannelStats, NsqdHTTP, TopicStats
+
+__all__ = ["Place", "Places"]
+
+# Seconds that an nsqd may be silent over HTTP.
+_PATIENCE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An nsqd that has the topic, by its TCP address; ``waiting`` None: nobody knows."""
+
+    nsqd: Address
+    waiting: int | None
+
+
+class Places:
+    """One look for ``topic`` and ``channel``. ``problems`` are sentences: what is not looked at."""
+
+    def __init__(self, topic: str, channel: str, lookups: Lookups, runtime: Runtime) -> None:
+        self.problems: list[str] = []
+        self._topic = topic
+        self._channel = channel
+        self._lookups = lookups
+        self._runtime = runtime
+
+    def find(self, nsqds: Sequence[Address], http: Sequence[str]) -> list[Place]:
+        """``nsqds``: TCP addresses, which are asked at the port after. ``http``: HTTP addresses."""
+        # TCP address -> where to ask; None where that is not known.
+        found: dict[Address, str | None] = {address: self._guess(address) for address in nsqds}
+        for url in http:
+            self._add(found, url)
+        for url in self._lookups.urls:
+            self._look_up(found, url)
+        places = []
+        missing = []
+        for address, asked in found.items():
+            try:
+                stats = None if asked is None else self._stats(asked)
+            except NSQError:
+                stats = None
+            else:
+                if asked is not None and stats is None:
+                    missing.append(str(address))
+                    continue
+            waiting = None if stats is None else self._waiting(address, stats)
+            if stats is None or waiting is not None:
+                places.append(Place(address, waiting))
+        if not places and not self.problems:
+            asked_of = ", ".join([*missing, *self._lookups.shown])
+            self.problems.append(f"no such topic {self._topic!r} (asked: {asked_of})")
+        return places
+
+    def _client(self, address: str) -> NsqdHTTP:
+        # Here, so that this room loads requests only where it is used.
+        from gnsqsync.http.clients import NsqdHTTP
+
+        options = self._lookups.options
+        return NsqdHTTP(
+            address,
+            timeout=_PATIENCE,
+            connect_timeout=_PATIENCE,
+            tls_ca_file=options.tls_ca_file,
+            tls_cert_file=options.tls_cert_file,
+            tls_key_file=options.tls_key_file,
+            tls_verify=options.tls_verify,
+            runtime=self._runtime,
+        )
+
+    def _guess(self, address: Address) -> str | None:
+        """The port after the TCP port, if that nsqd is there."""
+        if address.path or address.port == 65535:
+            return None
+        guess = str(self._lookups.options.dial_address(Address(address.host, address.port + 1)))
+        with self._client(guess) as client:
+            try:
+                return guess if client.info().tcp_port == address.port else None
+            except NSQError:
+                return None
+
+    def _add(self, found: dict[Address, str | None], url: str) -> None:
+        """The nsqd at an HTTP address. Its host is the one given, as that can surely be reached."""
+        with self._client(url) as client:
+            try:
+                port = client.info().tcp_port
+            except NSQError as error:
+                self.problems.append(str(error))
+                return
+        found[Address(urlsplit(url).hostname or "", port)] = url
+
+    def _look_up(self, found: dict[Address, str | None], url: str) -> None:
+        with self._lookups.client(url, self._runtime) as client:
+            try:
+                producers = client.lookup(self._topic).producers
+            except HTTPError as error:
+                if error.code != "TOPIC_NOT_FOUND":
+                    self.problems.append(str(error))
+                return
+            except NSQError as error:
+                self.problems.append(str(error))
+                return
+        options = self._lookups.options
+        for producer in producers:
+            http = Address(producer.broadcast_address, producer.http_port)
+            found.setdefault(producer.tcp_address, str(options.dial_address(http)))
+
+    def _stats(self, asked: str) -> TopicStats | None:
+        with self._client(asked) as client:
+            stats = client.stats(self._topic, include_clients=False, include_mem=False)
+        return stats.topics[0] if stats.topics else None
+
+    def _waiting(self, address: Address, topic: TopicStats) -> int | None:
+        """None where nothing can come; ``problems`` then says why."""
+        channels = {each.channel_name: each for each in topic.channels}
+        mine = channels.get(self._channel)
+        if mine is None and channels:
+            self._say(
+                address,
+                f"topic {self._topic!r} has no channel {self._channel!r}. Its letters wait in"
+                f" {_listed(channels)}: name that one",
+            )
+            return None
+        if mine is not None and mine.paused:
+            self._say(
+                address,
+                f"channel {self._channel!r} of topic {self._topic!r} is paused, so nothing comes"
+                f" ({counted(mine.depth, 'letter')} there); unpause it first",
+            )
+            return None
+        in_channel = 0 if mine is None else mine.depth
+        if topic.paused and topic.depth:
+            self._say(
+                address,
+                f"topic {self._topic!r} is paused: {counted(topic.depth, 'letter')} in it do not"
+                " reach the channel; unpause it first",
+            )
+            return in_channel or None
+        return in_channel + topic.depth
+
+    def _say(self, address: Address, text: str) -> None:
+        self.problems.append(f"nsqd {address}: {text}")
+
+
+def _listed(channels: dict[str, ChannelStats]) -> str:
+    return ", ".join(f"{name!r} ({each.depth:,})" for name, each in channels.items())
