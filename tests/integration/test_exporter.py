@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -145,6 +146,21 @@ def test_the_guide_tells_every_metric(site: Site) -> None:
     text = (DOCS / "guides" / "prometheus.rst").read_text(encoding="utf-8")
     told = set(re.findall(r"^``(nsq_\w+)``", text, re.M))
     assert told == names
+
+
+def test_the_dashboard_draws_every_metric_and_no_other(site: Site) -> None:
+    dashboard = json.loads((DOCS / "grafana" / "nsq-cluster.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [v["definition"] for v in dashboard["templating"]["list"] if "definition" in v]
+    drawn = {name for query in queries for name in re.findall(r"\bnsq_\w+", query)}
+    metrics = ClusterMetrics([host_of(site.nsqd())], [])
+    families = list(metrics.collect())
+    metrics.close()
+    assert drawn == {
+        f"{family.name}_total" if family.type == "counter" else family.name for family in families
+    }
+    labels = {"topic", "channel", "nsqd", "lookupd", "quantile"}
+    assert set(re.findall(r"[{(, ](\w+)=~", " ".join(queries))) <= labels
 
 
 @pytest.mark.parametrize("rule", ["nsq_channel_depth", "nsq_channel_timeouts_total", "nsq_up"])
