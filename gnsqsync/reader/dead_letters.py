@@ -6,7 +6,7 @@ import logging
 
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import BadMessage, ConfigError, Refused
-from gnsqsync.message import Discard, Fate, Message
+from gnsqsync.message import Discard, Fate, Message, Reject
 from gnsqsync.observer import tell
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
@@ -78,14 +78,14 @@ class DeadLetters:
             self.count += 1
         how = f"after {counted(message.attempts, 'attempt')}"
         if rejected:
-            how = f"as it was rejected on attempt {message.attempts}"
+            how = f"as it was rejected on attempt {message.attempts}{_reason(error)}"
         self._log(
             logging.ERROR,
             "gave up on message %s %s; %s",
             message,
             how,
             self._where_it_is(),
-            error=error,
+            error=_shown(error),
         )
         tell(self._setup.observers, "gave_up", message, error, log=log)
         return Fate.FINISHED
@@ -119,11 +119,11 @@ class DeadLetters:
             "message %s %s on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
             " %g s; set dead_letter_topic or on_giving_up",
             message,
-            "was rejected" if rejected else "failed",
+            f"was rejected{_reason(error)}" if rejected else "failed",
             message.attempts,
             self._flow.max_attempts,
             seconds,
-            error=error,
+            error=_shown(error),
         )
         return Fate.KEPT
 
@@ -237,3 +237,13 @@ class DeadLetters:
             writers = list(self._writers.values())
         for writer in writers:
             writer.close()
+
+
+def _reason(error: BaseException | None) -> str:
+    """That of a Reject, for a log line; other exceptions are shown below it."""
+    return f" ({error.reason})" if isinstance(error, Reject) and error.reason else ""
+
+
+def _shown(error: BaseException | None) -> BaseException | None:
+    """What a log line shows with its traceback: of a Reject, which is no failure, its cause."""
+    return error.__cause__ if isinstance(error, Reject) else error

@@ -82,11 +82,19 @@ class Application(Program):
 
     def topic(self, name: str) -> Any:
         """What its nsqd says of a topic; None before the first message."""
-        (words,) = (words for words in self.parts().values() if "gnsqsync.cli" in words)
-        (address,) = (word for word in words if word.startswith("--http-address="))
-        with NsqdHTTP(address.partition("=")[2]) as http:
+        with self._nsqd() as http:
             topics = http.stats(name).topics
         return topics[0] if topics else None
+
+    def publish(self, topic: str, body: bytes) -> None:
+        """As a stranger may."""
+        with self._nsqd() as http:
+            http.pub(topic, body)
+
+    def _nsqd(self) -> NsqdHTTP:
+        (words,) = (words for words in self.parts().values() if "gnsqsync.cli" in words)
+        (address,) = (word for word in words if word.startswith("--http-address="))
+        return NsqdHTTP(address.partition("=")[2])
 
     def stop(self, number: signal.Signals) -> None:
         """As a user does it. Checks that it ends with exit code 0, and that nothing is left."""

@@ -182,6 +182,8 @@ AT_EACH_INSTRUCTION = """
         threading.Thread(target=deadline.be_due, daemon=True).start()
 
         def run():
+            # CPython 3.12 looks at the begin of tracing whether any frame wants instructions.
+            sys._getframe().f_trace_opcodes = True
             sys.settrace(deadline.trace)
             found.append(outcome(deadline.limit, fn))
 
