@@ -15,12 +15,13 @@ from unittest.mock import patch
 
 import trustme
 
+from gnsqsync import envelope
 from gnsqsync.addresses import Address
 from gnsqsync.connection.opening import Opening
 from gnsqsync.daemon.golog import Log
 from gnsqsync.embedded.auth import AuthFailure, Authorization
 from gnsqsync.embedded.lookup_peer import _Lost, _Peer
-from gnsqsync.errors import NSQError, server_error
+from gnsqsync.errors import ConfigError, NSQError, server_error
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
 from gnsqsync.http.envelopes import http_error, payload
 from gnsqsync.http.lookupd_types import (
@@ -384,7 +385,27 @@ _DISCOVERY_WORDS = tuple(
     ).split()
 )
 
+
+def envelopes(data: bytes) -> None:
+    """What opens has a body, and headers within their limits that go back as they came."""
+    data = data[1:]
+    opened = envelope.decode(data)
+    if opened is None:
+        promise(envelope.split(data) is None, "what splits is an envelope")
+        return
+    headers, body = opened
+    promise(body and data.endswith(body), "the body is the end of it")
+    promise(len(headers) <= envelope.MAX_HEADERS, f"{len(headers)} headers")
+    promise(all(headers), "a name is empty")
+    if all(name.isprintable() for name in headers):
+        try:
+            promise(envelope.decode(envelope.encode(headers, body)) == opened, "not as it came")
+        except ConfigError as error:
+            promise("must be 1 to 255 bytes" in str(error), str(error))
+
+
 TARGETS = {
+    "envelopes": Target(envelopes, "headers in front of a body", (envelope.MAGIC, b"\0", b"id\0")),
     "frames": Target(frames, "nsqd's frames by FrameDecoder", _FRAME_WORDS),
     "deflate": Target(deflate, "a DEFLATE stream", (b"\0\0\xff\xff",)),
     "snappy": Target(snappy, "a Snappy stream", (b"\xff\x06\0\0sNaPpY", b"\xfe\0\0\0")),
