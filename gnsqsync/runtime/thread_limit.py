@@ -134,8 +134,7 @@ def _starts_a_thread(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     while frame is not None and frame.f_code is not threading.Thread.start.__code__:
         frame = frame.f_back
-    limbo: Any = threading._limbo  # type: ignore[attr-defined]
-    return frame is not None and frame.f_locals["self"] in limbo
+    return frame is not None and not frame.f_locals["self"]._started.is_set()
 
 
 def _set_exception(thread: int, kind: type[BaseException] | None) -> None:

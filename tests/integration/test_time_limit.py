@@ -21,10 +21,18 @@ WORKERS = 4
 # A dial that is struck between two instructions leaves its socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_limits_that_come_in_the_middle_of_publishes(
-    client: Client, world: World, nsqd: Server, topic: str, caplog: pytest.LogCaptureFixture
+    client: Client,
+    world: World,
+    nsqd: Server,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     # Or the tracebacks keep those sockets until after the test.
     caplog.set_level(logging.CRITICAL, "gnsqsync")
+    # What strikes in a finalizer Python prints and drops.
+    gc.disable()
+    request.addfinalizer(gc.enable)
     chance = random.Random(1)
     writer = client.writer(nsqd)
     accepted: set[bytes] = set()

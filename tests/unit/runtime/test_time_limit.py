@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
@@ -28,6 +29,15 @@ class Strike(BaseException):
 @pytest.fixture(params=["threads", "gevent"])
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     return choose(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _no_finalizers() -> Iterator[None]:
+    """What strikes in one, or in the callback of a weak reference, Python prints and drops."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
