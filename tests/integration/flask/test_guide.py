@@ -33,7 +33,11 @@ def shop(tmp_path: Path, nsqd: Server) -> None:
 def test_every_option_of_the_command_is_in_the_guide(flask: Flask) -> None:
     help_text = flask("--app", "shop", "nsq", "consume", "--help").end()
     known = set(re.findall(r"^  (--[\w-]+)", help_text, re.M))
-    told = set(re.findall(r"``(--[\w-]+)``", section("flask nsq consume", "publish and stat")))
+    told = set(
+        re.findall(
+            r"``(--[\w-]+)``", section("flask nsq consume", "publish, stat and dead-letters")
+        )
+    )
     assert told == known - {"--help"}
 
 
