@@ -8,6 +8,9 @@ _QUICK = ("tests/unit/", "tests/component/")
 
 # They start processes: each takes many seconds, or a server to be installed.
 _NOT_QUICK = (
+    # Exceptions that strike at any instruction leave locks of the coverage tool taken.
+    "tests/component/reader/test_time_limit.py",
+    "tests/unit/runtime/test_time_limit.py",
     "tests/unit/support/test_ci.py",
     "tests/unit/support/test_leftovers.py",
     "tests/unit/support/test_postgres.py",
