@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from gnsqsync.errors import ConfigError
 
 __all__ = [
+    "KEY",
     "MAGIC",
     "MAX_BLOCK",
     "MAX_HEADERS",
+    "MAX_KEY",
     "MAX_NAME",
+    "check_key",
     "decode",
     "encode",
     "encode_head",
+    "new_key",
     "parse",
     "split",
 ]
@@ -26,8 +31,29 @@ MAX_HEADERS = 64
 MAX_BLOCK = 65535
 # Bytes.
 MAX_NAME = 255
+# The header that says which message this is: the same in each copy of it, however often it is
+# published.
+KEY = "key"
+# Characters of a key: what a column of a database with an index takes everywhere.
+MAX_KEY = 200
 
 _HEAD = len(MAGIC) + 2
+
+
+def new_key() -> str:
+    """A key that no other message has: 32 hex digits."""
+    return os.urandom(16).hex()
+
+
+def check_key(key: object, name: str = "the header 'key'") -> str:
+    """A key as it is; ConfigError, with ``name``, for what is none."""
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
+        shown = repr(key)
+        raise ConfigError(
+            f"{name} is {shown[:80]}{'...' if len(shown) > 80 else ''}; it must be a str of 1 to"
+            f" {MAX_KEY} printable characters"
+        )
+    return key
 
 
 def encode(headers: Mapping[str, str], body: bytes) -> bytes:
@@ -43,7 +69,8 @@ def encode_head(headers: Mapping[str, str]) -> bytes:
             many.
     """
     if len(headers) > MAX_HEADERS:
-        raise ConfigError(f"{len(headers)} headers; an envelope holds {MAX_HEADERS}")
+        with_key = ", the key among them" if KEY in headers else ""
+        raise ConfigError(f"{len(headers)} headers{with_key}; an envelope holds {MAX_HEADERS}")
     parts: list[bytes] = []
     for name, value in headers.items():
         encoded = _encoded(name, "a header's name")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from gnsqsync import envelope
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import BadMessage, ConfigError, Refused
 from gnsqsync.message import Discard, Fate, Message, Reject
@@ -186,7 +187,8 @@ class DeadLetters:
                 message,
                 wrong,
             )
-            writer.publish(topic, message.body, headers=message.headers)
+            # As it came: there may be no room for a key, either.
+            writer._publish(topic, envelope.encode(message.headers, message.body), None, None)
 
     def _where_it_is(self) -> str:
         flow = self._flow

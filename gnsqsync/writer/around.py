@@ -43,7 +43,9 @@ class Around:
             )
         if not isinstance(headers, Mapping):
             raise ConfigError(f"headers is {headers!r}; it must be a dict from name to value")
-        envelope.encode_head(headers)
+        if envelope.KEY in headers:
+            envelope.check_key(headers[envelope.KEY])
+        envelope.encode_head({envelope.KEY: envelope.new_key(), **headers})
 
     def run(
         self,
@@ -69,8 +71,22 @@ class Around:
         def send_encoded(publication: Publication) -> Future[None] | None:
             encoded = [*publication.bodies]
             if self._headers:
-                head = envelope.encode_head(publication.headers or {})
-                encoded = [head + body for body in encoded]
+                encoded = _in_envelopes(encoded, publication.headers or {})
             return send(publication, encoded)
 
         return around_publish(self._middlewares, send_encoded)(publication)
+
+
+def _in_envelopes(bodies: list[bytes], headers: dict[str, str]) -> list[bytes]:
+    """Each with a key of its own, unless one is given."""
+    if envelope.KEY not in headers:
+        return [
+            envelope.encode({**headers, envelope.KEY: envelope.new_key()}, body) for body in bodies
+        ]
+    if len(bodies) > 1:
+        raise ConfigError(
+            "the headers of publish_many() have a 'key', which would make one message of all;"
+            " leave it out, and each message gets a key of its own"
+        )
+    envelope.check_key(headers[envelope.KEY])
+    return [envelope.encode(headers, body) for body in bodies]

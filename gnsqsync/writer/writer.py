@@ -184,7 +184,8 @@ class Writer:
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds, 0 to ``max_defer``, until it is delivered; None: at once.
             timeout: Seconds, instead of ``publish_timeout``.
-            headers: For ``message.headers``: names and values; of a Writer with ``headers=True``.
+            headers: For ``message.headers``: names and values; of a Writer with ``headers=True``. A
+                message without a ``key`` gets one (docs/protocol/envelope#envelope-key).
 
         Raises:
             ConfigError: A value is not allowed, or on gevent this is another OS thread than that of
@@ -251,7 +252,8 @@ class Writer:
             topic: The topic; nsqd creates it.
             bodies: The messages, as of ``publish()``; one or more.
             timeout: Seconds for all of them, instead of ``publish_timeout``.
-            headers: As of ``publish()``, for each of the messages.
+            headers: As of ``publish()``, for each of the messages; without a ``key``, which each
+                gets for itself.
 
         Raises:
             PublishError: As of ``publish()``. Its ``acknowledged`` says how many of the messages,

@@ -45,7 +45,8 @@ class Dead:
         where = address(self.nsqd)
         with Writer(where, headers=True, runtime=runtime) as writer:
             for number in range(count):
-                writer.publish(self.origin, b"%d" % number, headers={"number": str(number)})
+                headers = {"number": str(number), "key": f"order-{number}"}
+                writer.publish(self.origin, b"%d" % number, headers=headers)
         reader = Reader(
             self.origin,
             "billing",
@@ -134,7 +135,7 @@ def test_back_they_are_what_they_were(dead: Dead, world: World, client: Client) 
         dead_letter_topic=dead.topic,
     )
     world.eventually(lambda: reader.stats().gave_up == 1)
-    assert got == [(b"0", {"number": "0", "deadcount": "1"})]
+    assert got == [(b"0", {"number": "0", "key": "order-0", "deadcount": "1"})]
     with dead.letters(world) as letters:
         deaths = {letter.body: (letter.deaths, letter.reason) for letter in letters}
     assert deaths[b"0"] == (2, "again") and deaths[b"1"] == (1, "no price")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ import pytest
 from gnsqsync import Message, Middleware, Publication, Reject, Requeue, envelope
 from gnsqsync.errors import ConfigError, NotSent
 from tests.integration.conftest import Client
-from tests.support.servers import Server
+from tests.support.servers import Server, unique
 from tests.support.worlds import World
 
 REQUEST: ContextVar[str] = ContextVar("request", default="none")
@@ -102,17 +103,44 @@ def test_every_way_to_publish_goes_through_it(
     assert passed == [(1, False), (2, False), (1, True), (1, False)]
     client.consume(topic, lambda m: got.__setitem__(m.body, dict(m.headers)), nsqd, headers=True)
     world.eventually(lambda: len(got) == 5)
+    keys = {headers.pop("key") for headers in got.values()}
+    assert len(keys) == 5 and all(re.fullmatch("[0-9a-f]{32}", key) for key in keys)
     assert got == {b"a": {"n": "1"}, b"b": {"n": "2"}, b"c": {"n": "2"}, b"d": {"n": "ä"}, b"e": {}}
+
+
+def test_a_key_stays_through_attempts_and_dead_letters(
+    client: Client, nsqd: Server, world: World, topic: str
+) -> None:
+    seen: list[str] = []
+
+    def handler(message: Message) -> None:
+        seen.append(message.headers["key"])
+        raise ValueError("not today")
+
+    dead = unique("dead")
+    client.writer(nsqd, headers=True).publish(topic, b"x")
+    limits: Any = {"max_attempts": 2, "requeue_delay": 0, "backoff": False}
+    client.consume(topic, handler, nsqd, headers=True, dead_letter_topic=dead, **limits)
+    client.consume(dead, lambda m: seen.append(m.headers["key"]), nsqd, headers=True)
+    world.eventually(lambda: len(seen) == 3)
+    assert len(set(seen)) == 1
+
+
+def test_a_key_for_many_messages_is_refused(client: Client, nsqd: Server, topic: str) -> None:
+    writer = client.writer(nsqd, headers=True)
+    writer.publish_many(topic, [b"a"], headers={"key": "k"})
+    with pytest.raises(ConfigError, match="leave it out, and each message gets a key of its own"):
+        writer.publish_many(topic, [b"a", b"b"], headers={"key": "k"})
 
 
 def test_who_did_not_ask_for_headers_gets_the_bytes(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
-    client.writer(nsqd, headers=True).publish(topic, b"x", headers={"a": "b"})
+    client.writer(nsqd, headers=True).publish(topic, b"x", headers={"a": "b", "key": "k"})
     got: list[Message] = []
     client.consume(topic, got.append, nsqd)
     world.eventually(lambda: got)
-    assert got[0].body == envelope.encode({"a": "b"}, b"x")
+    assert got[0].body == envelope.encode({"a": "b", "key": "k"}, b"x")
     assert got[0].headers == {}
     assert (got[0].topic, got[0].channel) == (topic, "ch")
 
@@ -218,9 +246,12 @@ def test_what_a_publish_middleware_raises_is_raised(
         ({5: "a"}, "a header's name is 5; it must be a str"),
         ({"a": "x" * 65536}, "at most 65535"),
         ({"a": "x\0"}, "it must not have a zero character"),
-        ({str(n): "x" for n in range(65)}, "65 headers; an envelope holds 64"),
+        ({str(n): "x" for n in range(64)}, "65 headers, the key among them; an envelope holds 64"),
         ({"a": "\udc80"}, "surrogates not allowed"),
         ([("a", "b")], "it must be a dict"),
+        ({"key": ""}, "the header 'key' is ''; it must be a str of 1 to 200 printable characters"),
+        ({"key": "x" * 201}, "it must be a str of 1 to 200 printable characters"),
+        ({"key": 17}, "the header 'key' is 17; it must be a str"),
     ],
 )
 def test_bad_headers(client: Client, nsqd: Server, topic: str, headers: Any, says: str) -> None:

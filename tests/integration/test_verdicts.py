@@ -143,7 +143,7 @@ def test_a_dead_letter_tells_its_story(
         raise NoOrder("line one\nline two " + "x" * 5000)
 
     dead = unique("dead")
-    client.writer(nsqd, headers=True).publish(topic, b"{}", headers={"id": "7"})
+    client.writer(nsqd, headers=True).publish(topic, b"{}", headers={"id": "7", "key": "order-7"})
     reader = client.consume(
         topic,
         handler,
@@ -161,7 +161,7 @@ def test_a_dead_letter_tells_its_story(
     letter = letters[0]
     story = dict(letter.headers)
     assert letter.body == b"{}"
-    assert story.pop("id") == "7"
+    assert (story.pop("id"), story.pop("key")) == ("7", "order-7")
     assert story.pop("deadtopic") == topic
     assert story.pop("deadchannel") == "ch"
     assert story.pop("deadnsqd") == address(nsqd)
@@ -187,13 +187,13 @@ def test_a_letter_that_nsqd_finds_too_long_goes_without_its_story(
 
     dead = unique("dead")
     body = b"x" * (1024 - 100)
-    client.writer(own_nsqd, headers=True).publish(topic, body, headers={"id": "7"})
+    client.writer(own_nsqd, headers=True).publish(topic, body, headers={"id": "7", "key": "k"})
     reader = client.consume(topic, handler, own_nsqd, headers=True, dead_letter_topic=dead)
     world.eventually(lambda: reader.stats().gave_up == 1, 30)
     letters: list[Message] = []
     client.consume(dead, letters.append, own_nsqd, headers=True)
     world.eventually(lambda: letters)
-    assert (letters[0].body, dict(letters[0].headers)) == (body, {"id": "7"})
+    assert (letters[0].body, dict(letters[0].headers)) == (body, {"id": "7", "key": "k"})
 
 
 def test_too_many_headers_leave_no_room_for_the_story(
@@ -203,7 +203,7 @@ def test_too_many_headers_leave_no_room_for_the_story(
         raise Reject("too many")
 
     dead = unique("dead")
-    headers = {f"h{number}": "x" for number in range(64)}
+    headers = {"key": "k", **{f"h{number}": "x" for number in range(63)}}
     client.writer(nsqd, headers=True).publish(topic, b"x", headers=headers)
     reader = client.consume(topic, handler, nsqd, headers=True, dead_letter_topic=dead)
     world.eventually(lambda: reader.stats().gave_up == 1)

@@ -63,12 +63,12 @@ class Middleware(TestCase):
             publish("placed", '{"number": 5}', headers={"id": "a"})
             publish_many("placed", ['{"number": 6}'], headers={"id": "b"})
             with self.captureOnCommitCallbacks(execute=True):
-                publish_on_commit("placed", '{"number": 7}', headers={"id": "c"})
+                publish_on_commit("placed", '{"number": 7}', headers={"id": "c", "key": "k"})
             with self.assertRaises(Reject):
                 publish("placed", "{}")
         self.assertEqual(seen[:2], ["before mail.nsq_handlers.store by carry", "order 5 a"])
         self.assertEqual(len(seen), 7)
-        self.assertEqual(messages[2].headers, {"id": "c", "by": "carry"})
+        self.assertEqual(messages[2].headers, {"id": "c", "key": "k", "by": "carry"})
 
     def test_bad_headers_are_told_before_the_commit(self):
         with self.captureOnCommitCallbacks() as callbacks:

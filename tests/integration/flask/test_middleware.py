@@ -70,14 +70,14 @@ def test_middlewares_of_the_config_come_first(given: list[Any]) -> None:
     SEEN.clear()
     app, nsq = make(NSQ_MIDDLEWARE=given)
     with app.app_context(), nsq.captured_messages(eager=True) as messages:
-        nsq.publish("orders", '{"number": 5}', headers={"id": "a"})
-        nsq.publish_many("orders", ['{"number": 6}'], headers={"id": "b"})
+        nsq.publish("orders", '{"number": 5}', headers={"id": "a", "key": "k"})
+        nsq.publish_many("orders", ['{"number": 6}'], headers={"id": "b", "key": "l"})
         with pytest.raises(Reject, match="the body is no Order"):
             nsq.publish("orders", "{}")
     assert SEEN[:6] == ["before carry", "own", "order 5 a", "before carry", "own", "order 6 b"]
     assert [dict(message.headers) for message in messages[:2]] == [
-        {"id": "a", "by": "carry"},
-        {"id": "b", "by": "carry"},
+        {"id": "a", "key": "k", "by": "carry"},
+        {"id": "b", "key": "l", "by": "carry"},
     ]
     assert messages[0].body == b'{"number": 5}'
 
