@@ -16,6 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.django.once import KeyOf, Once, key_of
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.options import check_handler
 from gnsqsync.service.metrics_page import Exposed
@@ -42,6 +43,7 @@ def nsq_handler(
     name: str | None = None,
     alias: str = DEFAULT,
     per_message_transaction: bool | str = False,
+    once: bool | KeyOf = False,
     body: None = None,
     **options: Unpack[ReaderOptionKeywords],
 ) -> Callable[[Function], Function]: ...
@@ -55,6 +57,7 @@ def nsq_handler(
     name: str | None = None,
     alias: str = DEFAULT,
     per_message_transaction: bool | str = False,
+    once: bool | KeyOf = False,
     body: type[Body],
     **options: Unpack[ReaderOptionKeywords],
 ) -> Callable[[Callable[[Message, Body], Result]], Callable[[Message, Body], Result]]: ...
@@ -67,6 +70,7 @@ def nsq_handler(
     name: str | None = None,
     alias: str = DEFAULT,
     per_message_transaction: bool | str = False,
+    once: bool | KeyOf = False,
     body: Any = None,
     **options: Unpack[ReaderOptionKeywords],
 ) -> Callable[[Any], Any]:
@@ -83,6 +87,10 @@ def nsq_handler(
         alias: The entry of ``GNSQSYNC``.
         per_message_transaction: True or the alias of a database: one ``transaction.atomic()`` for
             each message, FIN after its commit; an exception rolls it back.
+        once: True: a message whose key was handled by this topic and channel before is finished
+            without a call. A marker of it is written in the message's transaction, in the table of
+            ``gnsqsync.django.inbox``; the Reader gets ``headers=True``. Or a function that returns
+            the key of a message, for bodies without headers. A message without a key is rejected.
         body: As of the Reader: the type of the bodies; the function is called with the message and
             its body.
         **options: Those of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
@@ -102,6 +110,15 @@ def nsq_handler(
             f"per_message_transaction is {per_message_transaction!r}; it must be True, False or"
             " the alias of a database"
         )
+    if not isinstance(once, bool) and not callable(once):
+        raise ConfigError(
+            f"once is {once!r}; it must be True, False or a function that returns a message's key"
+        )
+    if once is True and not options.setdefault("headers", True):
+        raise ConfigError(
+            "once=True goes by the header 'key', and headers is False; give once= a function that"
+            " returns the key of a message"
+        )
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
@@ -113,14 +130,20 @@ def nsq_handler(
         # Checks names and options where the author sees it; it starts nothing.
         checked = as_if_complete(options)
         Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
-        database = per_message_transaction
+        asked = per_message_transaction or bool(once)
+        database = ("default" if asked is True else asked) or None
         handler = Handler(
             name=name or _name_of(function),
             topic=topic,
             channel=channel,
             function=called,
             alias=alias,
-            database=("default" if database is True else database) or None,
+            database=database,
+            once=(
+                Once(database, f"{topic}/{channel}", key_of if once is True else once)
+                if database and once
+                else None
+            ),
             options=options,
         )
         before = _handlers.get(handler.name)
@@ -157,6 +180,7 @@ class Handler:
     alias: str
     database: str | None
     options: Mapping[str, Any] = field(repr=False)
+    once: Once | None = field(default=None, repr=False)
     # Whether the function may be interrupted.
     is_limited: bool = field(default=False, repr=False)
 
@@ -177,9 +201,13 @@ class Handler:
         """Handle one message, on the database connections that the thread has."""
         if self.database is None:
             self.function(message)
-        else:
+        elif self.once is None:
             with transaction.atomic(using=self.database):
                 self.function(message)
+        else:
+            key = self.once.key(message)
+            with transaction.atomic(using=self.database):
+                self.once.run(key, message, self.function)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> Handler:
         """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""
@@ -233,6 +261,8 @@ class Handler:
                 f"{self.name} cannot consume in a test, where GNSQSYNC[{self.alias!r}] reaches no"
                 " nsqd; 'BACKEND': 'nsq' in it allows a real one"
             )
+        if self.once is not None:
+            self.once.check()
         given = {name: value for name, value in overrides.items() if value is not None}
         keywords = {**alias.reader_keywords(self.options), **given}
         if exposed is not None:

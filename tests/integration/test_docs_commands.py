@@ -30,7 +30,8 @@ import sys
 from django.conf import settings
 from django.core.management import execute_from_command_line
 
-settings.configure(INSTALLED_APPS=["gnsqsync.django", "gnsqsync.django.outbox"], GNSQSYNC={})
+apps = ["gnsqsync.django", "gnsqsync.django.inbox", "gnsqsync.django.outbox"]
+settings.configure(INSTALLED_APPS=apps, GNSQSYNC={})
 execute_from_command_line(["manage.py", *sys.argv[1:]])
 """
 

@@ -77,9 +77,9 @@ class Postgres:
         self._data = self._folder / "data"
         self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "--no-sync")
 
-    def start(self) -> None:
-        # Nothing of it has to survive a crash of the machine.
-        flags = f"-k {self._folder} -c listen_addresses= -c fsync=off"
+    def start(self, *, fsync: bool = False) -> None:
+        """``fsync``: as in production; no test has to survive a crash of the machine."""
+        flags = f"-k {self._folder} -c listen_addresses= -c fsync={'on' if fsync else 'off'}"
         flags += f" -c max_connections={MAX_CONNECTIONS}"
         log = str(self._folder / "log")
         self._run("pg_ctl", "-D", str(self._data), "-l", log, "-o", flags, "-w", "start")

@@ -52,6 +52,7 @@ PROGRAMS = {"cli", "contrib", "django", "flask", "spark"}
 # What programs may know of the flat modules.
 PUBLIC = {
     "gnsqsync",
+    "gnsqsync.envelope",
     "gnsqsync.errors",
     "gnsqsync.middleware",
     "gnsqsync.options",
@@ -75,8 +76,6 @@ EXCEPTIONS = {
     "gnsqsync.flask": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
     # It mounts the pages, which another floor serves.
     "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
-    # A relay tells of its outages as the library does, once for a process.
-    "gnsqsync.django.outbox.relay": {"gnsqsync.runtime.troubles"},
     # Programs, like those above.
     "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},

@@ -20,6 +20,7 @@ STAMPS = {
     PACKAGE / "reader" / "death.py",
     PACKAGE / "reader" / "expiry.py",
     PACKAGE / "reader" / "timings.py",
+    PACKAGE / "service" / "relay.py",
 }
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 # Words that became keywords or may be mistaken for modules; pynsq had an argument "async".

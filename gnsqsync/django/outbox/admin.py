@@ -6,19 +6,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.db.models import Q
 from django.utils import timezone
 
-from gnsqsync.django.outbox.models import OutboxMessage
+from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
 from gnsqsync.stats import counted
 
-__all__ = ["OutboxMessageAdmin"]
+__all__ = ["OutboxMessageAdmin", "PeriodicMessageAdmin"]
 
 
 if TYPE_CHECKING:
     _Admin = admin.ModelAdmin[OutboxMessage]
+    _PeriodicAdmin = admin.ModelAdmin[PeriodicMessage]
 else:
     # At run time Django's has no type arguments.
-    _Admin = admin.ModelAdmin
+    _Admin = _PeriodicAdmin = admin.ModelAdmin
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -26,17 +28,23 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name: str = "state"
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
-        return [("waiting", "waiting"), ("failed", "failed")]
+        return [("waiting", "waiting"), ("scheduled", "scheduled"), ("failed", "failed")]
 
     def queryset(self, request: Any, queryset: Any) -> Any:
         if self.value() is None:
             return queryset
-        return queryset.filter(failed_at__isnull=self.value() == "waiting")
+        if self.value() == "failed":
+            return queryset.filter(failed_at__isnull=False)
+        is_scheduled = Q(deliver_at__gt=timezone.now())
+        wanted = is_scheduled if self.value() == "scheduled" else ~is_scheduled
+        return queryset.filter(wanted, failed_at=None)
 
 
 def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
-    """Failed messages wait again, and waiting ones are due at once."""
-    count = queryset.update(failed_at=None, retry_at=timezone.now(), attempts=0)
+    """Failed messages wait again, and waiting ones are due at once; scheduled ones are not."""
+    now = timezone.now()
+    due = queryset.exclude(deliver_at__gt=now)
+    count = due.update(failed_at=None, retry_at=now, attempts=0)
     model_admin.message_user(request, f"Due now: {counted(count, 'message')}.")
 
 
@@ -47,13 +55,15 @@ class OutboxMessageAdmin(_Admin):
         "id",
         "topic",
         "alias",
+        "key",
         "state",
+        "deliver_at",
         "created_at",
         "attempts",
         "last_error",
     )
     list_filter: ClassVar[tuple[type[StateFilter] | str, ...]] = (StateFilter, "alias", "topic")
-    search_fields: ClassVar[tuple[str, ...]] = ("topic", "last_error")
+    search_fields: ClassVar[tuple[str, ...]] = ("topic", "key", "last_error")
     actions: tuple[Callable[..., None], ...] = (
         admin.action(permissions=["change"], description="Try again")(try_again),
     )
@@ -61,7 +71,10 @@ class OutboxMessageAdmin(_Admin):
     readonly_fields: ClassVar[tuple[str, ...]] = ("body_text",)
 
     def state(self, message: OutboxMessage) -> str:
-        return "waiting" if message.failed_at is None else "failed"
+        if message.failed_at is not None:
+            return "failed"
+        is_later = message.deliver_at is not None and message.deliver_at > timezone.now()
+        return "scheduled" if is_later else "waiting"
 
     def body_text(self, message: OutboxMessage) -> str:
         """Its first thousand bytes."""
@@ -75,4 +88,32 @@ class OutboxMessageAdmin(_Admin):
         return obj is None and super().has_change_permission(request)
 
 
+class PeriodicMessageAdmin(_PeriodicAdmin):
+    """Periodic messages are looked at and deleted; schedule.periodic() makes and changes them."""
+
+    list_display: tuple[str, ...] = (
+        "name",
+        "cron",
+        "timezone",
+        "missed",
+        "topic",
+        "alias",
+        "next_at",
+    )
+    search_fields: ClassVar[tuple[str, ...]] = ("name", "topic")
+    exclude: ClassVar[tuple[str, ...]] = ("body",)
+    readonly_fields: ClassVar[tuple[str, ...]] = ("body_text",)
+
+    def body_text(self, message: PeriodicMessage) -> str:
+        """Its first thousand bytes."""
+        return bytes(message.body[:1000]).decode(errors="backslashreplace")
+
+    def has_add_permission(self, request: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+
 admin.site.register(OutboxMessage, OutboxMessageAdmin)
+admin.site.register(PeriodicMessage, PeriodicMessageAdmin)

@@ -1,24 +1,30 @@
-"""The table of the outbox. A row is there as long as its message is not known to be in nsqd."""
+"""The tables of the outbox: messages that are not known to be in nsqd, and what is published by the
+clock, again and again."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.utils import timezone
 
-__all__ = ["OutboxMessage"]
+from gnsqsync.envelope import MAX_KEY
+
+__all__ = ["OutboxMessage", "PeriodicMessage"]
 
 
 class OutboxMessage(models.Model):
-    """A message that waits for the relay, or that has failed for good."""
+    """A message that waits for its time or the relay, or that has failed for good."""
 
     alias: models.CharField[str, str] = models.CharField(max_length=100, default="default")
     topic: models.CharField[str, str] = models.CharField(max_length=64)
     body: models.BinaryField[bytes, bytes] = models.BinaryField()
+    # Both None in rows from before there were any.
+    headers: models.JSONField[Any, Any] = models.JSONField(null=True)
+    key: models.CharField[str | None, str | None] = models.CharField(max_length=MAX_KEY, null=True)
     deliver_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
-        null=True, help_text="nsqd defers it until then."
+        null=True, help_text="Not published before."
     )
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(
         default=timezone.now
@@ -37,6 +43,37 @@ class OutboxMessage(models.Model):
     class Meta:
         verbose_name = "message"
         ordering: ClassVar[tuple[str, ...]] = ("pk",)
+        indexes: ClassVar[tuple[models.Index, ...]] = (
+            models.Index(
+                fields=["retry_at", "id"],
+                condition=models.Q(failed_at=None),
+                name="gnsqsync_outbox_due",
+            ),
+            models.Index(fields=["key"], name="gnsqsync_outbox_key"),
+        )
 
     def __str__(self) -> str:
         return f"{self.topic} #{self.pk}"
+
+
+class PeriodicMessage(models.Model):
+    """A message that is published whenever a cron text says so."""
+
+    name: models.CharField[str, str] = models.CharField(max_length=100, unique=True)
+    cron: models.CharField[str, str] = models.CharField(max_length=200)
+    timezone: models.CharField[str, str] = models.CharField(max_length=64)
+    missed: models.CharField[str, str] = models.CharField(
+        max_length=4, help_text="What is published of the times at which no relay ran."
+    )
+    alias: models.CharField[str, str] = models.CharField(max_length=100)
+    topic: models.CharField[str, str] = models.CharField(max_length=64)
+    body: models.BinaryField[bytes, bytes] = models.BinaryField()
+    headers: models.JSONField[Any, Any] = models.JSONField(null=True)
+    next_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_index=True)
+
+    class Meta:
+        verbose_name = "periodic message"
+        ordering: ClassVar[tuple[str, ...]] = ("name",)
+
+    def __str__(self) -> str:
+        return self.name

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from django.db.models import Min, Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from gnsqsync import Publication, envelope
 from gnsqsync.django.config import DEFAULT
+from gnsqsync.django.outbox.times import later, stored
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.relay import Lag
 
-__all__ = ["Lag", "lag", "publish", "publish_many"]
-
-
-@dataclass(frozen=True)
-class Lag:
-    """What is in the outbox: rows that wait, those that failed for good, and the oldest's age.
-
-    ``oldest_seconds``: of those that wait, 0.0 when there are none.
-    """
-
-    waiting: int
-    failed: int
-    oldest_seconds: float
-
-    def __str__(self) -> str:
-        """For a person."""
-        return (
-            f"{self.waiting} waiting, the oldest for {self.oldest_seconds:.1f} s;"
-            f" {self.failed} failed"
-        )
+__all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
 
 
 def publish(
@@ -41,29 +26,37 @@ def publish(
     *,
     alias: str = DEFAULT,
     defer: float | None = None,
+    headers: Mapping[str, str] | None = None,
     using: str | None = None,
 ) -> None:
     """Have the message published once the transaction around this call has committed.
 
     Writes a row and talks to no nsqd; ``manage.py nsq_relay`` does. A rollback takes the row away.
-    The message may be published twice, when a relay dies at the wrong moment. A message that nsqd
-    refuses for good stays in the table as failed.
+    The message may be published twice, when a relay dies at the wrong moment, with the same key. A
+    message that nsqd refuses for good stays in the table as failed. Middlewares run here.
 
     Args:
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
         alias: The entry of ``GNSQSYNC`` whose nsqds get it.
-        defer: Seconds from now until nsqd delivers it; None: at once.
+        defer: Seconds from now until it is published; None: at once.
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: Topic, body or time is not allowed.
+        ConfigError: Topic, body, time or a header is not allowed.
     """
-    _insert(topic, [body], alias, defer, using)
+    due = None if defer is None else later(defer, "defer")
+    insert(topic, [body], alias=alias, due=due, headers=headers, using=using)
 
 
 def publish_many(
-    topic: str, bodies: Iterable[bytes | str], *, alias: str = DEFAULT, using: str | None = None
+    topic: str,
+    bodies: Iterable[bytes | str],
+    *,
+    alias: str = DEFAULT,
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
 ) -> None:
     """As ``publish()``, for several messages with few statements.
 
@@ -71,39 +64,67 @@ def publish_many(
         topic: The topic; nsqd creates it.
         bodies: The messages, as of ``publish()``.
         alias: The entry of ``GNSQSYNC`` whose nsqds get them.
+        headers: As of ``publish()``, for each of them; without a ``key``.
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: Topic or a body is not allowed.
+        ConfigError: Topic, a body or a header is not allowed.
     """
     if isinstance(bodies, (bytes, str)):
         raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
-    _insert(topic, list(bodies), alias, None, using)
+    insert(topic, list(bodies), alias=alias, headers=headers, using=using)
 
 
-def _insert(
-    topic: str, bodies: list[bytes | str], alias: str, defer: float | None, using: str | None
-) -> None:
+def insert(
+    topic: str,
+    bodies: Sequence[bytes | str],
+    *,
+    alias: str,
+    due: datetime | None = None,
+    headers: Mapping[str, str] | None = None,
+    key: str | None = None,
+    using: str | None = None,
+) -> str | None:
+    """Write the rows, within the middlewares of the Writer; the key of the last one.
+
+    ``due``: with a zone. ``key``: of a single message, where the Writer may have no headers.
+    """
     # Models can be imported when all apps are loaded, so not above.
     from gnsqsync.django.outbox.models import OutboxMessage
 
+    if not bodies:
+        return None
     writer = get_writer(alias)
-    for body in bodies:
-        writer._encode(topic, body, defer)
+    if key is not None:
+        envelope.check_key(key, "key")
+        if writer._has_headers:
+            headers = {**(headers or {}), envelope.KEY: key}
     now = timezone.now()
-    rows = [
-        OutboxMessage(
-            alias=alias,
-            topic=topic,
-            body=body.encode() if isinstance(body, str) else bytes(body),
-            deliver_at=None if defer is None else now + timedelta(seconds=defer),
-            created_at=now,
-            retry_at=now,
-        )
-        for body in bodies
-    ]
+    rows: list[OutboxMessage] = []
+
+    def keep(publication: Publication, encoded: list[bytes]) -> None:
+        for data in encoded:
+            writer._encode(publication.topic, data, None)
+            # With the key that it was given just now.
+            its_headers, body = (writer._has_headers and envelope.decode(data)) or (None, data)
+            its_key = its_headers.pop(envelope.KEY) if its_headers else key or envelope.new_key()
+            rows.append(
+                OutboxMessage(
+                    alias=alias,
+                    topic=publication.topic,
+                    body=body,
+                    headers=its_headers,
+                    key=its_key,
+                    deliver_at=None if due is None else stored(due),
+                    created_at=now,
+                    retry_at=now if due is None else stored(due),
+                )
+            )
+
+    writer._around.run(topic, bodies, headers, None, writer._max_msg_size, keep)
     manager: Any = OutboxMessage.objects
     (manager.using(using) if using else manager).bulk_create(rows, batch_size=500)
+    return rows[-1].key
 
 
 def lag(using: str | None = None) -> Lag:
@@ -114,9 +135,16 @@ def lag(using: str | None = None) -> Lag:
     """
     from gnsqsync.django.outbox.models import OutboxMessage
 
+    now = timezone.now()
     manager: Any = OutboxMessage.objects
     rows = manager.using(using) if using else manager
-    waiting = rows.filter(failed_at=None)
-    oldest = waiting.order_by("created_at").values_list("created_at", flat=True).first()
-    seconds = 0.0 if oldest is None else (timezone.now() - oldest).total_seconds()
-    return Lag(waiting.count(), rows.exclude(failed_at=None).count(), max(0.0, seconds))
+    is_due = Q(deliver_at=None) | Q(deliver_at__lte=now)
+    waiting = rows.filter(is_due, failed_at=None)
+    oldest = waiting.aggregate(since=Min(Coalesce("deliver_at", "created_at")))["since"]
+    seconds = 0.0 if oldest is None else (now - oldest).total_seconds()
+    return Lag(
+        waiting=waiting.count(),
+        failed=rows.exclude(failed_at=None).count(),
+        oldest_seconds=max(0.0, seconds),
+        scheduled=rows.filter(failed_at=None, deliver_at__gt=now).count(),
+    )

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from gnsqsync import Message, NsqdHTTP, Reader
+from gnsqsync import Message, NsqdHTTP, Reader, envelope
 from tests.integration.conftest import address
 from tests.integration.django.conftest import (
     ON_BOTH,
@@ -24,6 +24,7 @@ from tests.integration.django.conftest import (
 from tests.support.servers import Server, Site
 
 ROWS = 10_000
+EMPTY = {"waiting": 0, "failed": 0, "oldest_seconds": 0.0, "scheduled": 0}
 # Transactions of a hundred rows; each third of them is rolled back.
 FILL = """
 import os, sys
@@ -120,7 +121,7 @@ def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> Non
     relay.process.wait()
     assert 0 < outbox.lag()["waiting"] <= ROWS - 4800
     outbox.relay("--once").end()
-    assert outbox.lag() == {"waiting": 0, "failed": 0, "oldest_seconds": 0.0}
+    assert outbox.lag() == EMPTY
     bodies = outbox.bodies()
     assert set(bodies) == {b"%d" % n for n in range(ROWS)}
     assert 100 <= bodies.total() - ROWS <= 200
@@ -236,6 +237,44 @@ def test_the_database_is_restarted(
         command.signal(signal.SIGTERM)
     assert "2 published" in relay.end()
     assert "1000 finished" in consumer.end()
+
+
+# As the first version wrote them, and as it still does until its last process has ended.
+OLD_ROWS = """
+import datetime, os
+from django.db import connection
+
+now = datetime.datetime.now(datetime.timezone.utc)
+later = now + datetime.timedelta(hours=1)
+columns = "alias, topic, body, deliver_at, created_at, attempts, retry_at, failed_at, last_error"
+with connection.cursor() as cursor:
+    for body, deliver_at in ((b"plain", None), (b"due", now), (b"deferred", later)):
+        cursor.execute(
+            f"INSERT INTO gnsqsync_outbox_outboxmessage ({columns})"
+            " VALUES ('default', %s, %s, %s, %s, 0, %s, NULL, '')",
+            [os.environ["SHOP_TOPIC"], body, deliver_at, now, now],
+        )
+"""
+
+
+@ON_BOTH
+def test_rows_of_the_first_version_are_published(project: Project) -> None:
+    project.migrate()
+    project.make_channel("count")
+    project.manage("migrate", "gnsqsync_outbox", "0001", "-v0").end()
+    (project.folder / "old.py").write_text(OLD_ROWS)
+    project.manage("shell", "-c", "import old").end()
+    project.manage("migrate", "-v0").end()
+    project.manage("shell", "-c", "import old").end()
+    outbox = Outbox(project)
+    outbox.relay("--once", SHOP_OPTIONS='{"headers": true}').end()
+    lag = outbox.lag()
+    assert (lag["waiting"], lag["failed"], lag["scheduled"]) == (0, 0, 2)
+    envelopes = [envelope.decode(body) for body in outbox.bodies()]
+    assert all(envelopes)
+    assert Counter(body for _, body in envelopes if body) == Counter({b"plain": 2, b"due": 2})
+    keys = {headers["key"] for headers, _ in envelopes}
+    assert len(keys) == 4
 
 
 def test_a_database_that_there_is_not_is_wrong_usage(project: Project) -> None:

@@ -17,7 +17,7 @@ def kill_at(word):
     from gnsqsync import Writer
 
     moment, number = word.split()
-    publish_many, count = Writer.publish_many, 0
+    publish_many, count = Writer._publish_many, 0
 
     def dies(*arguments, **options):
         nonlocal count
@@ -27,7 +27,7 @@ def kill_at(word):
         if count == int(number):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Writer.publish_many = dies
+    Writer._publish_many = dies
 
 
 if os.environ.get("SHOP_KILL"):

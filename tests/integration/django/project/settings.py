@@ -18,6 +18,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "gnsqsync.django",
+    "gnsqsync.django.inbox",
     "gnsqsync.django.outbox",
     "shop",
     "mail",

@@ -11,10 +11,11 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.management.commands.nsq_consume import at_least
-from gnsqsync.django.outbox.relay import Relay
+from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
 from gnsqsync.service.output import say
+from gnsqsync.service.relay import Relay
 from gnsqsync.service.supervisor import StopFlag, StopSignals
 
 __all__ = ["Command"]
@@ -22,9 +23,9 @@ __all__ = ["Command"]
 
 class Command(NSQCommand):
     help = (
-        "Publish the messages of the outbox and delete them, until SIGTERM or SIGINT; the batch at"
-        " hand is finished. Several may run side by side on databases that have SKIP LOCKED. Exit"
-        " code 0 after a signal; with --once when nothing is left, else 1."
+        "Publish the messages of the outbox that are due and delete them, until SIGTERM or SIGINT;"
+        " the batch at hand is finished. Several may run side by side on databases that have SKIP"
+        " LOCKED. Exit code 0 after a signal; with --once when nothing is left, else 1."
     )
 
     def add_arguments(self, parser: Any) -> None:
@@ -47,7 +48,13 @@ class Command(NSQCommand):
             type=float,
             default=1.0,
             metavar="SECONDS",
-            help="Between two looks at an empty outbox. Default: 1.",
+            help="Between two looks when nothing is due. Default: 1.",
+        )
+        parser.add_argument(
+            "--rate",
+            type=float,
+            metavar="N",
+            help="At most so many messages a second, as after an hour without a relay.",
         )
         parser.add_argument(
             "--max-attempts",
@@ -67,9 +74,15 @@ class Command(NSQCommand):
         if options["lag"]:
             self._show_lag(database, options["json"])
             return
-        if not options["interval"] > 0:  # nan is not
-            raise CommandError("--interval must be above 0")
-        relay = Relay(database, batch=options["batch"], max_attempts=options["max_attempts"])
+        for name in ("interval", "rate"):
+            if options[name] is not None and not options[name] > 0:  # nan is not
+                raise CommandError(f"--{name} must be above 0")
+        relay = Relay(
+            OutboxStore(database),
+            batch=options["batch"],
+            max_attempts=options["max_attempts"],
+            rate=options["rate"],
+        )
         stop = StopFlag()
         self._say(options["verbosity"], f"publishing the outbox of {database}")
         try:

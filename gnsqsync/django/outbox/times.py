@@ -1,0 +1,46 @@
+"""Times as callers give them, and as the database keeps them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from gnsqsync.errors import ConfigError
+
+__all__ = ["future", "later", "stored"]
+
+
+def stored(when: datetime) -> datetime:
+    """A time with a zone as the database of this project keeps it."""
+    return when if settings.USE_TZ else timezone.make_naive(when)
+
+
+def future(when: object, name: str = "when") -> datetime:
+    """A time to come, with its zone. ConfigError says what is wrong with it."""
+    if not isinstance(when, datetime):
+        raise ConfigError(f"{name} is {when!r}; it must be a datetime")
+    if when.utcoffset() is None:
+        raise ConfigError(
+            f"{name} is {when} without a time zone; give one, as of django.utils.timezone.now() or"
+            " timezone.make_aware(...)"
+        )
+    ago = (datetime.now(UTC) - when).total_seconds()
+    if ago > 0:
+        raise ConfigError(
+            f"{name} is {when}, which is {ago:.1f} s ago; what is due now is published by"
+            " outbox.publish()"
+        )
+    return when
+
+
+def later(delay: object, name: str = "delay") -> datetime:
+    """So long from now, with its zone. ConfigError for what is no time, or too long."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ConfigError(f"{name} is {delay!r}; it must be seconds or a timedelta, 0 or more")
+    try:
+        return datetime.now(UTC) + timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise ConfigError(f"{name} is {delay!r}, which is after the year 9999") from error

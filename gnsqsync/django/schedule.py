@@ -1,0 +1,232 @@
+"""Messages for later: at a time, after a while, or again and again. On the table of the outbox.
+
+Needs ``"gnsqsync.django.outbox"`` in INSTALLED_APPS and a running ``manage.py nsq_relay``, which
+publishes each message when it is due. nsqd never has one that is not due yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from django.conf import settings
+
+from gnsqsync import envelope
+from gnsqsync.django.config import DEFAULT
+from gnsqsync.django.outbox.times import future, later, stored
+from gnsqsync.django.outbox.writing import insert
+from gnsqsync.django.writers import get_writer
+from gnsqsync.errors import ConfigError
+
+__all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
+
+
+def publish_at(
+    topic: str,
+    body: bytes | str,
+    when: datetime,
+    *,
+    key: str | None = None,
+    alias: str = DEFAULT,
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
+) -> str:
+    """Have the message published at that time, if the transaction around this call commits.
+
+    A relay publishes it when it is due, within its ``--interval``, or as soon as one runs.
+
+    Args:
+        topic: The topic; nsqd creates it.
+        body: bytes, or a str, which is sent as UTF-8; not empty.
+        when: A time to come, with a time zone.
+        key: For ``cancel()`` and ``reschedule()``, and the message's key header; None: one is made.
+            Several messages may have it.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get it.
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
+        using: The alias of a database; None: as the router says.
+
+    Returns:
+        The key.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+    return _insert(topic, body, future(when), key, alias, headers, using)
+
+
+def publish_after(
+    topic: str,
+    body: bytes | str,
+    delay: timedelta | float,
+    *,
+    key: str | None = None,
+    alias: str = DEFAULT,
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
+) -> str:
+    """As ``publish_at()``, so long from now.
+
+    Args:
+        topic: As of ``publish_at()``, like the others.
+        body: The message.
+        delay: A timedelta, or seconds, 0 or more; months are fine.
+        key: For ``cancel()`` and ``reschedule()``.
+        alias: The entry of ``GNSQSYNC``.
+        headers: For ``message.headers``.
+        using: The alias of a database.
+
+    Returns:
+        The key.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+    return _insert(topic, body, later(delay), key, alias, headers, using)
+
+
+def _insert(
+    topic: str,
+    body: bytes | str,
+    due: datetime,
+    key: str | None,
+    alias: str,
+    headers: Mapping[str, str] | None,
+    using: str | None,
+) -> str:
+    if key is not None and headers is not None and headers.get(envelope.KEY, key) != key:
+        raise ConfigError(f"key is {key!r}, and the header 'key' {headers['key']!r}; give one")
+    made = insert(topic, [body], alias=alias, due=due, headers=headers, key=key, using=using)
+    assert made is not None
+    return made
+
+
+def cancel(key: str, *, using: str | None = None) -> int:
+    """Take back what was scheduled with that key and is not published.
+
+    A row that a relay publishes at this moment is waited for, and then not counted. On a database
+    that cannot lock rows, as SQLite, it may be counted and published.
+
+    Args:
+        key: That of the messages.
+        using: The alias of a database; None: as the router says.
+
+    Returns:
+        How many messages; 0 where they were published, or there were none.
+    """
+    count: int = _scheduled(key, using).delete()[0]
+    return count
+
+
+def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
+    """Move what was scheduled with that key to another time, also what has failed.
+
+    Args:
+        key: That of the messages.
+        when: As of ``publish_at()``.
+        using: The alias of a database; None: as the router says.
+
+    Returns:
+        How many messages; 0 where they were published, or there were none.
+
+    Raises:
+        ConfigError: The time is not allowed.
+    """
+    due = stored(future(when))
+    count: int = _scheduled(key, using).update(
+        deliver_at=due, retry_at=due, failed_at=None, attempts=0
+    )
+    return count
+
+
+def _scheduled(key: str, using: str | None) -> Any:
+    from gnsqsync.django.outbox.models import OutboxMessage
+
+    envelope.check_key(key, "key")
+    manager: Any = OutboxMessage.objects
+    rows = manager.using(using) if using else manager
+    return rows.filter(key=key, deliver_at__isnull=False)
+
+
+def periodic(
+    name: str,
+    cron: str,
+    topic: str,
+    body: bytes | str,
+    *,
+    timezone: str | None = None,
+    missed: Literal["once", "all"] = "once",
+    alias: str = DEFAULT,
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
+) -> None:
+    """Have the message published whenever the cron text says so, until ``stop_periodic()``.
+
+    Call it again, as in a migration or at each deployment: what is there under this name is changed
+    and keeps its next time, unless the cron text or the zone is another one. Each due time is
+    published by one relay, however many run; its key is ``<name>@<time in UTC>``.
+
+    Needs the extra ``schedule``.
+
+    Args:
+        name: 1 to 100 characters; one message has it.
+        cron: Minute, hour, day of the month, month, day of the week, as of cron(8).
+        topic: The topic; nsqd creates it.
+        body: bytes, or a str, which is sent as UTF-8; not empty.
+        timezone: The zone of the cron text; None: ``TIME_ZONE`` of the settings. When clocks are
+            changed it behaves as Debian's cron.
+        missed: Of the times at which no relay ran, ``'once'``: the last one is published;
+            ``'all'``: each.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get it.
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``; without a
+            ``key``. No middleware runs.
+        using: The alias of a database; None: as the router says.
+
+    Raises:
+        ConfigError: A value is not allowed, or cronsim is not installed.
+    """
+    from gnsqsync.django.outbox.periodic import MISSED, check_zone, next_time
+
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+        raise ConfigError(f"name is {name!r}; it must be 1 to 100 printable characters")
+    if missed not in MISSED:
+        raise ConfigError(f"missed is {missed!r}; it must be 'once' or 'all'")
+    if headers is not None and envelope.KEY in headers:
+        raise ConfigError("headers must have no 'key': each due time has one of its own")
+    zone = check_zone(settings.TIME_ZONE if timezone is None else timezone)
+    next_at = next_time(cron, zone, datetime.now(UTC))
+    writer = get_writer(alias)
+    writer._check(topic, body, None, headers)
+    row = {
+        "cron": cron,
+        "timezone": zone.key,
+        "missed": missed,
+        "alias": alias,
+        "topic": topic,
+        "body": body.encode() if isinstance(body, str) else bytes(body),
+        "headers": dict(headers or {}) if writer._has_headers else None,
+    }
+    manager = _periodic(using)
+    changed = manager.filter(name=name, cron=cron, timezone=zone.key).update(**row)
+    if not changed:
+        manager.update_or_create(name=name, defaults={**row, "next_at": stored(next_at)})
+
+
+def stop_periodic(name: str, *, using: str | None = None) -> bool:
+    """End it. What was due before is published.
+
+    Args:
+        name: As given to ``periodic()``.
+        using: The alias of a database; None: as the router says.
+
+    Returns:
+        Whether there was one of that name.
+    """
+    return bool(_periodic(using).filter(name=name).delete()[0])
+
+
+def _periodic(using: str | None) -> Any:
+    from gnsqsync.django.outbox.models import PeriodicMessage
+
+    manager: Any = PeriodicMessage.objects
+    return manager.using(using) if using else manager

@@ -1,0 +1,365 @@
+"""From an outbox to nsqd: batches of rows that are published and then deleted.
+
+Knows Writers and what their errors mean; a Store knows the table. Whatever ends a relay between
+nsqd's OK and the deletion leaves the rows, which are published again, with the same keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Protocol
+
+from gnsqsync import envelope
+from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, Refused
+from gnsqsync.options import check_int
+from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
+from gnsqsync.service.supervisor import StopFlag
+from gnsqsync.writer.writer import Writer
+
+__all__ = ["Lag", "Relay", "Row", "Store", "encoded"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
+
+# Pauses after which something is tried again, doubled by each failure in a row, in seconds.
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+# How often the number of waiting messages is logged, in seconds.
+_LOG_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What is in the outbox: rows that are due, those that failed for good, those for later.
+
+    ``oldest_seconds``: of those that are due, since then; 0.0 when there are none.
+    """
+
+    waiting: int
+    failed: int
+    oldest_seconds: float
+    scheduled: int = 0
+
+    def __str__(self) -> str:
+        """For a person."""
+        text = (
+            f"{self.waiting} waiting, the oldest for {self.oldest_seconds:.1f} s;"
+            f" {self.failed} failed"
+        )
+        return f"{text}; {self.scheduled} scheduled" if self.scheduled else text
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message of an outbox. ``alias`` says which Writer publishes it."""
+
+    id: int
+    alias: str
+    topic: str
+    body: bytes
+    created_at: datetime
+    # None where the Writer that it was written for has no headers.
+    headers: Mapping[str, str] | None
+    key: str | None
+    attempts: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic} #{self.id}"
+
+
+class Store(Protocol):
+    """The table of an outbox, and where its messages go. Used by one thread."""
+
+    # For log lines.
+    name: str
+    # What is raised while the database is away.
+    errors: ClassVar[tuple[type[Exception], ...]]
+    # What a Writer that is missing in the settings raises.
+    missing: ClassVar[tuple[type[Exception], ...]]
+
+    def add_due(self, now: datetime) -> int:
+        """Write the rows of periodic messages that are due; how many."""
+
+    def batch(
+        self, limit: int, now: datetime, without: Collection[str]
+    ) -> AbstractContextManager[Sequence[Row]]:
+        """The rows that are due, the first ones first, but those of these aliases.
+
+        They belong to this relay until the context ends, where the database can lock rows.
+        """
+
+    def delete(self, rows: Sequence[Row]) -> None: ...
+
+    def note(self, rows: Sequence[Row], error: str) -> None:
+        """nsqd could not be reached."""
+
+    def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
+        """One more attempt of the row; without ``retry_at`` it has failed for good."""
+
+    def lag(self) -> Lag: ...
+
+    def writer(self, alias: str) -> Writer: ...
+
+    def rest(self) -> None:
+        """Nothing is done for a while, or the database has failed: let go of connections."""
+
+
+def encoded(row: Row, writer: Writer) -> bytes:
+    """What is published: in an envelope with its key, where the Writer has headers.
+
+    So is a row from before there were keys; its key then comes from its place in the table.
+    """
+    if row.headers is None and not writer._has_headers:
+        return row.body
+    key = row.key or f"outbox-{row.id}-{row.created_at.timestamp():.6f}"
+    return envelope.encode({**(row.headers or {}), envelope.KEY: key}, row.body)
+
+
+class Pauses:
+    """Names that failed and must not be tried yet."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+
+    def failed(self, name: str) -> float:
+        """It failed once more; the seconds until it is tried again."""
+        count = self._failures.get(name, 0)
+        seconds = min(_FIRST_PAUSE * 2.0 ** min(count, 16), _LONGEST_PAUSE)
+        # Several relays that lost the same nsqd do not try again at the same moment.
+        seconds *= random.uniform(0.5, 1.0)
+        self._failures[name] = count + 1
+        self._until[name] = time.monotonic() + seconds
+        return seconds
+
+    def worked(self, name: str) -> None:
+        self._failures.pop(name, None)
+        self._until.pop(name, None)
+
+    def current(self) -> list[str]:
+        now = time.monotonic()
+        return [name for name, until in self._until.items() if until > now]
+
+
+class Relay:
+    """Moves an outbox to nsqd. Several may run side by side where rows can be locked.
+
+    That is where the database has SELECT ... FOR UPDATE SKIP LOCKED; elsewhere, as on SQLite, two
+    of them publish the same rows.
+
+    Args:
+        store: The outbox.
+        batch: Rows of a transaction, 1 or more.
+        max_attempts: Refusals by nsqd until a message has failed for good, 1 or more; an nsqd that
+            cannot be reached does not count.
+        rate: Messages a second, at most; None: as fast as it goes. It is for the time after a
+            relay was down.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        batch: int = 100,
+        max_attempts: int = 10,
+        rate: float | None = None,
+    ) -> None:
+        if rate is not None and not rate > 0:  # nan is not
+            raise ConfigError(f"rate is {rate!r}; it must be None or messages a second, above 0")
+        self._store = store
+        self._name = store.name
+        # Not the fault of a row.
+        self._stuck: tuple[type[Exception], ...] = (NotSent, OutcomeUnknown, *store.missing)
+        self._rate = rate
+        self._batch = check_int("batch", batch, 1)
+        if rate is not None:
+            # So that a second of it is no burst of several.
+            self._batch = min(self._batch, max(1, int(rate)))
+        self._max_attempts = check_int("max_attempts", max_attempts, 1)
+        # By alias; and of the database itself.
+        self._pauses = Pauses()
+        self._database_pauses = Pauses()
+        self.published: int = 0
+
+    def run(
+        self,
+        stop: StopFlag,
+        *,
+        interval: float = 1.0,
+        until_empty: bool = False,
+    ) -> None:
+        """Move batches until ``stop`` is set; with ``until_empty`` until nothing moves any more.
+
+        The batch at hand is finished first. Errors of the database are logged and the batch tried
+        again later, on a new connection; with ``until_empty`` they are raised.
+
+        Args:
+            stop: Ends it.
+            interval: Seconds between two looks when nothing is due.
+            until_empty: End when nothing is due.
+        """
+        store = self._store
+        log_at = time.monotonic() + _LOG_SECONDS
+        while not stop.is_set:
+            began = time.monotonic()
+            try:
+                moved = self.move_batch()
+                if time.monotonic() >= log_at:
+                    log_at = time.monotonic() + _LOG_SECONDS
+                    log.info("outbox of %s: %s", self._name, store.lag())
+            except store.errors:
+                if until_empty:
+                    raise
+                self._database_failed(stop)
+                continue
+            self._database_works()
+            if not moved:
+                if until_empty:
+                    return
+                store.rest()
+                stop.wait(interval)
+            elif self._rate is not None:
+                stop.wait(max(0.0, began + moved / self._rate - time.monotonic()))
+
+    def _database_failed(self, stop: StopFlag) -> None:
+        pause = self._database_pauses.failed(self._name)
+        tell = troubles().began(("outbox", self._name), AWAY)
+        if tell is not None:
+            log.exception(
+                "outbox of %s: the database fails, trying again in %.1f s%s",
+                self._name,
+                pause,
+                more(tell),
+            )
+        self._store.rest()
+        stop.wait(pause)
+
+    def _database_works(self) -> None:
+        self._database_pauses.worked(self._name)
+        over = troubles().ended(("outbox", self._name))
+        if over is not None:
+            log.warning(
+                "outbox of %s: the database works again after %s",
+                self._name,
+                duration(over.seconds),
+            )
+
+    def move_batch(self) -> int:
+        """Publish one batch of due rows and delete them; returns how many rows it has dealt with.
+
+        Those of periodic messages are written first.
+        """
+        store = self._store
+        now = datetime.now(UTC)
+        added = store.add_due(now)
+        with store.batch(self._batch, now, self._pauses.current()) as rows:
+            together: dict[tuple[str, str], list[Row]] = {}
+            for row in rows:
+                together.setdefault((row.alias, row.topic), []).append(row)
+            done: list[Row] = []
+            for (alias, topic), group in together.items():
+                done += self._publish_group(alias, topic, group)
+            if done:
+                store.delete(done)
+                self.published += len(done)
+        return len(done) or added
+
+    def _publish_group(self, alias: str, topic: str, rows: list[Row]) -> list[Row]:
+        """With few MPUBs; those that nsqd has."""
+
+        def publish() -> None:
+            writer = self._store.writer(alias)
+            bodies = [encoded(row, writer) for row in rows]
+            # The middlewares ran where the rows were written.
+            if len(bodies) == 1:
+                writer._publish(topic, bodies[0], None, None)
+            else:
+                writer._publish_many(topic, bodies, None)
+
+        try:
+            confirmed = self._try(alias, rows, publish)
+        except (Refused, ConfigError) as error:
+            confirmed = getattr(error, "acknowledged", 0)
+            rest = rows[confirmed:]
+            if len(rest) == 1:
+                self._refused(rest[0], error)
+                return rows[:confirmed]
+            # One of them is to blame.
+            return rows[:confirmed] + [
+                done for row in rest for done in self._publish_group(alias, topic, [row])
+            ]
+        return rows[:confirmed]
+
+    def _try(self, alias: str, rows: Sequence[Row], publish: Callable[[], object]) -> int:
+        """How many of the rows nsqd has confirmed, from the first on."""
+        if alias in self._pauses.current():
+            return 0  # it failed earlier in this batch
+        try:
+            publish()
+        except self._stuck as error:
+            self._tell_stuck(alias, error, self._pauses.failed(alias))
+            confirmed: int = getattr(error, "acknowledged", 0)
+            self._store.note(rows[confirmed:], str(error))
+            return confirmed
+        self._pauses.worked(alias)
+        over = troubles().ended(("outbox", self._name, alias))
+        if over is not None:
+            log.warning(
+                "outbox of %s: publishing over %r works again after %s; %s",
+                self._name,
+                alias,
+                duration(over.seconds),
+                self._store.lag(),
+            )
+        return len(rows)
+
+    def _tell_stuck(self, alias: str, error: Exception, pause: float) -> None:
+        """At the beginning, and then at growing intervals as an error."""
+        tell = troubles().began(("outbox", self._name, alias), AWAY)
+        if tell is not None:
+            log.log(
+                logging.ERROR if tell.seconds else logging.WARNING,
+                "outbox of %s: publishing over %r fails: %s; trying again in %.1f s; %s%s",
+                self._name,
+                alias,
+                error,
+                pause,
+                self._store.lag(),
+                more(tell),
+            )
+
+    def _refused(self, row: Row, error: Exception) -> None:
+        """nsqd, or a limit of the Writer, refuses this one message."""
+        attempts = row.attempts + 1
+        # The Writer's limit does not change; nsqd may only have a full disk.
+        if isinstance(error, ConfigError) or attempts >= self._max_attempts:
+            log.error(
+                "outbox of %s: %s has failed for good: %s; it stays there, and is not tried again",
+                self._name,
+                row,
+                error,
+            )
+            self._store.refused(row, str(error), None)
+            return
+        pause = min(2.0**attempts, 600.0)
+        tell = troubles().happened(("outbox", self._name, row.alias), type(error).__name__)
+        if tell is not None:
+            log.warning(
+                "outbox of %s: %s was refused: %s; trying again in %g s (attempt %d of %d)%s",
+                self._name,
+                row,
+                error,
+                pause,
+                attempts,
+                self._max_attempts,
+                more(tell),
+            )
+        self._store.refused(row, str(error), datetime.now(UTC) + timedelta(seconds=pause))

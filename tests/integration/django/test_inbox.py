@@ -1,0 +1,62 @@
+"""The inbox on SQLite and PostgreSQL: twins that come at once, and a consumer that is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+
+import pytest
+
+from gnsqsync import Writer
+from tests.integration.conftest import address
+from tests.integration.django.conftest import Project
+from tests.support.waiting import eventually
+
+KEYS = 200
+HANDLER = """
+
+import uuid
+
+
+@nsq_handler(TOPIC, "once", name="shop.once", once=True, concurrency=4, max_in_flight=50,
+             backoff=False, max_attempts=0, requeue_delay=0.1, msg_timeout=2.0)
+def once(message):
+    # Begun twins would overlap.
+    Order.objects.create(number=uuid.uuid4().int % 2**31, worker=message.body.decode())
+    time.sleep(0.01)
+"""
+
+
+# On SQLite a greenlet that waits for the lock stops its thread, and so the one that has it.
+@pytest.mark.parametrize(
+    ("database", "gevent"),
+    [("sqlite", False), ("postgres", False), ("postgres", True)],
+    ids=["sqlite-threads", "postgres-threads", "postgres-gevent"],
+    indirect=["database"],
+)
+def test_twins_beside_each_other_and_a_kill(project: Project, gevent: bool) -> None:
+    project.migrate()
+    project.make_channel("once")
+    with open(project.folder / "shop" / "nsq_handlers.py", "a") as file:
+        file.write(HANDLER)
+    environment = {"SHOP_GEVENT": "1"} if gevent else {}
+    killed, other = (project.manage("nsq_consume", "shop.once", **environment) for _ in range(2))
+    with Writer(address(project.nsqd), headers=True) as writer:
+        for number in range(KEYS):
+            for _ in range(2):
+                writer.publish(project.topic, str(number), headers={"key": f"order-{number}"})
+            if number == KEYS // 2:
+                eventually(lambda: len(project.orders()) > 10, 60)
+                killed.kill()
+
+    def is_done() -> bool:
+        found = project.channel("once")
+        return not (found.depth or found.in_flight_count or found.deferred_count)
+
+    eventually(is_done, 60)
+    other.signal(signal.SIGTERM)
+    other.end()
+    stored = Counter(worker for _, worker in project.orders())
+    assert stored == Counter({str(number): 1 for number in range(KEYS)})
+    ((markers,),) = project.database.ask("SELECT count(*) FROM gnsqsync_inbox_inboxmarker")
+    assert markers == KEYS
