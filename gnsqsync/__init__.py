@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gnsqsync.bodies import typed
     from gnsqsync.errors import TimeLimitExceeded, TimeLimitInterrupt
     from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
+    from gnsqsync.key_window import KeyWindow
     from gnsqsync.message import Discard, Message, Reject, Requeue
     from gnsqsync.middleware import Middleware, Publication
     from gnsqsync.observer import Observer
@@ -31,6 +32,7 @@ _HOME = {
     "ConnectionOptionKeywords": "gnsqsync.options",
     "ConnectionOptions": "gnsqsync.options",
     "Discard": "gnsqsync.message",
+    "KeyWindow": "gnsqsync.key_window",
     "LookupdHTTP": "gnsqsync.http.clients",
     "Message": "gnsqsync.message",
     "Middleware": "gnsqsync.middleware",
@@ -54,6 +56,7 @@ __all__ = [
     "ConnectionOptionKeywords",
     "ConnectionOptions",
     "Discard",
+    "KeyWindow",
     "LookupdHTTP",
     "Message",
     "Middleware",

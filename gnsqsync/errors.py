@@ -28,7 +28,7 @@ connection after it).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "SubFailed",
     "TimeLimitExceeded",
     "TimeLimitInterrupt",
+    "TooFewCopies",
     "TouchFailed",
     "Unauthorized",
     "WrongPort",
@@ -322,6 +323,26 @@ class Refused(PublishError):
 
 class OutcomeUnknown(PublishError):
     """The message left, but no answer came: nsqd may have it. Publishing again may duplicate it."""
+
+
+class TooFewCopies(OutcomeUnknown):
+    """Fewer nsqds have the message than a Writer with ``copies`` must know of.
+
+    It will be delivered, unless those nsqds are lost. Publish it again with the same key: what
+    drops twins drops this one.
+
+    Attributes:
+        nsqds: ``host:port`` of those that have it, one or more.
+        copies: How many these are.
+    """
+
+    def __init__(self, text: str, nsqds: Iterable[str] = ()) -> None:
+        super().__init__(text)
+        self.nsqds: tuple[str, ...] = tuple(nsqds)
+
+    @property
+    def copies(self) -> int:
+        return len(self.nsqds)
 
 
 class MessageAnswered(NSQError):

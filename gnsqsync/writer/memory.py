@@ -55,7 +55,8 @@ class MemoryWriter(Writer):
         deliver: Callable[[list[CapturedMessage]], None] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(nsqd_tcp_addresses, **options)
+        # It has one place only.
+        super().__init__(nsqd_tcp_addresses, **{**options, "copies": 1, "copies_min": None})
         own: list[CapturedMessage] = []
         self._list = messages or (lambda: own)
         self._deliver = deliver

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
@@ -20,6 +20,7 @@ from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.bench import Policy, WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
 from gnsqsync.runtime import Latch, Runtime
+from gnsqsync.stats import counted
 from gnsqsync.wire import commands
 from gnsqsync.writer.dials import Dial, Dials
 from gnsqsync.writer.events import Events
@@ -117,15 +118,26 @@ class NsqdPool:
 
     # -- which nsqd ------------------------------------------------------------------------------
 
-    def pick(self, deadline: float, timeout: float, causes: list[BaseException]) -> Connection:
-        """A connection for a publish, dialled if need be; ClosedError, or NotSent without one."""
+    def pick(
+        self,
+        deadline: float,
+        timeout: float,
+        causes: list[BaseException],
+        without: Collection[Address] = (),
+    ) -> Connection:
+        """A connection for a publish, dialled if need be; ClosedError, or NotSent without one.
+
+        To none of the addresses ``without``, which have it.
+        """
         ready = self.ready
+        if without:
+            ready = tuple(one for one in ready if one.address not in without)
         if ready:
             return ready[next(self._turn) % len(ready)] if len(ready) > 1 else ready[0]
         since = self._now() - _DIAL_PAUSE
         looked = False
         while True:
-            choice = self._choose(since)
+            choice = self._choose(since, without)
             for dial in choice.dials_aside:
                 if not self._dials.aside(dial):
                     # Its end has released the news: a wait for these would be none.
@@ -153,14 +165,15 @@ class NsqdPool:
                 self._discovery.wait(choice.news, min(deadline, choice.until))
             if self._now() >= deadline:
                 for connection in list(self._live.values()):
-                    return connection
+                    if connection.address not in without:
+                        return connection
                 # Dials of others may have failed just now.
                 with self._lock:
                     known = [self._dials.failure(address, since) for address in self._nodes.listed]
                 causes.extend(error for error in known if error and error not in causes)
                 self._raise_not_sent(f"no nsqd could be reached {within(timeout)}", causes)
 
-    def _choose(self, since: float) -> _Choice:
+    def _choose(self, since: float, without: Collection[Address]) -> _Choice:
         """The next step of a publish for which ``ready`` has no connection.
 
         A dial that failed after ``since`` is not repeated, by any thread: a hundred publishes
@@ -172,6 +185,10 @@ class NsqdPool:
                 raise ClosedError("the Writer is closed")
             now = self._now()
             addresses = self._nodes.candidates(now, self._live.keys())
+            if without:
+                addresses = [address for address in addresses if address not in without]
+                if not addresses:
+                    raise NotSent(f"no other nsqd than {counted(len(without), 'nsqd')} is known")
             if not addresses:
                 self._outage.begun(None, now)
             if self._outage.due(addresses) <= now and self._is_old(addresses, now):

@@ -175,11 +175,17 @@ class Publisher:
         return error
 
     def publish_async(
-        self, data: bytes, messages: int, timeout: float, keep: object = None
+        self,
+        data: bytes,
+        messages: int,
+        timeout: float,
+        keep: object = None,
+        used: set[Address] | None = None,
     ) -> Future[None]:
         """Send it and return; ``timeout`` seconds are for finding a connection only.
 
-        ``keep`` is referred to until there is an outcome.
+        ``keep`` is referred to until there is an outcome. It goes to none of the addresses in
+        ``used``, and the one that it goes to is added.
         """
         future: Future[None] = Future()
         started = self._now()
@@ -198,11 +204,13 @@ class Publisher:
                 self._wait_for_room(len(data), started, timeout)
             while True:
                 try:
-                    connection = self.pool.pick(deadline, timeout, [])
+                    connection = self.pool.pick(deadline, timeout, [], used or ())
                 except BaseException:  # also one from outside: no slot gives the room back
                     self._window.leave(len(data))
                     raise
                 if connection.publishes.submit(slot, max(0.0, deadline - self._now())):
+                    if used is not None:
+                        used.add(connection.address)
                     return future
                 self.pool.pass_over(connection)
         except PublishError as error:

@@ -27,12 +27,13 @@ from gnsqsync.options import (
 )
 from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import REFUSED, Outage
-from gnsqsync.runtime import RuntimeLike, choose
+from gnsqsync.runtime import Runtime, RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.runtime.event_loop import running_loop_finder
 from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
 from gnsqsync.writer.around import Around
+from gnsqsync.writer.copies import CopyingPublisher
 from gnsqsync.writer.events import Events
 from gnsqsync.writer.publisher import Publisher
 
@@ -75,6 +76,10 @@ class Writer:
             or at once where a new try does not help (a wrong port, a refused secret). Each nsqd is
             then dialled in the background until one is back. ``'wait'``: publishes wait until their
             timeout.
+        copies: How many different nsqds must have said OK, 1 or more. With more than 1 each message
+            comes as often, unless an inbox or a KeyWindow drops the twins by its key.
+        copies_min: With how many a publish goes on, and says so in the log, when no more can be
+            reached in time; None: ``copies``. Else it raises TooFewCopies.
         max_msg_size: Bytes of a body, 1 or more; as nsqd's ``--max-msg-size``. A larger body is
             refused here, since nsqd would close the connection.
         max_body_size: Bytes of an MPUB, 9 or more; as nsqd's ``--max-body-size``.
@@ -110,6 +115,8 @@ class Writer:
         publish_timeout: float = 5.0,
         retry_unknown: bool = False,
         outage: Literal["fail", "wait"] = "fail",
+        copies: int = 1,
+        copies_min: int | None = None,
         max_msg_size: int = 1048576,
         max_body_size: int = 5242880,
         max_defer: float = 3600.0,
@@ -138,6 +145,15 @@ class Writer:
         if outage not in ("fail", "wait"):
             raise ConfigError(f"outage is {outage!r}; it must be 'fail' or 'wait'")
         self._outage = outage
+        self._copies = check_int("copies", copies, 1)
+        if copies > len(self._addresses) and not urls:
+            raise ConfigError(
+                f"copies is {copies}, and nsqd_tcp_addresses has {len(self._addresses)}; give at"
+                " least as many, or lookupd_http_addresses"
+            )
+        if copies_min is not None:
+            check_int("copies_min", copies_min, 1, copies)
+        self._copies_min = copies if copies_min is None else copies_min
         self._max_msg_size = check_int("max_msg_size", max_msg_size, 1, unit=" bytes")
         self._max_body_size = check_int("max_body_size", max_body_size, 9, unit=" bytes")
         self._max_defer = check_duration("max_defer", max_defer)
@@ -194,6 +210,7 @@ class Writer:
                 at once.
             Refused: nsqd answered with an error.
             OutcomeUnknown: It left and no answer came, and ``retry_unknown`` did not help.
+            TooFewCopies: Fewer than ``copies_min`` nsqds have it, and at least one.
             ClosedError: After ``close()``.
         """
         if self._is_plain and headers is None:
@@ -507,16 +524,7 @@ class Writer:
         """The first use in this process. Two threads may race; dict.setdefault lets one win."""
         self._check_open()
         runtime = choose(self._runtime_choice)
-        mine = Publisher(
-            self._addresses,
-            self._policy,
-            self._options,
-            runtime,
-            lookups=self._lookups,
-            outage=self._new_outage(),
-            events=self._events,
-            retry_unknown=self._retry_unknown,
-        )
+        mine = self._new_publisher(runtime)
         publisher = self._by_process.setdefault(mine.pool.pid, mine)
         if publisher is mine:
             self._running_loop = running_loop_finder()
@@ -527,6 +535,20 @@ class Writer:
             weakref.finalize(self, mine.pool.let_go).atexit = False
             self._start(mine)
         return publisher
+
+    def _new_publisher(self, runtime: Runtime) -> Publisher:
+        options: dict[str, Any] = {
+            "lookups": self._lookups,
+            "outage": self._new_outage(),
+            "events": self._events,
+            "retry_unknown": self._retry_unknown,
+        }
+        if self._copies > 1:
+            kind: type[Publisher] = CopyingPublisher
+            options.update(wanted=self._copies, least=self._copies_min)
+        else:
+            kind = Publisher
+        return kind(self._addresses, self._policy, self._options, runtime, **options)
 
     def _new_outage(self) -> Outage:
         if self._outage == "wait":

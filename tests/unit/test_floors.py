@@ -41,6 +41,7 @@ TOP = {
     "bodies",
     "envelope",
     "errors",
+    "key_window",
     "message",
     "middleware",
     "observer",
