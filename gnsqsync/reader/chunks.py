@@ -12,6 +12,7 @@ from operator import length_hint
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import Message
 from gnsqsync.policy.ownership import lost_at
+from gnsqsync.reader.lanes import Lanes
 from gnsqsync.reader.timings import Timings
 from gnsqsync.runtime import Queue, Runtime
 
@@ -41,9 +42,12 @@ class Chunks:
     is; the pull form takes with ``take_rest`` and ``queue.get``.
     """
 
-    def __init__(self, queue: Queue, runtime: Runtime, *, cuts: bool) -> None:
+    def __init__(
+        self, queue: Queue, runtime: Runtime, *, cuts: bool, lanes: Lanes | None = None
+    ) -> None:
         """``cuts``: False in the pull form, where one thread takes as many as it likes."""
         self.queue: Queue = queue
+        self.lanes: Lanes | None = lanes
         # Whether the Reader stops.
         self.is_over: bool = False
         self.timings: Timings = Timings(runtime)
@@ -61,8 +65,18 @@ class Chunks:
     def put(self, connection: Connection, messages: list[Message]) -> None:
         """Queue messages of one connection, cut into chunks. Never blocks on a handler.
 
-        By its reading thread.
+        By its reading thread. With lanes those whose turn it is, each in a chunk of its own.
         """
+        if self.lanes is None:
+            self._put(connection, messages)
+            return
+        for message in self.lanes.admit(connection, messages):
+            self._put(connection, [message])
+        if not connection.hands_over:
+            # All may have been parked.
+            self.give_back()
+
+    def _put(self, connection: Connection, messages: list[Message]) -> None:
         put = self.queue.put
         size = len(messages)
         if self._cuts:
@@ -93,12 +107,24 @@ class Chunks:
             pace = max(1e-7, (now - started) / len(messages))
             self._pace += (pace - self._pace) * 0.25
             self.timings.note(worker, messages, now - started)
+        if self.lanes is not None:
+            self._leave_lanes(messages)
         return now
 
     def forget(self, worker: int) -> None:
         """The worker ended, perhaps in the middle of a chunk."""
         self.timings.forget(worker)
-        self._at_work.pop(worker, None)
+        left = self._at_work.pop(worker, None)
+        if left is not None and self.lanes is not None:
+            self._leave_lanes(left[1])
+
+    def _leave_lanes(self, messages: Iterable[Message]) -> None:
+        """They are done: queue the next ones of their lanes."""
+        if self.lanes is not None:
+            for message in messages:
+                following = self.lanes.leave(message)
+                if following is not None:
+                    self._put(following[0], [following[1]])
 
     def at_work(self) -> list[tuple[int, tuple[float, int], list[Message]]]:
         """For each worker that has a chunk: its number; since when, and how many of its messages
@@ -127,7 +153,7 @@ class Chunks:
                     del messages[-len(rest) :]
                     if messages:  # else its thread has not been scheduled since it took them
                         self._pace = max(self._pace, (now - started) / len(messages))
-                    self.put(connection, rest)
+                    self._put(connection, rest)
 
     def requeue_lost(self, connections: Iterable[Connection]) -> None:
         """REQ 0 for messages that wait nowhere and that no worker has; by the timer.
@@ -139,12 +165,15 @@ class Chunks:
         if now < self._looks_at or not self.queue.empty() or self._rests:
             return
         self._looks_at = now + _LOOK_SECONDS
-        at_work = {m for _, messages, _, _ in list(self._at_work.values()) for m in messages}
+        known = {m for _, messages, _, _ in list(self._at_work.values()) for m in messages}
+        if self.lanes is not None:
+            known |= self.lanes.parked()
         for connection in connections:
             for message in list(connection.in_flight.values()):
-                is_waiting = not message._status and message not in at_work
+                is_waiting = not message._status and message not in known
                 if is_waiting and now >= lost_at(message._received_at):
                     connection.requeue_quietly(message, 0)
+                    self._leave_lanes([message])
 
     # -- by the pull form ------------------------------------------------------------------------
 
@@ -167,6 +196,10 @@ class Chunks:
         From any thread. Those of a lost connection are only dropped: nsqd delivers them again.
         """
         given: dict[Connection, None] = {}
+        if self.lanes is not None:
+            for connection, message in self.lanes.take_back():
+                connection.requeue_quietly(message, 0)
+                given[connection] = None
         # All at once, so that chunks that are put back are not met again.
         for chunk in list(self._taken_out()):
             if chunk is None:
@@ -174,10 +207,11 @@ class Chunks:
                 continue
             connection, messages = chunk
             if connection.hands_over:
-                self.put(connection, messages)
+                self._put(connection, messages)
                 continue
             for message in messages:
                 connection.requeue_quietly(message, 0)
+            self._leave_lanes(messages)
             given[connection] = None
         for connection in given:
             connection.send_queue.flush(PASSING_WAIT)

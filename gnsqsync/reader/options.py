@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gnsqsync.middleware import Middleware
     from gnsqsync.observer import Observer
     from gnsqsync.policy.latency import Together
+    from gnsqsync.reader.lanes import KeyOfLane
     from gnsqsync.runtime import RuntimeLike
 
 __all__ = [
@@ -81,6 +82,7 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     on_expired: OnExpired | None
     rate_limit: float | None
     rate_burst: int | None
+    lanes: KeyOfLane | None
     headers: bool
     middleware: Middleware | Sequence[Middleware]
     observer: Observer | Sequence[Observer] | None
@@ -118,6 +120,7 @@ class ReaderOptions:
     on_expired: OnExpired | None = None
     rate_limit: float | None = None
     rate_burst: int | None = None
+    lanes: KeyOfLane | None = None
     headers: bool = False
 
     def __post_init__(self) -> None:
@@ -153,6 +156,8 @@ class ReaderOptions:
             check_duration("time_limit", self.time_limit, 0.01, 86400)
         self._check_max_age()
         self._check_rate()
+        if self.lanes is not None:
+            check_handler("lanes", self.lanes)
         self.verdicts()
 
     def _check_max_age(self) -> None:

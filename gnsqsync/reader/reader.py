@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import requests
 
     from gnsqsync.policy.latency import Together
+    from gnsqsync.reader.lanes import KeyOfLane
 
 __all__ = ["Reader"]
 
@@ -145,6 +146,9 @@ class Reader:
             others wait in nsqd, where other consumers can have them. None: no limit.
         rate_burst: How many may come at once after a quiet time, 1 or more; None: those of a
             second.
+        lanes: Messages for which this function returns equal values are handled one after another,
+            in the order in which they came to this process; others side by side. None is no lane.
+            It is called on the reading thread, and must be quick.
         headers: Whether to open envelopes (docs/protocol/envelope), for ``message.headers``.
         middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
@@ -198,6 +202,7 @@ class Reader:
         on_expired: OnExpired | None = None,
         rate_limit: float | None = None,
         rate_burst: int | None = None,
+        lanes: KeyOfLane | None = None,
         headers: bool = False,
         middleware: Middleware | Sequence[Middleware] = (),
         observer: Observer | Sequence[Observer] | None = None,
@@ -242,6 +247,7 @@ class Reader:
             on_expired=on_expired,
             rate_limit=rate_limit,
             rate_burst=rate_burst,
+            lanes=lanes,
             headers=headers,
         )
         middlewares = check_middleware(middleware)
@@ -284,7 +290,15 @@ class Reader:
     def _check_pull_form(flow: ReaderOptions, middlewares: Sequence[Middleware]) -> None:
         """ConfigError for what happens around a handler only."""
         defaults = ReaderOptions()
-        for name in ("retry_on", "reject_on", "discard_on", "backoff", "time_limit", "max_age"):
+        for name in (
+            "retry_on",
+            "reject_on",
+            "discard_on",
+            "backoff",
+            "time_limit",
+            "max_age",
+            "lanes",
+        ):
             if getattr(flow, name) != getattr(defaults, name):
                 raise ConfigError(f"{name} is for handlers; this Reader has none")
         if overriding(middlewares, "handle"):

@@ -19,6 +19,7 @@ from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.health import Health
 from gnsqsync.reader.housekeeping import Housekeeping
+from gnsqsync.reader.lanes import Lanes
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.workers import Workers
@@ -71,7 +72,8 @@ class RunningReader:
         self._dead_letters = DeadLetters(setup, runtime)
         # The pull form waits with a limit, the workers do not.
         timed = runtime.timed_queue() if setup.handler is None else None
-        chunks = Chunks(timed or runtime.queue(), runtime, cuts=timed is None)
+        lanes = Lanes(flow.lanes, runtime) if flow.lanes is not None else None
+        chunks = Chunks(timed or runtime.queue(), runtime, cuts=timed is None, lanes=lanes)
         self._timings = chunks.timings
         self.batches: Batches | None = None
         if timed is not None:

@@ -89,6 +89,8 @@ class Workers:
         """The handler, for ``time_limit``; but for messages that are older than ``max_age``."""
         handler = setup.handler or _no_handler
         flow = setup.flow
+        if self._chunks.lanes is not None:
+            handler = self._chunks.lanes.checked(handler)
         if flow.time_limit is not None:
             handler = limited(handler, flow.time_limit, self._runtime, after)
         if flow.max_age is not None and flow.on_expired is not None:

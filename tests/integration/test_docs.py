@@ -189,6 +189,16 @@ def test_long_job(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     program.end(signal.SIGTERM)
 
 
+def test_a_window_of_seconds(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    with Writer(nsqd.tcp_address) as writer:
+        writer.publish("orders", "b", defer=0.5)
+        writer.publish_many("orders", ["a", "c"])
+    program = run(str(example("ordered_window.py")))
+    # Published first, and delivered last.
+    program.wait_for(r"b\na\nc\n")
+    program.end(signal.SIGTERM)
+
+
 def test_several_topics(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     publish_orders(nsqd, 2)
     publish_orders(nsqd, 3, "refunds")

@@ -220,13 +220,13 @@ def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: W
         connection.in_flight[message._id] = message
         # As where a worker has been slow with its chunk; the stop comes before the rest is queued.
         chunks.begin(7, (connection, [message]))
-        put = chunks.put
+        put = chunks._put
 
         def put_late(*args: Any) -> None:
             connection.hands_over = False
             put(*args)
 
-        chunks.put = put_late  # type: ignore[method-assign]
+        chunks._put = put_late  # type: ignore[method-assign]
         world.sleep(0.01)
         chunks.relieve()
         # The timer may have come first, and be in the middle of it.
