@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-_QUICK = ("tests/unit/", "tests/component/")
+_QUICK = (
+    "tests/unit/",
+    "tests/component/",
+    # Django's side is covered by what a project tests.
+    "tests/integration/django/test_commands.py::test_the_tests_of_the_project[sqlite",
+)
 
 # They start processes: each takes many seconds, or a server to be installed.
 _NOT_QUICK = (

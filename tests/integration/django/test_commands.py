@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from tests.integration.django.conftest import ON_BOTH, Project
+from tests.support.measured import measured
 from tests.support.servers import Server, Site
 from tests.support.waiting import eventually
 
@@ -21,7 +22,10 @@ TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 @ON_BOTH
 def test_the_tests_of_the_project(project: Project) -> None:
     """Settings, checks, publishing, the memory backend, connections: see project/shop/tests.py."""
-    output = project.manage("test", "--noinput", SHOP_NSQD="127.0.0.1:1").end(timeout=90)
+    # The coverage tool has warnings of its own.
+    words = measured() or ["-W", "error"]
+    tests = project.run("python", *words, "manage.py", "test", "--noinput", SHOP_NSQD="127.0.0.1:1")
+    output = tests.end(timeout=110)
     assert "\nOK" in output and "Ran 0" not in output
 
 
