@@ -185,7 +185,10 @@ class NsqdPool:
                 raise ClosedError("the Writer is closed")
             now = self._now()
             addresses = self._nodes.candidates(now, self._live.keys())
+            listed = self._nodes.listed
             if without:
+                # Those are live. A dial there would replace the connection.
+                listed = tuple(address for address in listed if address not in without)
                 addresses = [address for address in addresses if address not in without]
                 if not addresses:
                     raise NotSent(f"no other nsqd than {counted(len(without), 'nsqd')} is known")
@@ -198,7 +201,7 @@ class NsqdPool:
             if choice.until <= now:
                 choice.outage = now - self._outage.since(addresses)
                 choice.failures = self._outage.errors(addresses)
-                choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
+                choice.dials_aside = self._dials.begin_missing(listed)
                 return choice
             for address in addresses:
                 live = self._live.get(address)
@@ -218,8 +221,8 @@ class NsqdPool:
                 choice.dials_aside.append(choice.dial)
                 choice.dial = None
             elif choice.connection is None and choice.dial is None:
-                choice.dials_aside = self._dials.begin_missing(self._nodes.listed)
-        choice.untried = max(1, len(self._nodes.listed) - len(choice.failures))
+                choice.dials_aside = self._dials.begin_missing(listed)
+        choice.untried = max(1, len(listed) - len(choice.failures))
         return choice
 
     def _is_old(self, addresses: Sequence[Address], now: float) -> bool:

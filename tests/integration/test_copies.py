@@ -73,6 +73,9 @@ def test_too_few_are_told_with_how_many_have_it(
     assert isinstance(future.exception(0), TooFewCopies)
     assert stored(nsqds[1], topic) == 5
     assert writer.stats().outcome_unknown == 3
+    if nsqds[1].kind == "real":
+        # It was not dialled again while the other one was sought.
+        assert nsqds[1].log.count("TCP: new client") == 1
     nsqds[1].stop()
     with pytest.raises(NotSent):
         writer.publish(topic, "five")
@@ -160,7 +163,7 @@ def test_each_channel_gets_it_and_the_window_is_bounded(
     window = KeyWindow(size=5)
     got: list[str] = []
     for channel in ("a", "b"):
-        client.consume(
+        reader = client.consume(
             topic,
             lambda message: got.append(message.channel),
             nsqd,
@@ -168,6 +171,8 @@ def test_each_channel_gets_it_and_the_window_is_bounded(
             headers=True,
             middleware=[window],
         )
+        # A channel gets what is published after it was made.
+        world.eventually(lambda reader=reader: reader.stats().connections)
     writer = client.writer(nsqd, headers=True)
     for _ in range(20):
         writer.publish(topic, "x")

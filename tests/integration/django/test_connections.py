@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,7 +21,6 @@ from tests.integration.django.conftest import (
     Command,
     PostgresDatabase,
     Project,
-    SqliteDatabase,
 )
 from tests.support.postgres import MAX_CONNECTIONS
 
@@ -65,8 +63,6 @@ def most_until_stored(project: Project, consumer: Command, count: int) -> int:
     [pytest.param("", "null", id="threads"), ("gevent", "null"), ("gevent", "0")],
 )
 def test_no_more_connections_than_workers(project: Project, patched: str, age: str) -> None:
-    if sys.version_info >= (3, 13) and isinstance(project.database, SqliteDatabase):
-        pytest.skip("with Django 6.1.3 a fifth descriptor of the file is open; why is not known")
     count = 1000 if age == "null" else 100
     consumer = consume(project, count, SHOP_CONN_MAX_AGE=age, SHOP_GEVENT=patched)
     # PostgreSQL lists a session for a moment after its end, so of each worker there may be two.

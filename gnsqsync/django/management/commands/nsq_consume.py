@@ -135,6 +135,7 @@ class Command(NSQCommand):
             of_process = ProcessLimits(options["max_messages"], options["max_memory"])
         except (ConfigError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
+        _close_connections()
         code = run_consumers(
             named,
             say=self._say,
@@ -161,6 +162,14 @@ class Command(NSQCommand):
         rows += [(h.name, h.topic, h.channel, h.alias, h.where) for h in handlers]
         for line in listing(rows):
             self._say(line)
+
+
+def _close_connections() -> None:
+    # Checks may have opened some, as those of a JSONField on SQLite do since Django 6.1. Only the
+    # workers ask the database from now on. A transaction is that of a test that calls the command.
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _before_fork() -> None:
