@@ -16,10 +16,11 @@ from django.utils.module_loading import autodiscover_modules
 
 from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.django.once import KeyOf, Once, key_of
+from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.options import check_handler
 from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.once import KeyOf
 from gnsqsync.service.settings import as_if_complete
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
@@ -139,11 +140,7 @@ def nsq_handler(
             function=called,
             alias=alias,
             database=database,
-            once=(
-                Once(database, f"{topic}/{channel}", key_of if once is True else once)
-                if database and once
-                else None
-            ),
+            once=Once(database, once if callable(once) else None) if database and once else None,
             options=options,
         )
         before = _handlers.get(handler.name)

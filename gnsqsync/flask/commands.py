@@ -14,6 +14,7 @@ from flask.cli import AppGroup, with_appcontext
 from gnsqsync import Writer
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.flask import relay
 from gnsqsync.flask.config import backend_of, read_settings
 from gnsqsync.flask.handlers import Handler
 from gnsqsync.options import check_topic
@@ -63,6 +64,7 @@ def commands_of(nsq: Extension) -> AppGroup:
         )
     group.add_command(dead_letters)
     group.add_command(_command("health", _HEALTH_PARAMETERS, partial(_health)))
+    group.add_command(_command("relay", relay.PARAMETERS, partial(relay.relay)))
     return group
 
 

@@ -13,6 +13,7 @@ from flask import Flask
 
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.flask.relay import check_outbox
 from gnsqsync.options import did_you_mean
 from gnsqsync.service.settings import (
     ClientSettings,
@@ -34,6 +35,7 @@ KEYS: dict[str, Any] = {
     "NSQ_OPTIONS": None,
     "NSQ_OBSERVER": None,
     "NSQ_MIDDLEWARE": None,
+    "NSQ_OUTBOX": None,
     "NSQ_BACKEND": None,
 }
 # "memory" and "eager": nothing leaves the process.
@@ -101,6 +103,7 @@ def read_settings(app: Flask) -> Settings:
             f"NSQ_OBSERVER is {observer!r}; it must be a function of a topic and a channel, or the"
             " path of one, such as 'shop.metrics.observer'"
         )
+    check_outbox(config.get("NSQ_OUTBOX"))
     timeout = config.get("NSQ_PUBLISH_TIMEOUT")
     settings = Settings(
         nsqd=_addresses(config, "NSQ_NSQD_ADDRESSES"),

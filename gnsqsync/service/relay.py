@@ -187,26 +187,37 @@ class Relay:
         # By alias; and of the database itself.
         self._pauses = Pauses()
         self._database_pauses = Pauses()
+        self._stop = StopFlag()
         self.published: int = 0
 
-    def run(
-        self,
-        stop: StopFlag,
-        *,
-        interval: float = 1.0,
-        until_empty: bool = False,
-    ) -> None:
-        """Move batches until ``stop`` is set; with ``until_empty`` until nothing moves any more.
+    def stop(self) -> None:
+        """End ``run()`` after the batch at hand, also one that begins later. Does not wait.
 
-        The batch at hand is finished first. Errors of the database are logged and the batch tried
-        again later, on a new connection; with ``until_empty`` they are raised.
+        Any thread may call it, and a signal handler.
+        """
+        self._stop.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether ``stop()`` was called."""
+        return self._stop.is_set
+
+    def run(self, *, interval: float = 1.0, until_empty: bool = False) -> None:
+        """Move batches until ``stop()``; with ``until_empty`` until nothing is due any more.
+
+        On this thread. Errors of the database are logged and the batch tried again later, on a new
+        connection; with ``until_empty`` they are raised.
 
         Args:
-            stop: Ends it.
-            interval: Seconds between two looks when nothing is due.
+            interval: Seconds between two looks when nothing is due, above 0.
             until_empty: End when nothing is due.
+
+        Raises:
+            ConfigError: ``interval`` is not allowed.
         """
-        store = self._store
+        if not interval > 0:  # nan is not
+            raise ConfigError(f"interval is {interval!r}; it must be seconds, above 0")
+        store, stop = self._store, self._stop
         log_at = time.monotonic() + _LOG_SECONDS
         while not stop.is_set:
             began = time.monotonic()
@@ -218,7 +229,7 @@ class Relay:
             except store.errors:
                 if until_empty:
                     raise
-                self._database_failed(stop)
+                self._database_failed()
                 continue
             self._database_works()
             if not moved:
@@ -229,7 +240,7 @@ class Relay:
             elif self._rate is not None:
                 stop.wait(max(0.0, began + moved / self._rate - time.monotonic()))
 
-    def _database_failed(self, stop: StopFlag) -> None:
+    def _database_failed(self) -> None:
         pause = self._database_pauses.failed(self._name)
         tell = troubles().began(("outbox", self._name), AWAY)
         if tell is not None:
@@ -240,7 +251,7 @@ class Relay:
                 more(tell),
             )
         self._store.rest()
-        stop.wait(pause)
+        self._stop.wait(pause)
 
     def _database_works(self) -> None:
         self._database_pauses.worked(self._name)

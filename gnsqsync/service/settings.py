@@ -147,7 +147,7 @@ def load_middleware(value: object, where: str) -> tuple[Middleware, ...]:
 
 def _made(member: object, where: str) -> object:
     if isinstance(member, str):
-        return _made(_imported(member, where), where)
+        return _made(imported(member, where), where)
     return _instance(member) if isinstance(member, type) else member
 
 
@@ -156,7 +156,7 @@ def _instance(kind: type[Any]) -> object:
     return kind()
 
 
-def _imported(path: str, where: str) -> object:
+def imported(path: str, where: str) -> object:
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
         return getattr(importlib.import_module(module or name), name)
@@ -173,7 +173,7 @@ def load_observer(value: object, where: str) -> ObserverFactory:
     ``where`` names the setting in the ConfigError of a value that is neither. Imports the module.
     """
     if isinstance(value, str):
-        value = _imported(value, where)
+        value = imported(value, where)
     if not callable(value):
         raise ConfigError(
             f"{where} is {value!r}; it must be a function, or the path of one, that takes a topic"

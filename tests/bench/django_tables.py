@@ -84,7 +84,6 @@ def run_relay(given: argparse.Namespace) -> None:
     from gnsqsync.django.outbox.relay import OutboxStore
     from gnsqsync.django.writers import close_writers, get_writer
     from gnsqsync.service.relay import Relay
-    from gnsqsync.service.supervisor import StopFlag
 
     get_writer().connect(10)
     due = timezone.now() - timedelta(minutes=1)
@@ -108,7 +107,7 @@ def run_relay(given: argparse.Namespace) -> None:
         cursor.execute("ANALYZE")
     moved = Relay(OutboxStore("default"), batch=given.batch)
     wall, cpu = time.monotonic(), time.process_time()
-    moved.run(StopFlag(), until_empty=True)
+    moved.run(until_empty=True)
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     assert moved.published == given.rows
     print(

@@ -189,6 +189,10 @@ def test_long_job(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     program.end(signal.SIGTERM)
 
 
+def test_sqlalchemy_books(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
+    assert run(str(example("sqlalchemy_books.py"))).end().endswith("booked: ['17']\n")
+
+
 def test_a_window_of_seconds(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     with Writer(nsqd.tcp_address) as writer:
         writer.publish("orders", "b", defer=0.5)
@@ -322,7 +326,8 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
 
 
 def test_every_example_has_a_test() -> None:
-    tests = [Path(__file__), ROOT / "tests" / "spark" / "test_examples.py"]
+    relay = ROOT / "tests" / "integration" / "sqlalchemy" / "test_flask_relay.py"
+    tests = [Path(__file__), ROOT / "tests" / "spark" / "test_examples.py", relay]
     text = "".join(path.read_text(encoding="utf-8") for path in tests)
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {name for name in names if f'"{name}"' in text}

@@ -179,6 +179,7 @@ def test_the_page_of_the_floors_knows_every_module() -> None:
     assert told - of_runtime == (modules - of_runtime) | {
         "runtime/",
         "admin/pages/",
+        "contrib/sqlalchemy/",
         "service/backup/",
         "spark/jobs/",
     }

@@ -22,6 +22,7 @@ COMMAND = "python -m tests.support.api"
 # is in ``__all__``.
 PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync": None,
+    "gnsqsync.contrib.sqlalchemy": None,
     "gnsqsync.dead_letters": None,
     "gnsqsync.django": None,
     "gnsqsync.django.inbox": None,

@@ -28,7 +28,7 @@ KNOWS = {
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
     "spark": {"service"},
-    "contrib": set(),
+    "contrib": {"service"},
     "django": {"dead_letters", "service"},
     "flask": {"dead_letters", "service"},
     "admin": {"daemon", "dead_letters", "http"},

@@ -284,4 +284,5 @@ def test_a_database_that_there_is_not_is_wrong_usage(project: Project) -> None:
 
 
 def test_an_interval_that_is_no_number_is_wrong(project: Project) -> None:
-    assert "--interval must be above 0" in project.manage("nsq_relay", "--interval", "nan").end(1)
+    says = "--interval is nan; it must be seconds, above 0"
+    assert says in project.manage("nsq_relay", "--interval", "nan").end(1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -14,9 +13,10 @@ from gnsqsync.django.management.commands.nsq_consume import at_least
 from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
+from gnsqsync.errors import ConfigError
 from gnsqsync.service.output import say
 from gnsqsync.service.relay import Relay
-from gnsqsync.service.supervisor import StopFlag, StopSignals
+from gnsqsync.service.relay_command import lag_text, run_relay
 
 __all__ = ["Command"]
 
@@ -74,35 +74,31 @@ class Command(NSQCommand):
         if options["lag"]:
             self._show_lag(database, options["json"])
             return
-        for name in ("interval", "rate"):
-            if options[name] is not None and not options[name] > 0:  # nan is not
-                raise CommandError(f"--{name} must be above 0")
-        relay = Relay(
-            OutboxStore(database),
-            batch=options["batch"],
-            max_attempts=options["max_attempts"],
-            rate=options["rate"],
-        )
-        stop = StopFlag()
-        self._say(options["verbosity"], f"publishing the outbox of {database}")
         try:
-            with StopSignals(stop.set, 0.0):
-                relay.run(stop, interval=options["interval"], until_empty=options["once"])
+            relay = Relay(
+                OutboxStore(database),
+                batch=options["batch"],
+                max_attempts=options["max_attempts"],
+                rate=options["rate"],
+            )
+            self._say(options["verbosity"], f"publishing the outbox of {database}")
+            left = run_relay(
+                relay,
+                partial(lag, database),
+                interval=options["interval"],
+                once=options["once"],
+                say=partial(self._say, options["verbosity"]),
+            )
+        except ConfigError as error:
+            raise CommandError(f"--{error}") from error
         finally:
             close_writers()
-            self._say(options["verbosity"], f"{relay.published} published")
-        if options["once"] and not stop.is_set:
-            left = lag(database)
-            if left.waiting or left.failed:
-                raise CommandError(f"{left.waiting} still wait, {left.failed} have failed")
+        if left is not None:
+            raise CommandError(left)
 
     def _say(self, verbosity: int, text: str) -> None:
         if verbosity > 0:
             say(self.stdout, text)
 
     def _show_lag(self, database: str, as_json: bool) -> None:
-        found = lag(database)
-        if as_json:
-            say(self.stdout, json.dumps(asdict(found)))
-        else:
-            say(self.stdout, str(found))
+        say(self.stdout, lag_text(lag(database), as_json=as_json))

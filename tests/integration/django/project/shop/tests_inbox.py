@@ -98,7 +98,7 @@ class Once(TestCase):
     def test_no_key(self):
         self.handle(lambda message: None, once=True)
         with override_settings(GNSQSYNC={"default": {"BACKEND": "memory"}}):
-            with self.assertRaisesRegex(Reject, "publish with headers=True, or give once= a func"):
+            with self.assertRaisesRegex(Reject, "publish with headers=True, or give once a func"):
                 self.send(None)
 
     def test_what_is_wrong_is_said_where_it_stands(self):

@@ -1,0 +1,159 @@
+"""The inbox: markers of handled messages, in the transactions in which they were handled."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Column, Engine, MetaData, String, Table, UniqueConstraint, delete, select
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from gnsqsync import Message
+from gnsqsync.contrib.sqlalchemy.columns import Moment, id_column, now
+from gnsqsync.envelope import MAX_KEY
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import check_int
+from gnsqsync.service.once import KeyOf, consumer_of, key_of, unanswered
+
+__all__ = ["Inbox"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.contrib")
+
+
+class Inbox:
+    """Has a message handled once, however often it comes.
+
+    Covers what the handler writes in the session that it gets, and nothing else.
+
+    Args:
+        metadata: The MetaData of the application, which gets the table.
+        name: The name of the table.
+
+    Attributes:
+        table: The table, for migrations.
+    """
+
+    def __init__(self, metadata: MetaData, name: str = "nsq_inbox") -> None:
+        self.table: Table = Table(
+            name,
+            metadata,
+            id_column(),
+            Column("consumer", String(129), nullable=False),
+            Column("key", String(MAX_KEY), nullable=False),
+            Column("handled_at", Moment, nullable=False, index=True),
+            UniqueConstraint("consumer", "key", name=f"{name}_once"),
+            sqlite_autoincrement=True,
+        )
+
+    def once(
+        self, sessions: Callable[[], Session], key: KeyOf | None = None
+    ) -> Callable[[Callable[[Message, Session], object]], Callable[[Message], None]]:
+        """For a handler that gets a message and a session: its marker is in that transaction.
+
+        The transaction is committed when the handler returns, and rolled back by what it raises. A
+        second delivery is finished without a call. While another transaction handles the same
+        message, this one waits for its end. The handler must not answer the message.
+
+        Args:
+            sessions: Makes a session, such as a ``sessionmaker``.
+            key: Returns the key of a message; None: its header ``key``, for Readers with
+                ``headers=True``. A message without a key is rejected.
+
+        Returns:
+            A decorator; what it makes is the handler of a Reader.
+
+        Raises:
+            ConfigError: ``sessions`` or ``key`` is no function.
+        """
+        for name, function in (("sessions", sessions), ("key", key or key_of)):
+            if not callable(function):
+                raise ConfigError(
+                    f"{name} is {function!r}; it must be a function"
+                    + (", such as a sessionmaker" if name == "sessions" else "")
+                )
+
+        def decorate(function: Callable[[Message, Session], object]) -> Callable[[Message], None]:
+            @functools.wraps(function)
+            def handle(message: Message) -> None:
+                its_key = key_of(message, key)
+                with sessions() as session, session.begin():
+                    if not self.mark(session, consumer_of(message), its_key):
+                        log.info(
+                            "%s: message with key %s was handled before",
+                            consumer_of(message),
+                            its_key,
+                        )
+                        return
+                    with unanswered(message):
+                        function(message, session)
+
+            return handle
+
+        return decorate
+
+    def mark(self, session: Session, consumer: str, key: str) -> bool:
+        """Write the marker in the session's transaction; whether there was none.
+
+        ``once()`` does so. It waits while another transaction has the same marker.
+
+        Args:
+            session: Whose transaction it is.
+            consumer: Whose marker; ``once()`` takes topic/channel.
+            key: The key of the message.
+
+        Raises:
+            ConfigError: The database is none of PostgreSQL, SQLite, MySQL and MariaDB.
+        """
+        row = {"consumer": consumer, "key": key, "handled_at": now()}
+        dialect = session.get_bind().dialect.name
+        statement: Any
+        if dialect == "postgresql":
+            statement = postgresql.insert(self.table).values(row).on_conflict_do_nothing()
+            # Its rowcount says nothing where the driver returns the new id.
+            return session.scalar(statement.returning(self.table.c.id)) is not None
+        if dialect == "sqlite":
+            statement = sqlite.insert(self.table).values(row).on_conflict_do_nothing()
+        elif dialect in ("mysql", "mariadb"):
+            statement = mysql.insert(self.table).values(row).prefix_with("IGNORE")
+        else:
+            raise ConfigError(
+                f"the database is {dialect}; the inbox works on PostgreSQL, SQLite, MySQL and"
+                " MariaDB"
+            )
+        found: Any = session.execute(statement)
+        return bool(found.rowcount)
+
+    def prune(self, engine: Engine, older_than: timedelta, *, batch: int = 1000) -> int:
+        """Delete the markers that are older; a message that comes after that is handled again.
+
+        In transactions of their own, so that no handler waits for long.
+
+        Args:
+            engine: The database.
+            older_than: Their age. Longer than any message waits in nsqd, an outbox or among dead
+                letters.
+            batch: Markers of one transaction, 1 or more.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            ConfigError: A value is not allowed.
+        """
+        if not isinstance(older_than, timedelta) or not older_than > timedelta(0):
+            raise ConfigError(f"older_than is {older_than!r}; it must be a timedelta above 0")
+        check_int("batch", batch, 1)
+        columns = self.table.c
+        old = select(columns.id).where(columns.handled_at < now() - older_than)
+        deleted = 0
+        while True:
+            with engine.begin() as connection:
+                ids = connection.scalars(old.order_by(columns.handled_at).limit(batch)).all()
+                if not ids:
+                    return deleted
+                connection.execute(delete(self.table).where(columns.id.in_(ids)))
+                deleted += len(ids)

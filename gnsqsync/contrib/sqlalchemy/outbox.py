@@ -1,0 +1,296 @@
+"""The outbox: a message is a row of the caller's transaction until nsqd has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    insert,
+    update,
+)
+from sqlalchemy.orm import Session
+
+from gnsqsync import Publication, Writer, envelope
+from gnsqsync.contrib.sqlalchemy.columns import Moment, id_column, now
+from gnsqsync.contrib.sqlalchemy.store import OutboxStore
+from gnsqsync.errors import ConfigError
+from gnsqsync.service.relay import Lag, Relay
+
+__all__ = ["Outbox"]
+
+
+class Outbox:
+    """Messages that are published if, and only if, a transaction commits.
+
+    A relay publishes the rows when they are due: ``outbox.relay().run()``, or ``flask nsq relay``.
+    A message may be published twice, with the same key.
+
+    Args:
+        metadata: The MetaData of the application, which gets the table.
+        writer: A Writer, or a function that returns one: its limits, headers and middlewares count
+            where a row is written, and the relay publishes with it. For a relay, one with
+            ``outage="wait"`` waits for an nsqd that restarts.
+        engine: The database for ``relay()`` and ``lag()``, or a function that returns it.
+        name: The name of the table.
+
+    Attributes:
+        table: The table, for migrations.
+
+    Raises:
+        ConfigError: ``writer`` is none.
+    """
+
+    def __init__(
+        self,
+        metadata: MetaData,
+        writer: Writer | Callable[[], Writer],
+        *,
+        engine: Engine | Callable[[], Engine] | None = None,
+        name: str = "nsq_outbox",
+    ) -> None:
+        if not isinstance(writer, Writer) and not callable(writer):
+            raise ConfigError(f"writer is {writer!r}; it must be a Writer or return one")
+        self._writer = writer
+        self._engine = engine
+        self.table: Table = Table(
+            name,
+            metadata,
+            id_column(),
+            Column("topic", String(64), nullable=False),
+            Column("body", LargeBinary, nullable=False),
+            Column("headers", JSON(none_as_null=True)),
+            Column("key", String(envelope.MAX_KEY), nullable=False, index=True),
+            Column("scheduled", Moment),
+            Column("created_at", Moment, nullable=False),
+            Column("attempts", Integer, nullable=False, default=0),
+            Column("retry_at", Moment, nullable=False),
+            Column("failed_at", Moment),
+            Column("last_error", Text, nullable=False, default=""),
+            Index(f"{name}_due", "failed_at", "retry_at", "id"),
+            sqlite_autoincrement=True,
+        )
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        session: Session | Connection,
+        topic: str,
+        body: bytes | str,
+        *,
+        at: datetime | None = None,
+        defer: float | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Write the message into the session's transaction.
+
+        Args:
+            session: A Session or Connection.
+            topic: The topic; nsqd creates it.
+            body: bytes, or a str, which is sent as UTF-8; not empty.
+            at: A time to come, with a time zone, at which it is published; None: at once.
+            defer: Seconds from now, instead of ``at``.
+            key: For ``cancel()`` and ``reschedule()``, and its key header; None: one is made.
+            headers: For ``message.headers``; of a Writer with ``headers=True``.
+
+        Returns:
+            The key.
+
+        Raises:
+            ConfigError: A value is not allowed.
+        """
+        if at is not None and defer is not None:
+            raise ConfigError("at and defer are given; give one of them")
+        due = None if at is None else _future(at)
+        if defer is not None:
+            due = _later(defer)
+        (made,) = self._insert(session, topic, [body], due, headers, key)
+        return made
+
+    def publish_many(
+        self,
+        session: Session | Connection,
+        topic: str,
+        bodies: Iterable[bytes | str],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """As ``publish()``, for several messages with one statement; their keys.
+
+        Args:
+            session: A Session or Connection.
+            topic: The topic; nsqd creates it.
+            bodies: The messages, as of ``publish()``.
+            headers: As of ``publish()``, for each of them; without a ``key``.
+
+        Returns:
+            Their keys.
+
+        Raises:
+            ConfigError: A value is not allowed.
+        """
+        if isinstance(bodies, (bytes, str)):
+            raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
+        several = list(bodies)
+        return self._insert(session, topic, several, None, headers, None) if several else []
+
+    def _insert(
+        self,
+        session: Session | Connection,
+        topic: str,
+        bodies: Sequence[bytes | str],
+        due: datetime | None,
+        headers: Mapping[str, str] | None,
+        key: str | None,
+    ) -> list[str]:
+        writer = self.writer
+        if key is not None:
+            envelope.check_key(key, "key")
+            if writer._has_headers:
+                headers = {**(headers or {}), envelope.KEY: key}
+        moment = now()
+        rows: list[dict[str, Any]] = []
+
+        def keep(publication: Publication, encoded: list[bytes]) -> None:
+            for data in encoded:
+                writer._encode(publication.topic, data, None)
+                opened = envelope.decode(data) if writer._has_headers else None
+                its_headers, body = opened or (None, data)
+                its_key = (its_headers or {}).pop(envelope.KEY, None) or key or envelope.new_key()
+                rows.append(
+                    {
+                        "topic": publication.topic,
+                        "body": body,
+                        "headers": its_headers,
+                        "key": its_key,
+                        "scheduled": due,
+                        "created_at": moment,
+                        "retry_at": due or moment,
+                    }
+                )
+
+        writer._around.run(topic, bodies, headers, None, writer._max_msg_size, keep)
+        session.execute(insert(self.table), rows)
+        return [row["key"] for row in rows]
+
+    # -- what is scheduled -----------------------------------------------------------------------
+
+    def cancel(self, session: Session | Connection, key: str) -> int:
+        """Take back what has a time and that key, and is not published; how many messages.
+
+        A row that a relay publishes at this moment is waited for, and then not counted. On a
+        database that cannot lock rows, as SQLite, it may be counted and published.
+
+        Args:
+            session: A Session or Connection.
+            key: Their key.
+        """
+        envelope.check_key(key, "key")
+        found: Any = session.execute(delete(self.table).where(*self._with(key)))
+        return int(found.rowcount)
+
+    def reschedule(self, session: Session | Connection, key: str, at: datetime) -> int:
+        """Move what has a time and that key to another time, also what has failed; how many.
+
+        Args:
+            session: A Session or Connection.
+            key: Their key.
+            at: As of ``publish()``.
+
+        Raises:
+            ConfigError: The time is not allowed.
+        """
+        envelope.check_key(key, "key")
+        due = _future(at)
+        changes = {"scheduled": due, "retry_at": due, "failed_at": None, "attempts": 0}
+        found: Any = session.execute(update(self.table).where(*self._with(key)).values(**changes))
+        return int(found.rowcount)
+
+    def _with(self, key: str) -> Sequence[Any]:
+        columns = self.table.c
+        return columns.key == key, columns.scheduled.is_not(None)
+
+    # -- the relay -------------------------------------------------------------------------------
+
+    @property
+    def writer(self) -> Writer:
+        """The Writer that counts at this moment."""
+        return self._writer if isinstance(self._writer, Writer) else self._writer()
+
+    def engine(self, given: Engine | None = None) -> Engine:
+        """The given one, or that of the constructor; ConfigError without one."""
+        if given is not None:
+            return given
+        if self._engine is None:
+            raise ConfigError("no engine: give it to relay() and lag(), or to Outbox(engine=)")
+        return self._engine if isinstance(self._engine, Engine) else self._engine()
+
+    def relay(
+        self,
+        engine: Engine | None = None,
+        *,
+        batch: int = 100,
+        max_attempts: int = 10,
+        rate: float | None = None,
+    ) -> Relay:
+        """What publishes the rows; not started: ``run()`` does.
+
+        Args:
+            engine: The database; None: that of the constructor.
+            batch: As of Relay, like the others.
+            max_attempts: Refusals by nsqd until a message has failed for good.
+            rate: Messages a second, at most.
+
+        Raises:
+            ConfigError: A value is not allowed, or there is no engine.
+        """
+        store = OutboxStore(self.engine(engine), self.table, lambda: self.writer)
+        return Relay(store, batch=batch, max_attempts=max_attempts, rate=rate)
+
+    def lag(self, engine: Engine | None = None) -> Lag:
+        """How much waits at this moment.
+
+        Args:
+            engine: The database; None: that of the constructor.
+        """
+        return OutboxStore(self.engine(engine), self.table, lambda: self.writer).lag()
+
+
+def _future(when: object) -> datetime:
+    if not isinstance(when, datetime):
+        raise ConfigError(f"at is {when!r}; it must be a datetime")
+    if when.utcoffset() is None:
+        raise ConfigError(
+            f"at is {when} without a time zone; give one, such as datetime.now(UTC) +"
+            " timedelta(days=1)"
+        )
+    ago = (now() - when).total_seconds()
+    if ago > 0:
+        raise ConfigError(
+            f"at is {when}, which is {ago:.1f} s ago; leave it out for what is due now"
+        )
+    return when
+
+
+def _later(seconds: object) -> datetime:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ConfigError(f"defer is {seconds!r}; it must be seconds, 0 or more")
+    try:
+        return datetime.now(UTC) + timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999") from error

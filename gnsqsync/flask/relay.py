@@ -1,0 +1,113 @@
+"""``flask nsq relay``: publishes the outbox of NSQ_OUTBOX. Knows what an outbox offers."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any, Protocol, cast
+
+import click
+from flask import current_app
+
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.service.output import say
+from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.relay_command import lag_text, run_relay
+from gnsqsync.service.settings import imported
+
+__all__ = ["PARAMETERS", "check_outbox", "relay"]
+
+KEY = "NSQ_OUTBOX"
+
+
+class Outbox(Protocol):
+    """As gnsqsync.contrib.sqlalchemy.Outbox."""
+
+    def relay(self, *, batch: int, max_attempts: int, rate: float | None) -> Relay: ...
+    def lag(self) -> Lag: ...
+
+
+PARAMETERS: list[click.Parameter] = [
+    click.Option(
+        ["--batch"],
+        type=click.IntRange(1),
+        default=100,
+        metavar="N",
+        help="Messages of a transaction. Default: 100.",
+    ),
+    click.Option(
+        ["--interval"],
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="Between two looks when nothing is due. Default: 1.",
+    ),
+    click.Option(
+        ["--rate"],
+        type=float,
+        metavar="N",
+        help="At most so many messages a second, as after an hour without a relay.",
+    ),
+    click.Option(
+        ["--max-attempts"],
+        type=click.IntRange(1),
+        default=10,
+        metavar="N",
+        help="Refusals by nsqd until a message has failed for good. Default: 10.",
+    ),
+    click.Option(["--once"], is_flag=True, help="End when nothing is due."),
+    click.Option(["--lag", "show_lag"], is_flag=True, help="Show what waits and what failed."),
+    click.Option(["--json", "as_json"], is_flag=True, help="With --lag: a JSON object."),
+]
+
+
+def check_outbox(value: object) -> None:
+    """ConfigError where it can be no outbox; imports nothing."""
+    if value is not None and not isinstance(value, str):
+        _checked(value)
+
+
+def _checked(value: object) -> Outbox:
+    if not callable(getattr(value, "relay", None)) or not callable(getattr(value, "lag", None)):
+        raise ConfigError(
+            f"{KEY} is {value!r}; it must be a gnsqsync.contrib.sqlalchemy.Outbox, or the path of"
+            " one, such as 'shop.db.outbox'"
+        )
+    return cast("Outbox", value)
+
+
+def _outbox() -> Outbox:
+    value = current_app.config.get(KEY)
+    if value is None:
+        raise ConfigError(f"no outbox: set {KEY}, as to 'shop.db.outbox'")
+    return _checked(imported(value, KEY) if isinstance(value, str) else value)
+
+
+def relay(
+    *,
+    batch: int,
+    interval: float,
+    rate: float | None,
+    max_attempts: int,
+    once: bool,
+    show_lag: bool,
+    as_json: bool,
+) -> None:
+    """Publish the messages of the outbox that are due and delete them, until SIGTERM or SIGINT.
+
+    The batch at hand is finished. Several may run side by side on databases that have SKIP LOCKED.
+    Exit code 0 after a signal; with --once when nothing is left, else 1.
+    """
+    tell: Any = partial(say, sys.stdout)
+    try:
+        outbox = _outbox()
+        if show_lag:
+            tell(lag_text(outbox.lag(), as_json=as_json))
+            return
+        moves = outbox.relay(batch=batch, max_attempts=max_attempts, rate=rate)
+        tell(f"publishing {KEY}")
+        left = run_relay(moves, outbox.lag, interval=interval, once=once, say=tell)
+    except NSQError as error:
+        raise click.ClickException(str(error)) from error
+    if left is not None:
+        raise click.ClickException(left)

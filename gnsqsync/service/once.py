@@ -1,0 +1,77 @@
+"""What it takes to handle a message once: its key, and no answer before the commit.
+
+Knows messages; knows no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from gnsqsync import envelope
+from gnsqsync.errors import ConfigError
+from gnsqsync.message import Message, Reject
+
+__all__ = ["KeyOf", "consumer_of", "key_of", "unanswered"]
+
+KeyOf: TypeAlias = Callable[[Message], str]
+
+_ANSWERS = (
+    "a handler with once has called {} of its message; it must return, which finishes the message"
+    " after the commit, or raise"
+)
+
+
+def key_of(message: Message, given: KeyOf | None = None) -> str:
+    """The key of its envelope, or what the function ``given`` says.
+
+    Raises Reject where there is none that could be kept: no attempt would give it one.
+    """
+    key: object = given(message) if given is not None else message.headers.get(envelope.KEY)
+    if key is None and given is None:
+        raise Reject(
+            "the message has no key: publish with headers=True, or give once a function that"
+            " returns a key of the message"
+        )
+    try:
+        return envelope.check_key(key, "the key of the message")
+    except ConfigError as error:
+        raise Reject(str(error)) from error
+
+
+def consumer_of(message: Message) -> str:
+    """Whose markers count: topic and channel."""
+    return f"{message.topic}/{message.channel}"
+
+
+@contextmanager
+def unanswered(message: Message) -> Iterator[None]:
+    """Inside, the handler cannot answer the message: the answer would not wait for the commit.
+
+    Raises ConfigError where it tries, and in the end where it has detached the message.
+    """
+    given = message._responder
+    message._responder = _Unanswered(given)
+    try:
+        yield
+    finally:
+        message._responder = given
+    if message.is_detached:
+        raise ConfigError(_ANSWERS.format("detach()"))
+
+
+class _Unanswered:
+    """In place of the connection."""
+
+    def __init__(self, responder: Any) -> None:
+        self._responder = responder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._responder, name)
+
+    def finish(self, message: Message) -> bool:
+        raise ConfigError(_ANSWERS.format("finish()"))
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
+        raise ConfigError(_ANSWERS.format("requeue()"))

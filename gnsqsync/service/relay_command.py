@@ -1,0 +1,36 @@
+"""What the commands that run a relay have in common. Knows signals and text; no framework."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.supervisor import StopSignals
+
+__all__ = ["lag_text", "run_relay"]
+
+
+def lag_text(found: Lag, *, as_json: bool) -> str:
+    """What ``--lag`` prints."""
+    return json.dumps(asdict(found)) if as_json else str(found)
+
+
+def run_relay(
+    relay: Relay, lag: Callable[[], Lag], *, interval: float, once: bool, say: Callable[[str], None]
+) -> str | None:
+    """Until a signal comes, or with ``once`` until nothing is due; what is left then, if anything.
+
+    ``say`` takes a line for people.
+    """
+    try:
+        with StopSignals(lambda timeout: relay.stop(), 0.0):
+            relay.run(interval=interval, until_empty=once)
+    finally:
+        say(f"{relay.published} published")
+    if once and not relay.is_stopped:
+        left = lag()
+        if left.waiting or left.failed:
+            return f"{left.waiting} still wait, {left.failed} have failed"
+    return None
