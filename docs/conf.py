@@ -30,6 +30,9 @@ html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sideba
 autodoc_mock_imports = [
     name for name in ("pyspark", "pyarrow", "pytest") if find_spec(name) is None
 ]
+if find_spec("django.tasks") is None:
+    # Before Django 6.
+    autodoc_mock_imports.append("django.tasks")
 # Types stand in the signature and in the list of parameters, both from the annotations.
 autodoc_typehints = "both"
 autodoc_typehints_description_target = "documented"

@@ -5,6 +5,7 @@ Knows no single command.
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -12,7 +13,19 @@ from django.core.management.base import BaseCommand, CommandError
 from gnsqsync.service.log_output import readable_log
 from gnsqsync.service.output import CannotWrite, replace_closed
 
-__all__ = ["NSQCommand"]
+__all__ = ["NSQCommand", "at_least"]
+
+
+def at_least(low: int) -> Any:
+    """A type for argparse."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{value} is below {low}")
+        return value
+
+    return number
 
 
 class NSQCommand(BaseCommand):

@@ -6,7 +6,7 @@ counted anew, since the caller may be in the middle of something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gnsqsync import Message
@@ -16,7 +16,11 @@ from gnsqsync.service.settings import max_attempts_of
 from gnsqsync.writer.eager import Channel, deliver
 from gnsqsync.writer.memory import CapturedMessage
 
-__all__ = ["deliver_of"]
+__all__ = ["deliver_of", "more_handlers"]
+
+
+# Those of a topic that are no functions with @nsq_handler: apps that have such add a function.
+more_handlers: list[Callable[[str], Sequence[Handler]]] = []
 
 
 def deliver_of(alias: str) -> Callable[[list[CapturedMessage]], None]:
@@ -26,7 +30,8 @@ def deliver_of(alias: str) -> Callable[[list[CapturedMessage]], None]:
 
 def _channels_of(alias: str, topic: str) -> list[Channel]:
     by_channel: dict[str, Handler] = {}
-    for handler in all_handlers():
+    more = [handler for handlers_of in more_handlers for handler in handlers_of(topic)]
+    for handler in [*all_handlers(), *more]:
         if (handler.alias, handler.topic) == (alias, topic):
             # Those of one channel would share its messages.
             by_channel.setdefault(handler.channel, handler)

@@ -2,10 +2,12 @@
 
     python -m tests.bench.django_tables relay [--rows 100000] [--batch 100] [--database sqlite]
     python -m tests.bench.django_tables inbox [--messages 2000] [--rounds 5] [--database sqlite]
+    python -m tests.bench.django_tables tasks [--messages 2000] [--rounds 5] [--database sqlite]
 
 ``relay``: writes rows that were due within one minute, has one relay publish them to a real nsqd,
 and says how many a second. ``inbox``: calls a handler that writes one row, without a transaction,
-in one, and with once=True, by turns; what a message costs in microseconds.
+in one, and with once=True, by turns; what a message costs in microseconds. ``tasks``: enqueues
+tasks that do nothing at a real nsqd, or in the outbox, and handles them; on Django 6.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Any
 from gnsqsync import Message
 from tests.support.postgres import Postgres
 from tests.support.servers import Server
+
+APPS = ["gnsqsync.django", "gnsqsync.django.inbox", "gnsqsync.django.outbox"]
 
 
 @contextmanager
@@ -54,7 +58,7 @@ def set_up(settings: dict[str, Any], nsqd: str) -> None:
     from django.core.management import call_command
 
     given.configure(
-        INSTALLED_APPS=["gnsqsync.django", "gnsqsync.django.inbox", "gnsqsync.django.outbox"],
+        INSTALLED_APPS=APPS,
         DATABASES={"default": settings},
         USE_TZ=True,
         GNSQSYNC={"default": {"NSQD": [nsqd], "OPTIONS": {"headers": True}}},
@@ -151,6 +155,59 @@ def inbox(given: argparse.Namespace, folder: Path, settings: dict[str, Any]) -> 
         print(f"  {name:25} {statistics.median(found):6.0f} us a message")
 
 
+def tasks(given: argparse.Namespace, folder: Path, settings: dict[str, Any]) -> None:
+    server = Server("real", "nsqd").start()
+    APPS.append("gnsqsync.django.tasks")
+    try:
+        set_up(settings, "{}:{}".format(*server.tcp_address))
+        run_tasks(given)
+    finally:
+        from gnsqsync.django.writers import close_writers
+
+        close_writers()
+        server.discard()
+
+
+def run_tasks(given: argparse.Namespace) -> None:
+    from django.tasks.base import Task
+    from django.test import override_settings
+
+    from gnsqsync.django.tasks.results import Request
+    from gnsqsync.django.tasks.worker import handlers_of_topic
+    from tests.bench import django_task
+
+    def entry(**options: Any) -> dict[str, Any]:
+        return {"default": {"BACKEND": "gnsqsync.django.tasks.NsqBackend", "OPTIONS": options}}
+
+    ways: dict[str, dict[str, Any]] = {
+        "no results": {"results": False},
+        "results": {},
+        "results, outbox": {"outbox": True},
+        "results, once": {"once": True},
+    }
+    print(f"{given.database}, {given.messages} tasks {given.rounds} times, median:")
+    answers: Any = Answers()
+    for name, options in ways.items():
+        enqueued, called = [], []
+        with override_settings(TASKS=entry(**options)):
+            nothing: Task[Any, Any] = django_task.nothing
+            (handler,) = handlers_of_topic("tasks.default")
+            for _ in range(given.rounds):
+                began = time.monotonic()
+                results = [nothing.enqueue(number) for number in range(given.messages)]
+                enqueued.append((time.monotonic() - began) / given.messages * 1e6)
+                messages = [
+                    Message(b"0" * 16, Request.of(result).encode().encode(), 1, 0, answers)
+                    for result in results
+                ]
+                began = time.monotonic()
+                for message in messages:
+                    handler(message)
+                called.append((time.monotonic() - began) / given.messages * 1e6)
+        enqueue, call = statistics.median(enqueued), statistics.median(called)
+        print(f"  {name:25} enqueue {enqueue:6.0f} us, call {call:6.0f} us")
+
+
 def cost(handler: Any, messages: int, new_key: Callable[[], str]) -> float:
     """Microseconds of a message."""
     answers: Any = Answers()
@@ -167,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["relay", "inbox"])
+    parser.add_argument("what", choices=["relay", "inbox", "tasks"])
     parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--batch", type=int, default=100)
@@ -178,7 +235,8 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         database(given.database, Path(folder)) as settings,
     ):
-        (relay if given.what == "relay" else inbox)(given, Path(folder), settings)
+        ways = {"relay": relay, "inbox": inbox, "tasks": tasks}
+        ways[given.what](given, Path(folder), settings)
 
 
 if __name__ == "__main__":

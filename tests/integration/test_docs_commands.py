@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import click
+import django
 import pytest
 
 from gnsqsync.admin.options import AdminOptions
@@ -27,10 +28,13 @@ SEPARATORS = set("|&;()<>")
 # A manage.py.
 DJANGO = """
 import sys
+import django
 from django.conf import settings
 from django.core.management import execute_from_command_line
 
 apps = ["gnsqsync.django", "gnsqsync.django.inbox", "gnsqsync.django.outbox"]
+if django.VERSION >= (6,):
+    apps.append("gnsqsync.django.tasks")
 settings.configure(INSTALLED_APPS=apps, GNSQSYNC={})
 execute_from_command_line(["manage.py", *sys.argv[1:]])
 """
@@ -122,6 +126,8 @@ def test_commands_of_django() -> None:
     seen = set()
     for page, words in commands():
         if "manage.py" in words and (name := words[words.index("manage.py") + 1])[:4] == "nsq_":
+            if name == "nsq_tasks" and django.VERSION < (6,):
+                continue
             rest = words[words.index(name) + 1 :]
             told = options_in(rest)
             # It has commands of its own.

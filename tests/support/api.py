@@ -28,6 +28,7 @@ PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync.django.inbox": None,
     "gnsqsync.django.outbox": None,
     "gnsqsync.django.schedule": None,
+    "gnsqsync.django.tasks": None,
     "gnsqsync.django.test": None,
     "gnsqsync.admin": None,
     "gnsqsync.embedded": None,

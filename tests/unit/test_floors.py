@@ -374,6 +374,8 @@ WATCH = """
         skip = lambda name: None
         for info in pkgutil.walk_packages(gnsqsync.__path__, "gnsqsync.", onerror=skip):
             names.append(info.name)
+        if importlib.util.find_spec("django.tasks") is None:
+            names = [name for name in names if not name.startswith("gnsqsync.django.tasks")]
         for name in names:
             try:
                 importlib.import_module(name)

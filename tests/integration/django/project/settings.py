@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import django
 from django.db.backends.signals import connection_created
 
 BASE_DIR = Path(__file__).parent
@@ -23,6 +24,17 @@ INSTALLED_APPS = [
     "shop",
     "mail",
 ]
+if django.VERSION >= (6,):
+    INSTALLED_APPS.append("gnsqsync.django.tasks")
+    # As a project has it, then ours.
+    TASKS = {
+        "default": {
+            "BACKEND": os.environ.get("SHOP_TASKS", "gnsqsync.django.tasks.NsqBackend"),
+            "QUEUES": ["default", "mail"],
+        }
+    }
+    if "SHOP_TASK_OPTIONS" in os.environ:
+        TASKS["default"]["OPTIONS"] = json.loads(os.environ["SHOP_TASK_OPTIONS"])
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

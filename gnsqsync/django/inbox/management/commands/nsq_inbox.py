@@ -9,10 +9,9 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from gnsqsync.django.command import NSQCommand
+from gnsqsync.django.command import NSQCommand, at_least
 from gnsqsync.django.inbox.markers import prune
 from gnsqsync.django.inbox.models import InboxMarker
-from gnsqsync.django.management.commands.nsq_consume import at_least
 from gnsqsync.service.output import say
 from gnsqsync.stats import counted
 

@@ -8,8 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from gnsqsync.django.command import NSQCommand
-from gnsqsync.django.management.commands.nsq_consume import at_least
+from gnsqsync.django.command import NSQCommand, at_least
 from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers

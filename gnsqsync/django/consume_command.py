@@ -1,0 +1,155 @@
+"""What the commands have in common that consume: options, limits, processes, signals.
+
+Knows handlers; knows not which of them are meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import connections
+
+from gnsqsync.django.command import NSQCommand, at_least
+from gnsqsync.django.handlers import Handler
+from gnsqsync.django.writers import all_writers, close_writers
+from gnsqsync.errors import ConfigError
+from gnsqsync.service.commands import listing, run_consumers
+from gnsqsync.service.hard_limit import HardLimit
+from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.output import say
+from gnsqsync.service.process_limits import ProcessLimits
+
+__all__ = ["ConsumeCommand"]
+
+
+class ConsumeCommand(NSQCommand):
+    """Runs Readers for handlers until a signal comes."""
+
+    def add_consume_arguments(self, parser: Any) -> None:
+        parser.add_argument(
+            "--concurrency",
+            type=at_least(1),
+            metavar="N",
+            help="Threads for each handler. Default: as @nsq_handler says, or 1.",
+        )
+        parser.add_argument(
+            "--max-in-flight",
+            type=at_least(1),
+            metavar="N",
+            help="Unanswered messages of each handler. Default: as its threads.",
+        )
+        parser.add_argument(
+            "--processes",
+            type=at_least(1),
+            default=1,
+            metavar="N",
+            help="How many processes, each with these threads. A killed one is replaced.",
+        )
+        parser.add_argument(
+            "--reload", action="store_true", help="Start again when a Python file changes."
+        )
+        parser.add_argument(
+            "--shutdown-timeout",
+            type=float,
+            default=30.0,
+            metavar="SECONDS",
+            help="How long handlers may go on after the first signal. Default: 30.",
+        )
+        parser.add_argument(
+            "--metrics-address",
+            metavar="[HOST:]PORT",
+            help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a"
+            " host; with --processes on this port and the next ones.",
+        )
+        parser.add_argument(
+            "--handler-limit",
+            type=float,
+            metavar="SECONDS",
+            help="/livez fails when a handler runs longer. Default: it may run for ever.",
+        )
+        parser.add_argument(
+            "--hard-time-limit",
+            type=float,
+            metavar="SECONDS",
+            help="End the process when a handler runs longer; with --processes another one takes"
+            " its place. Default: no limit.",
+        )
+        parser.add_argument(
+            "--max-messages",
+            type=int,
+            metavar="N",
+            help="Stop a process that has handled so many messages; with --processes another one"
+            " takes its place, without it the command ends with 0. Default: no limit.",
+        )
+        parser.add_argument(
+            "--max-memory",
+            type=int,
+            metavar="MB",
+            help="The same for one that uses so many megabytes. Default: no limit.",
+        )
+        parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
+
+    def consume(self, choose: Callable[[], Sequence[Handler]], options: dict[str, Any]) -> None:
+        """Those that ``choose()`` returns; its ConfigError ends the command."""
+        timeout = options["shutdown_timeout"]
+        if not timeout >= 0:  # nan is not
+            raise CommandError("--shutdown-timeout must be 0 or more")
+        try:
+            handlers = choose()
+            if options["list"]:
+                self._list(handlers)
+                return
+            limits = {name: options[name] for name in ("concurrency", "max_in_flight")}
+            exposed = Exposed(options["metrics_address"], options["handler_limit"])
+            # Checked before anything is forked.
+            named = [(h.name, h.reader(exposed=exposed, **limits)) for h in handlers]
+            hard_limit = HardLimit(options["hard_time_limit"], named)
+            of_process = ProcessLimits(options["max_messages"], options["max_memory"])
+        except (ConfigError, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from None
+        _close_connections()
+        code = run_consumers(
+            named,
+            say=self.say,
+            complain=lambda text: self.stderr.write(self.style.ERROR(text)),
+            processes=options["processes"],
+            reload=options["reload"],
+            stop_timeout=timeout,
+            hard_limit=hard_limit,
+            limits=of_process,
+            before_fork=_before_fork,
+            at_end=close_writers,
+            around=lambda number: exposed.serve(
+                [reader for _, reader in named], number, self.say, all_writers
+            ),
+        )
+        if code:
+            raise CommandError("not stopped cleanly", returncode=code)
+
+    def say(self, text: str) -> None:
+        say(self.stdout, text)
+
+    def _list(self, handlers: Sequence[Handler]) -> None:
+        rows = [("name", "topic", "channel", "alias", "function")]
+        rows += [(h.name, h.topic, h.channel, h.alias, h.where) for h in handlers]
+        for line in listing(rows):
+            self.say(line)
+
+
+def _close_connections() -> None:
+    # Checks may have opened some, as those of a JSONField on SQLite do since Django 6.1. Only the
+    # workers ask the database from now on. A transaction is that of a test that calls the command.
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def _before_fork() -> None:
+    # A child must not close the parent's sessions, and both must not use one session.
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if hasattr(connection, "close_pool"):
+            connection.close_pool()

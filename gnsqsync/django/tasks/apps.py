@@ -1,0 +1,20 @@
+"""The app of the tasks, with a table of results and a command."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+__all__ = ["TasksConfig"]
+
+
+class TasksConfig(AppConfig):
+    name = "gnsqsync.django.tasks"
+    label = "gnsqsync_tasks"
+    verbose_name: str = "NSQ tasks"
+
+    def ready(self) -> None:
+        from gnsqsync.django.eager import more_handlers
+        from gnsqsync.django.tasks.worker import handlers_of_topic
+
+        if handlers_of_topic not in more_handlers:
+            more_handlers.append(handlers_of_topic)

@@ -1,0 +1,1 @@
+"""The management commands; Django finds them here by name."""

@@ -1,0 +1,353 @@
+"""gnsqsync.django.tasks; run by manage.py test. Django has tasks since version 6."""
+
+import unittest
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from unittest import mock
+
+import django
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.test import TestCase, override_settings
+
+from gnsqsync import Requeue
+from gnsqsync.django import outbox, schedule
+from gnsqsync.django.test import captured_messages
+from gnsqsync.errors import ConfigError, NotSent
+from gnsqsync.message import Message, Reject
+from shop.models import Order
+
+if django.VERSION < (6,):
+    raise unittest.SkipTest("Django has no tasks")
+
+from django.tasks import TaskResultStatus, task_backends
+from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued, task_finished, task_started
+
+from gnsqsync.django.tasks import prune
+from gnsqsync.django.tasks.models import StoredResult
+from gnsqsync.django.tasks.worker import handlers_of_topic
+from shop import tasks
+
+READY, FAILED = TaskResultStatus.READY, TaskResultStatus.FAILED
+SUCCESSFUL, RUNNING = TaskResultStatus.SUCCESSFUL, TaskResultStatus.RUNNING
+
+
+def backend(**options):
+    entry = {
+        "BACKEND": "gnsqsync.django.tasks.NsqBackend",
+        "QUEUES": ["default", "mail"],
+        "OPTIONS": options,
+    }
+    return override_settings(TASKS={"default": entry})
+
+
+eager = override_settings(GNSQSYNC={"default": {"BACKEND": "eager"}})
+
+
+class Answers:
+    topic, channel, nsqd_address, is_closed = "tasks.default", "tasks", "127.0.0.1:4150", False
+
+
+def deliver(body, attempts=1):
+    """What a worker does with it."""
+    message = Message(b"0" * 16, body, attempts, 0, Answers())
+    (handler,) = handlers_of_topic("tasks.default")
+    handler(message)
+
+
+@contextmanager
+def signals():
+    seen = []
+    receivers = []
+    for name, signal in (
+        ("enqueued", task_enqueued),
+        ("started", task_started),
+        ("finished", task_finished),
+    ):
+
+        def receive(sender, task_result, name=name, **kwargs):
+            seen.append((name, task_result.status))
+
+        signal.connect(receive)
+        receivers.append((signal, receive))
+    yield seen
+    for signal, receive in receivers:
+        signal.disconnect(receive)
+
+
+@eager
+class Eager(TestCase):
+    """As on the immediate backend: the same project, other settings."""
+
+    def test_it_is_called_at_once(self):
+        with signals() as seen:
+            result = tasks.pack.enqueue(7, worker="me")
+        self.assertEqual(Order.objects.get().number, 7)
+        self.assertEqual((result.status, result.return_value), (SUCCESSFUL, {"packed": 7}))
+        self.assertEqual((result.attempts, result.errors), (1, []))
+        self.assertEqual(
+            seen, [("enqueued", READY), ("started", RUNNING), ("finished", SUCCESSFUL)]
+        )
+        self.assertEqual(tasks.pack.get_result(result.id), result)
+
+    def test_queues_and_coroutines(self):
+        self.assertEqual(tasks.greet.enqueue("Ann").return_value, "Hello, Ann")
+        self.assertEqual(tasks.think.enqueue(1).return_value, 2)
+
+    def test_what_fails(self):
+        for task, kind in (
+            (tasks.fail, ValueError),
+            (tasks.leave, SystemExit),
+            (tasks.not_for_json, TypeError),
+        ):
+            with self.assertLogs("django.tasks", "ERROR"):
+                result = task.enqueue(*(("no",) if task is tasks.fail else ()))
+            self.assertEqual(result.status, FAILED)
+            self.assertIs(result.errors[0].exception_class, kind)
+            self.assertIn("Traceback", result.errors[0].traceback)
+
+    def test_without_results(self):
+        with backend(results=False):
+            result = tasks.pack.enqueue(8)
+            self.assertEqual(result.status, READY)
+            with self.assertRaises(NotImplementedError):
+                tasks.pack.get_result(result.id)
+        self.assertEqual(Order.objects.get().number, 8)
+        self.assertFalse(StoredResult.objects.exists())
+
+    def test_any_queue(self):
+        entry = {"BACKEND": "gnsqsync.django.tasks.NsqBackend", "QUEUES": []}
+        with override_settings(TASKS={"default": entry}):
+            result = tasks.greet.using(queue_name="letters").enqueue("Bob")
+            self.assertEqual(result.return_value, "Hello, Bob")
+
+    def test_another_backend_has_topics_of_its_own(self):
+        entry = {"BACKEND": "gnsqsync.django.tasks.NsqBackend", "QUEUES": ["default", "mail"]}
+        with override_settings(TASKS={"default": entry, "second": entry}):
+            self.assertEqual(task_backends["second"].topic("mail"), "tasks.second.mail")
+            second = tasks.greet.using(backend="second")
+            self.assertEqual(second.enqueue("Bob").return_value, "Hello, Bob")
+
+
+class Enqueue(TestCase):
+    def test_it_is_published_and_known(self):
+        with captured_messages() as messages, signals() as seen:
+            result = tasks.pack.enqueue(7)
+        (message,) = messages
+        self.assertEqual(message.topic, "tasks.default")
+        found = message.json()
+        self.assertEqual(found["task"], "shop.tasks.pack")
+        self.assertEqual((found["args"], found["kwargs"]), ([7], {}))
+        self.assertEqual(result.status, READY)
+        self.assertEqual(seen, [("enqueued", READY)])
+        self.assertEqual(tasks.pack.get_result(result.id), result)
+        deliver(message.body)
+        result.refresh()
+        self.assertEqual((result.status, result.return_value), (SUCCESSFUL, {"packed": 7}))
+        # Once more: it has ended.
+        deliver(message.body, 2)
+        self.assertEqual(Order.objects.count(), 1)
+
+    def test_the_worker_was_first(self):
+        """The transaction that enqueued it is not over, or was rolled back."""
+        with captured_messages() as messages:
+            with self.assertRaises(KeyError), transaction.atomic():
+                result = tasks.pack.enqueue(7)
+                raise KeyError
+        with self.assertRaises(TaskResultDoesNotExist):
+            tasks.pack.get_result(result.id)
+        deliver(messages[0].body)
+        result.refresh()
+        self.assertEqual(result.status, SUCCESSFUL)
+
+    def test_nothing_is_left_of_what_was_not_published(self):
+        writer = mock.Mock(_has_headers=False)
+        writer.publish.side_effect = NotSent("no")
+        with mock.patch("gnsqsync.django.tasks.backend.get_writer", return_value=writer):
+            with self.assertRaises(NotSent):
+                tasks.pack.enqueue(7)
+        self.assertFalse(StoredResult.objects.exists())
+
+    def test_wrong_arguments(self):
+        with self.assertRaisesMessage(TypeError, "Unsupported type"):
+            tasks.pack.enqueue(datetime.now())
+
+    def test_headers_have_the_key(self):
+        entry = {"BACKEND": "memory", "OPTIONS": {"headers": True}}
+        with override_settings(GNSQSYNC={"default": entry}), captured_messages() as messages:
+            result = tasks.pack.enqueue(7)
+        self.assertEqual(messages[0].headers["key"], result.id)
+
+    def test_on_commit(self):
+        with captured_messages() as messages, self.captureOnCommitCallbacks(execute=True):
+            transaction.on_commit(lambda: tasks.pack.enqueue(7))
+            self.assertEqual(messages, [])
+        self.assertEqual(len(messages), 1)
+
+    def test_the_outbox(self):
+        with backend(outbox=True), captured_messages() as messages:
+            with self.assertRaises(KeyError), transaction.atomic():
+                tasks.pack.enqueue(6)
+                raise KeyError
+            result = tasks.pack.enqueue(7)
+        self.assertEqual(messages, [])
+        self.assertEqual(outbox.lag().waiting, 1)
+        self.assertEqual(StoredResult.objects.get().id, result.id)
+
+    def test_run_after(self):
+        later = datetime.now(UTC) + timedelta(days=90)
+        with captured_messages() as messages:
+            result = tasks.pack.using(run_after=later).enqueue(7)
+            self.assertEqual(messages, [])
+            self.assertEqual(tasks.pack.using(run_after=later).get_result(result.id), result)
+            self.assertEqual(outbox.lag().scheduled, 1)
+            self.assertEqual(schedule.cancel(result.id), 1)
+            # Due.
+            tasks.pack.using(run_after=datetime.now(UTC) - timedelta(1)).enqueue(7)
+            self.assertEqual(len(messages), 1)
+        self.assertTrue(task_backends["default"].supports_defer)
+        with self.modify_settings(INSTALLED_APPS={"remove": "gnsqsync.django.outbox"}):
+            self.assertFalse(task_backends["default"].supports_defer)
+            with self.assertRaises(InvalidTask):
+                tasks.pack.using(run_after=later)
+
+    def test_priority_is_refused(self):
+        with self.assertRaises(InvalidTask):
+            tasks.pack.using(priority=1)
+
+
+class Worker(TestCase):
+    def enqueue(self, task, *args):
+        with captured_messages() as messages:
+            result = task.enqueue(*args)
+        return result, messages[0].body
+
+    def test_attempts(self):
+        with backend(reader={"max_attempts": 3}):
+            result, body = self.enqueue(tasks.attempts)
+            for attempt in (1, 2):
+                with self.assertRaisesMessage(ValueError, "not yet"):
+                    deliver(body, attempt)
+                result.refresh()
+                self.assertEqual((result.status, len(result.errors)), (READY, attempt))
+            deliver(body, 3)
+            result.refresh()
+        self.assertEqual((result.status, result.return_value), (SUCCESSFUL, 3))
+
+    def test_attempts_without_results(self):
+        with backend(reader={"max_attempts": 3}, results=False):
+            _, body = self.enqueue(tasks.attempts)
+            with self.assertRaisesMessage(ValueError, "not yet"):
+                deliver(body, 2)
+            deliver(body, 3)
+
+    def test_a_dead_letter(self):
+        with backend(reader={"dead_letter_topic": "dead"}):
+            result, body = self.enqueue(tasks.fail, "no")
+            with self.assertRaisesMessage(Reject, "has failed: ValueError('no')"):
+                deliver(body)
+        result.refresh()
+        self.assertEqual(result.status, FAILED)
+
+    def test_a_task_that_asks_for_another_time(self):
+        result, body = self.enqueue(tasks.pack, 7)
+        with mock.patch.object(Order.objects, "create", side_effect=Requeue(5)):
+            with self.assertRaises(Requeue):
+                deliver(body, 9)
+        result.refresh()
+        self.assertEqual((result.status, result.errors), (READY, []))
+
+    def test_what_nobody_knows_waits(self):
+        result, body = self.enqueue(tasks.pack, 7)
+        unknown = body.replace(b"shop.tasks.pack", b"shop.tasks.gone")
+        for _ in range(2):
+            with self.assertRaisesMessage(ImportError, "does not know the task shop.tasks.gone"):
+                deliver(unknown.replace(result.id.encode(), b"5"))
+        for wrong in (b"{}", b"[]", b"\xff", b'{"id": 5}', body.replace(b"[7]", b"7")):
+            with self.assertRaisesMessage(Reject, "the message is no task"):
+                deliver(wrong)
+        with self.assertRaisesMessage(Reject, "name another topic"):
+            deliver(body.replace(b'"backend":"default"', b'"backend":"other"'))
+
+    def test_once(self):
+        """Its marker, its work and its result are one transaction."""
+        with backend(once=True, results=False):
+            result, body = self.enqueue(tasks.pack, 7)
+            deliver(body)
+            deliver(body, 2)
+        self.assertEqual(Order.objects.count(), 1)
+        with backend(once=True):
+            result, body = self.enqueue(tasks.forget)
+            deliver(body)
+            result.refresh()
+            self.assertTrue(result.return_value)
+            failing, body = self.enqueue(tasks.fail, "no")
+            deliver(body)
+            failing.refresh()
+            self.assertEqual(failing.status, FAILED)
+
+    def test_a_result_that_cannot_be_stored_is_no_failure_of_the_task(self):
+        result, body = self.enqueue(tasks.greet.using(queue_name="default"), "Ann")
+        write = "gnsqsync.django.tasks.results.ResultTable.write"
+        with mock.patch(write, side_effect=[None, OSError("the database is away")]):
+            with self.assertRaises(OSError):
+                deliver(body)
+        result.refresh()
+        self.assertEqual(result.status, READY)
+
+
+class Settings(TestCase):
+    def test_wrong_options(self):
+        for options, says in (
+            ({"topic": "x"}, "unknown option 'topic'; did you mean 'topics'?"),
+            ({"zzz": 1}, "there are alias, channel"),
+            ({"outbox": "yes"}, "'outbox': 'yes'; it must be a bool"),
+            ({"once": 5}, "it must be a bool or str"),
+            ({"topics": {"mail": "no good"}}, "no good"),
+            ({"channel": "no good"}, "no good"),
+            ({"reader": {"max_attempts": -1}}, "max_attempts"),
+            ({"reader": {"nonsense": 1}}, "nonsense"),
+        ):
+            with backend(**options), self.assertRaises(InvalidTaskBackend) as caught:
+                task_backends["default"].topic("mail")
+            self.assertIn(says, str(caught.exception))
+            self.assertIn("TASKS['default']['OPTIONS']", str(caught.exception))
+
+    def test_checks(self):
+        self.assertEqual(task_backends["default"].check(), [])
+        apps = ["gnsqsync.django.inbox", "gnsqsync.django.outbox", "gnsqsync.django.tasks"]
+        with (
+            backend(alias="nowhere", outbox=True, once=True),
+            self.modify_settings(INSTALLED_APPS={"remove": apps}),
+        ):
+            texts = [message.msg for message in task_backends["default"].check()]
+            self.assertEqual(len(texts), 4)
+            self.assertIn("'once' needs 'gnsqsync.django.inbox'", " ".join(texts))
+            with self.assertRaisesMessage(ImproperlyConfigured, "results needs"):
+                tasks.pack.enqueue(7)
+
+    def test_a_queue_that_is_no_topic(self):
+        entry = {"BACKEND": "gnsqsync.django.tasks.NsqBackend", "QUEUES": []}
+        with override_settings(TASKS={"default": entry}):
+            with self.assertRaisesMessage(InvalidTask, "name its topic in OPTIONS['topics']"):
+                tasks.pack.using(queue_name="no good")
+
+    def test_prune(self):
+        with eager:
+            tasks.greet.enqueue("Ann")
+        self.assertEqual(prune(timedelta(days=1)), 0)
+        StoredResult.objects.update(finished_at=datetime.now(UTC) - timedelta(days=2))
+        self.assertEqual(prune(timedelta(days=1)), 1)
+        with self.assertRaises(ConfigError):
+            prune(timedelta(0))
+
+    def test_the_admin(self):
+        with eager:
+            result = tasks.greet.enqueue("Ann")
+        self.client.force_login(User.objects.create_superuser("root"))
+        page = self.client.get("/admin/gnsqsync_tasks/storedresult/")
+        self.assertContains(page, result.id)
+        page = self.client.get(f"/admin/gnsqsync_tasks/storedresult/{result.id}/change/")
+        self.assertContains(page, "Hello, Ann")
