@@ -194,7 +194,7 @@ class NsqBackend(BaseTaskBackend):
             for app, what in needs.items()
             if not apps.is_installed(app)
         ]
-        if self.entry not in aliases() and not [*problems()]:
+        if not [*problems()] and self.entry not in aliases():
             texts.append(f"GNSQSYNC has no entry {self.entry!r}; it has {', '.join(aliases())}")
         return [Error(f"TASKS[{self.alias!r}]: {text}.", id="gnsqsync.E006") for text in texts]
 
