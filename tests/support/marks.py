@@ -34,6 +34,7 @@ _NOT_QUICK = (
 _CAMPAIGNS = (
     "tests/chaos/test_load.py",
     "tests/chaos/test_mutations.py::test_a_deliberate_bug_is_reported",
+    "tests/chaos/test_once.py::test_five_minutes",
     "tests/chaos/test_restarts.py",
     "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained",
     "tests/chaos/test_slow_handlers.py",

@@ -1,0 +1,1 @@
+"""Money moves from account to account: taken here, given by a message, confirmed by another one."""
