@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 from traceback import format_exception
 from typing import Any
 
@@ -26,7 +28,7 @@ from gnsqsync.django.handlers import Handler, forget_connections
 from gnsqsync.django.once import Once
 from gnsqsync.django.tasks.backend import NsqBackend
 from gnsqsync.django.tasks.results import Request, set_fields
-from gnsqsync.errors import TimeLimitExceeded
+from gnsqsync.errors import ConfigError, TimeLimitExceeded
 
 __all__ = ["TaskHandler", "backends", "handler_of", "handlers_of_topic"]
 
@@ -68,6 +70,12 @@ class TaskHandler(Handler):
         if request.backend != self.backend.alias:
             raise Reject(f"the task is of the backend {request.backend!r}: name another topic")
         result = self._begin(request, message)
+        if iscoroutinefunction(result.task.func) and _is_patched():
+            # Its event loop would be that of all greenlets, to Django's guard of databases.
+            raise ConfigError(
+                f"the task {request.task} is a coroutine, which gevent cannot run beside others; it"
+                " waits in nsqd for a worker that runs without gevent"
+            )
         if result.is_finished:
             log.info("%s: task %s (%s) has ended before", self.name, request.id, request.task)
             return
@@ -178,6 +186,11 @@ class TaskHandler(Handler):
     def _write(self, result: TaskResult[Any, Any]) -> None:
         if self.backend.results is not None:
             self.backend.results.write(result)
+
+
+def _is_patched() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def backends() -> Iterator[NsqBackend]:

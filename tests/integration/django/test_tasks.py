@@ -14,7 +14,7 @@ from pathlib import Path
 import django
 import pytest
 
-from tests.integration.django.conftest import ON_BOTH, Project
+from tests.integration.django.conftest import Project
 from tests.support.needs import missing
 from tests.support.realnsq import cache_folder
 from tests.support.servers import Server, Site
@@ -44,25 +44,39 @@ def statuses(project: Project, task: str) -> list[str]:
     return [status for (status,) in project.database.ask(f"{STORED}'shop.tasks.{task}'")]
 
 
-@ON_BOTH
-def test_they_are_called_and_known(project: Project) -> None:
+# On SQLite a greenlet that waits for the lock stops its thread, and so the one that has it.
+@pytest.mark.parametrize(
+    ("database", "gevent"),
+    [("sqlite", False), ("postgres", False), ("postgres", True)],
+    ids=["sqlite-threads", "postgres-threads", "postgres-gevent"],
+    indirect=["database"],
+)
+def test_they_are_called_and_known(project: Project, gevent: bool) -> None:
     project.migrate()
-    worker = project.manage("nsq_tasks", "--concurrency", "4")
+    environment = {"SHOP_GEVENT": "1"} if gevent else {}
+    worker = project.manage("nsq_tasks", "--concurrency", "4", **environment)
     worker.wait_for("tasks.default consumes tasks.default/tasks")
     worker.wait_for("tasks.mail consumes tasks.mail/tasks")
     code = "for number in range(20): tasks.pack.enqueue(number)\n"
-    code += "print(tasks.greet.enqueue('Ann').id)\ntasks.fail.enqueue('no')"
+    code += "tasks.think.enqueue(1)\ntasks.fail.enqueue('no')\n"
+    code += "print(tasks.greet.enqueue('Ann').id)"
     id = enqueue(project, code).split()[-1]
     worker.eventually(lambda: len(project.orders()) == 20)
     worker.eventually(lambda: statuses(project, "pack") == ["SUCCESSFUL"] * 20)
     worker.eventually(lambda: statuses(project, "greet") == ["SUCCESSFUL"])
     worker.eventually(lambda: statuses(project, "fail") == ["FAILED"])
+    if gevent:
+        worker.wait_for("the task shop.tasks.think is a coroutine, which gevent cannot run")
+    else:
+        worker.eventually(lambda: statuses(project, "think") == ["SUCCESSFUL"])
     assert enqueue(project, f"print(tasks.greet.get_result('{id}').return_value)") == "Hello, Ann\n"
     worker.signal(TERM)
     output = worker.end()
-    assert "tasks.default: 21 finished, 0 requeued, 0 given up" in output
+    if not gevent:
+        assert "tasks.default: 22 finished, 0 requeued, 0 given up" in output
     assert "(shop.tasks.fail) has failed\nTraceback" in output and "ValueError: no" in output
-    assert project.manage("nsq_tasks", "--prune", "0.0000001").end() == "22 results deleted\n"
+    pruned = project.manage("nsq_tasks", "--prune", "0.0000001").end()
+    assert pruned == f"{22 if gevent else 23} results deleted\n"
 
 
 def test_a_worker_that_is_killed_loses_no_task(project: Project) -> None:
