@@ -24,12 +24,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import requests
 
+from gnsqsync import NsqdHTTP
 from tests.support import realnsq
 from tests.support.postgres import Postgres, Unavailable
 from tests.support.programs import Program
@@ -58,6 +60,14 @@ class Account:
     unknown: int = 0
     # Processes that ended though nobody had killed them.
     ended: list[str] = field(default_factory=list)
+    # How often something that was due was not handled in time.
+    unsettled: int = 0
+    # When what was struck, by the clock on the wall.
+    strikes: list[str] = field(default_factory=list)
+    # The first transfers that are lost, and when they were due.
+    lost: list[str] = field(default_factory=list)
+    # What the nsqds still have.
+    left: list[str] = field(default_factory=list)
     # What the database has in the end, by the name of a check: how many are wrong.
     wrong: dict[str, int] = field(default_factory=dict)
     found: dict[str, int] = field(default_factory=dict)
@@ -74,7 +84,7 @@ class Account:
 
     @property
     def is_right(self) -> bool:
-        return not any(self.wrong.values()) and not self.ended
+        return not any(self.wrong.values()) and not self.ended and not self.unsettled
 
     def __str__(self) -> str:
         kills = ", ".join(f"{what} {count}" for what, count in sorted(self.kills.items()))
@@ -87,6 +97,10 @@ class Account:
             *(f"WRONG: {name}: {count:,}" for name, count in self.wrong.items() if count),
             *(f"WRONG: ended by itself: {what}" for what in self.ended),
         ]
+        if self.unsettled:
+            lines.append(f"WRONG: not handled in time: {self.unsettled} times")
+        if self.lost:
+            lines += ["lost:", *self.lost, "left in nsqds:", *self.left, "struck:", *self.strikes]
         return "\n".join([*lines, "right" if self.is_right else "NOT RIGHT"])
 
 
@@ -142,6 +156,27 @@ class Bank:
         return psycopg.connect(
             host=self.database.host, user="postgres", dbname="postgres", autocommit=True
         )
+
+    def left(self) -> list[str]:
+        """What the nsqds still have."""
+        found = []
+        for nsqd in self.nsqds:
+            with NsqdHTTP("http://{}:{}".format(*nsqd.http_address)) as http:
+                topics = http.stats().topics
+            for topic in topics:
+                counts = {topic.topic_name: (topic.depth, 0, 0)}
+                for channel in topic.channels:
+                    name = f"{topic.topic_name}/{channel.channel_name}"
+                    numbers = channel.depth, channel.in_flight_count, channel.deferred_count
+                    counts[name] = numbers
+                found += [
+                    "{} {}: {} wait, {} in flight, {} deferred".format(
+                        nsqd.tcp_address[1], name, *numbers
+                    )
+                    for name, numbers in counts.items()
+                    if any(numbers)
+                ]
+        return found
 
     def look_after(self) -> None:
         """What ended by itself is noted, and started again as a supervisor does."""
@@ -203,34 +238,45 @@ class Strikes:
 
     def strike(self) -> None:
         what = self._rng.choice(list(self._ways))
+        if self._ways[what] == self._nsqd and not settle(self._bank, self._patience):
+            # A second loss would be one too many.
+            self._account.unsettled += 1
+            if not self._account.without:
+                return
         self._ways[what](what)
         self._account.kills[what] += 1
+
+    def _note(self, what: str) -> None:
+        self._account.strikes.append(f"{datetime.now(UTC):%H:%M:%S.%f} {what}")
 
     def _away(self) -> None:
         time.sleep(self._rng.choice((0, self._rng.uniform(0, AWAY))))
 
     def _program(self, what: str) -> None:
+        self._note(what)
         self._bank.programs[what].kill()
         self._away()
         self._bank.begin(what)
 
     def _database(self, what: str) -> None:
         # Its processes are killed, and it recovers from its log.
+        self._note(what)
         self._bank.database.stop("immediate")
         self._away()
         self._bank.database.start()
 
     def _nsqd(self, what: str) -> None:
         # A killed nsqd loses what it has in memory, with its disk or without it. Two copies bear
-        # the loss of one nsqd; so what others have alone since the last one is handled first.
-        settle(self._bank, self._patience)
+        # the loss of one nsqd; so what others have alone since the last one was handled before.
         nsqd = self._rng.choice(self._bank.nsqds)
+        self._note(f"{what} {nsqd.tcp_address[1]}")
         nsqd.kill()
         if what != "nsqd":
             shutil.rmtree(nsqd.data_path)
             nsqd.data_path.mkdir()
         self._away()
         nsqd.start()
+        self._note("it is back")
 
 
 UNCONFIRMED = """
@@ -307,6 +353,9 @@ def count(bank: Bank, account: Account) -> None:
         account.found = {name: number(query) for name, query in FOUND.items()}
         account.wrong = {name: number(query) for name, query in CHECKS.items()}
         known = {row[0] for row in connection.execute("SELECT number FROM bank_transfer")}
+        query = "SELECT due, number FROM bank_transfer t WHERE NOT EXISTS"
+        query += " (SELECT 1 FROM bank_receipt r WHERE r.number = t.number) ORDER BY due LIMIT 20"
+        account.lost = [f"{due:%H:%M:%S.%f} {name}" for due, name in connection.execute(query)]
     account.wrong["a client was told of a transfer that is not there"] = len(account.told - known)
     if account.without != "inbox":
         markers = account.found["given"] + account.found["confirmed"]
@@ -343,6 +392,7 @@ def run(minutes: float, seed: int, *, without: str = "", patience: float = PATIE
                 client.join()
             settle(bank, patience, to_the_end=True)
             count(bank, account)
+            account.left = bank.left()
         finally:
             over.set()
             for client in clients:
