@@ -117,9 +117,9 @@ def run_command(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except ConfigError as error:
-        # A name, address or option of the caller's.
         _complain(error)
-        return 2
+        # A name, address or option of the caller's is wrong; or all is well, and a package missing.
+        return 1 if isinstance(error.__cause__, ImportError) else 2
     except NSQError as error:
         _complain(error)
         return 1

@@ -16,6 +16,7 @@ from gnsqsync.cli.common import (
     print_json,
     rate_text,
 )
+from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     format_options,
@@ -160,6 +161,8 @@ def archive(
     start goes on from there. With --once it fails when none of the nsqds with messages can be
     reached by TCP, and names each. Ctrl-C ends.
     """
+    need_target("--to", path)
+    need_target("--checkpoint", checkpoint)
     from gnsqsync.spark.jobs.archive import archive as start_archive
     from gnsqsync.spark.jobs.archive import check
     from gnsqsync.spark.jobs.batches import Counts

@@ -5,15 +5,13 @@ Knows nothing of messages or of what the demo does.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
-
+from gnsqsync.cli.spark_needs import need_java, need_packages, need_target
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs.common import local_path
 
@@ -22,27 +20,15 @@ PICTURE = "report.png"
 
 def require() -> None:
     """Raises ClickException with what to install."""
-    packages = ("pyspark", "pyarrow", "matplotlib")
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise click.ClickException(
-            f"the demo on Spark needs {', '.join(missing)}, not installed here:"
-            ' pip install "gnsqsync[cli,spark,report]"'
-        )
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
-    if java is None:
-        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
-        raise click.ClickException(
-            f"Spark needs Java 17, and there is no java {where}: install a JDK 17 (on Debian:"
-            " apt install openjdk-17-jre-headless), or set JAVA_HOME to one"
-        )
+    need_packages("the demo on Spark", ("pyspark", "pyarrow", "matplotlib"), "cli,spark,report")
+    need_java()
 
 
 @contextmanager
 def working_folder(keep: str | None) -> Iterator[str]:
     """Where everything is written. Without ``keep`` only the picture is left, if there is one."""
     if keep is not None:
+        need_target("--keep", keep)
         folder = local_path(keep, "--keep")
         if ";" in folder:
             raise ConfigError(f"--keep {keep}: choose a name without ;")

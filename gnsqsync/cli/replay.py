@@ -16,6 +16,7 @@ from gnsqsync.cli.common import (
     print_json,
     rate_text,
 )
+from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     format_options,
@@ -105,6 +106,7 @@ def replay(
     again; parts that were under way are published again. So a message may come twice, and none is
     left out.
     """
+    need_target("--state", state)
     from gnsqsync.spark.jobs.replay import replay as run_replay
 
     verbose = options["verbose"]

@@ -44,7 +44,7 @@ def report(
     except ImportError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"{file}: {error.strerror}") from None
+        raise click.ClickException(f"{error.filename or file}: {error.strerror}") from None
     if as_json:
         print_json({"file": written})
     else:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gnsqsync.cli.common import print_json, show_log
+from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
     job_session,
@@ -54,6 +55,7 @@ def rollup(
     percentile, maximum). Each run counts the hours of the archive that changed since the last
     one; 'gnsqsync report' draws the result.
     """
+    need_target("FOLDER", path)
     from gnsqsync.spark.jobs.rollup import rollup as run_rollup
 
     show_log(verbose)

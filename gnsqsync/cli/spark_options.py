@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gnsqsync.cli.common import connection_options, lookupd_option, nsqd_option
+from gnsqsync.cli.spark_needs import need_java, need_master, need_packages
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark.jobs.common import parse_time, session
+from gnsqsync.spark.jobs.common import parse_time, session, submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,18 +129,20 @@ def job_session(
 ) -> Iterator[SparkSession]:
     """The session of a command that has ``spark_options``; stopped at the end.
 
-    ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown.
+    ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown. Raises
+    ClickException for what is missing on this machine, NSQError when Spark does not start.
     """
+    master, conf = options.pop("master"), options.pop("conf")
+    need_master(master)
+    need_packages(name, ("pyspark", "pyarrow"), "spark")
+    if not submitted():
+        need_java()
     if not verbose:
         # It logs a traceback for each failure, also for a batch that is stopped; we print one
         # sentence.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    try:
-        spark = session(
-            name, master=options.pop("master"), conf=options.pop("conf"), quiet=not verbose
-        )
-    except ImportError as error:
-        raise click.ClickException(str(error)) from None
+    with spark_errors(verbose):
+        spark = session(name, master=master, conf=conf, quiet=not verbose)
     # PySpark's server for accumulators prints a traceback when the JVM ends its connection, as it
     # does when a query is stopped.
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
@@ -154,16 +157,31 @@ def job_session(
 # How an exception of ours looks in the traceback that Spark brings from another process.
 _OURS = re.compile(r"gnsqsync\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
+# How py4j shows an exception of Java; the line above it only names a method.
+_JAVAS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 
 
 @contextlib.contextmanager
 def spark_errors(verbose: bool) -> Iterator[None]:
-    """Turn Spark's exceptions into one sentence; with ``verbose`` they stay as they are."""
+    """Turn exceptions of Spark, of the disk and of an import into one sentence.
+
+    With ``verbose`` they stay as they are.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
+    except NSQError:
+        raise
+    except ImportError as error:
+        if verbose:
+            raise
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        if verbose or error.filename is None:
+            raise
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     except (PySparkException, Py4JError) as error:
         if verbose:
             raise
@@ -172,7 +190,7 @@ def spark_errors(verbose: bool) -> Iterator[None]:
         if found:
             kind, sentence = found[-1]
             raise (ConfigError if kind == "ConfigError" else NSQError)(sentence) from None
-        lines = _PYTHONS.findall(text)[-1:] or text.strip().splitlines()[:1]
+        lines = _PYTHONS.findall(text)[-1:] or _JAVAS.findall(text) or text.strip().splitlines()
         raise NSQError(f"Spark: {lines[0]} (--verbose shows it all)") from None
 
 

@@ -22,20 +22,20 @@ __all__ = ["Given", "SourceOptions", "connection_fields"]
 
 _NO_OFFSETS = "NSQ has no offsets: a channel gets what is published after it was made"
 _NO_KEYS = "NSQ has no partitions, keys or headers"
-# Names that users bring along from Kafka, in lower case, and why they cannot work.
+# Names that users bring along from Kafka, and why they cannot work.
 _FOREIGN = {
-    "startingoffsets": f"{_NO_OFFSETS}; remove it",
-    "startingoffsetsbytimestamp": f"{_NO_OFFSETS}; remove it",
-    "startingoffsetsbytimestampstrategy": f"{_NO_OFFSETS}; remove it",
-    "startingtimestamp": f"{_NO_OFFSETS}; remove it",
-    "endingoffsets": f"{_NO_OFFSETS}; remove it",
-    "endingoffsetsbytimestamp": f"{_NO_OFFSETS}; remove it",
-    "endingtimestamp": f"{_NO_OFFSETS}; remove it",
+    "startingOffsets": f"{_NO_OFFSETS}; remove it",
+    "startingOffsetsByTimestamp": f"{_NO_OFFSETS}; remove it",
+    "startingOffsetsByTimestampStrategy": f"{_NO_OFFSETS}; remove it",
+    "startingTimestamp": f"{_NO_OFFSETS}; remove it",
+    "endingOffsets": f"{_NO_OFFSETS}; remove it",
+    "endingOffsetsByTimestamp": f"{_NO_OFFSETS}; remove it",
+    "endingTimestamp": f"{_NO_OFFSETS}; remove it",
     "assign": f"{_NO_KEYS}; name the topics with 'subscribe'",
-    "subscribepattern": "NSQ's lookup is by name; list the topics with 'subscribe'",
-    "includeheaders": f"{_NO_KEYS}; put them into the body",
-    "groupidprefix": "NSQ's consumer groups are channels; set 'channel'",
-    "maxrecordsperpartition": "set 'minPartitions' or 'maxMessagesPerTrigger'",
+    "subscribePattern": "NSQ's lookup is by name; list the topics with 'subscribe'",
+    "includeHeaders": f"{_NO_KEYS}; put them into the body",
+    "groupIdPrefix": "NSQ's consumer groups are channels; set 'channel'",
+    "maxRecordsPerPartition": "set 'minPartitions' or 'maxMessagesPerTrigger'",
     "path": "NSQ has no path; set 'subscribe' to the topic and call load() without one",
 }
 _KAFKA = {
@@ -47,6 +47,11 @@ _NOT_PASSED = {
     "msg_timeout": "set 'msgTimeoutMs'",
     "sample_rate": "nsqd would throw messages away; sample the DataFrame",
 }
+_NO_TABLE = (
+    "a topic is no table, and a table passes no options on: write CREATE TEMPORARY VIEW"
+    " name USING nsq OPTIONS (...) in place of CREATE TABLE"
+)
+_FOREIGN_BY_LOWER = {name.lower(): name for name in _FOREIGN}
 _FIELDS = {field.name: field for field in dataclasses.fields(ConnectionOptions)}
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
@@ -57,13 +62,23 @@ class Given:
     """What the user gave to a source or a sink; each ``take`` of a name marks it as known.
 
     ``options``: as Spark hands them over, names in any case. ``also``: names that mean something to
-    Spark itself. ``finish()`` refuses the options that nobody took. All raise ConfigError.
+    Spark itself. ``finish()`` refuses the options that nobody took. All raise ConfigError, the
+    constructor for what comes from a table: Spark makes one without asking us.
     """
 
     def __init__(self, options: Mapping[str, str], what: str, also: Iterable[str] = ()) -> None:
         self._left = {name.lower(): str(value) for name, value in options.items()}
+        self._typed = {name.lower(): name for name in options}
+        # Spark passes all names on in lower case; users do not find such a name in their code.
+        self._lowered = all(name.islower() for name in options)
         self._what = what
         self._known: list[str] = []
+        # What Spark makes of the options of CREATE TABLE when it asks for the columns. Later, when
+        # a query names the table, there are none at all.
+        if any(name.startswith("option.") for name in self._left):
+            raise ConfigError(_NO_TABLE)
+        if not self._left:
+            raise ConfigError(f"the NSQ {what} got no options at all; {_NO_TABLE}")
         for name in also:
             self._left.pop(name.lower(), None)
 
@@ -125,28 +140,32 @@ class Given:
 
     def connection(self) -> dict[str, Any]:
         """All ``nsq.*`` options as fields of ConnectionOptions, with their types."""
-        given = {name[4:]: self._left.pop(name) for name in list(self._left) if name[:4] == "nsq."}
-        return connection_fields(given)
+        names = [name for name in self._left if name.startswith("nsq.")]
+        return connection_fields({self._typed[name][4:]: self._left.pop(name) for name in names})
 
     def finish(self) -> None:
         """ConfigError that explains the first option that means nothing here."""
         for name in sorted(self._left):
-            if name in _FOREIGN:
-                raise ConfigError(f"option {name!r} is not possible: {_FOREIGN[name]}")
+            typed = self._typed[name]
+            if name in _FOREIGN_BY_LOWER:
+                foreign = _FOREIGN_BY_LOWER[name]
+                raise ConfigError(f"option {foreign!r} is not possible: {_FOREIGN[foreign]}")
             if name.startswith("kafka."):
                 instead = _KAFKA.get(name, "options of the NSQ client begin with 'nsq.'")
-                raise ConfigError(f"option {name!r} is Kafka's: {instead}")
+                raise ConfigError(f"option {typed!r} is Kafka's: {instead}")
             by_lower = {known.lower(): known for known in self._known}
             close = difflib.get_close_matches(name, by_lower, 1, 0.6)
             hint = f"; did you mean {by_lower[close[0]]!r}?" if close else ""
-            raise ConfigError(f"the NSQ {self._what} has no option {name!r}{hint}")
+            case = " (Spark passes names on in lower case)" if self._lowered else ""
+            raise ConfigError(f"the NSQ {self._what} has no option {typed!r}{case}{hint}")
 
 
 def connection_fields(given: Mapping[str, str]) -> dict[str, Any]:
-    """Texts by the names of ConnectionOptions' fields, as values of their types; ConfigError."""
+    """Texts by the names of ConnectionOptions' fields, in any case, as values of their types;
+    ConfigError."""
     values: dict[str, Any] = {}
-    for name, text in given.items():
-        option = f"nsq.{name}"
+    for typed, text in given.items():
+        name, option = typed.lower(), f"nsq.{typed}"
         if name in _NOT_PASSED:
             raise ConfigError(f"option {option!r} is not possible: {_NOT_PASSED[name]}")
         if name not in _FIELDS:

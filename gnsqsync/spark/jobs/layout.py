@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs import parquet
@@ -30,6 +31,8 @@ ARCHIVE_SCHEMA = f"{COLUMNS}, topic STRING, date DATE, hour INT"
 # Readers of Parquet skip what starts with an underscore: checkpoints, staging, records.
 HIDDEN = "_gnsqsync"
 
+_TOPIC = f"{PARTITIONS[0]}="
+
 # What makes two rows the same message: ids are per nsqd and topic.
 KEY = ("nsqd", "id", "timestamp")
 
@@ -48,12 +51,18 @@ class Folder(NamedTuple):
         return day + timedelta(hours=self.hour)
 
 
+def topics_of(path: str) -> list[str]:
+    """The topics of the archive at ``path``, a local folder; none where there is no archive."""
+    try:
+        names = sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [unquote(name[len(_TOPIC) :]) for name in names if name.startswith(_TOPIC)]
+
+
 def has_parquet(path: str) -> bool:
     """Whether there is an archive with at least one topic at ``path``, a local folder."""
-    try:
-        return any(name.startswith("topic=") for name in os.listdir(path))
-    except FileNotFoundError:
-        return False
+    return bool(topics_of(path))
 
 
 def read_archive(

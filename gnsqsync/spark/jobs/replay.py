@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gnsqsync.errors import ConfigError
+from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.common import local_path
-from gnsqsync.spark.jobs.layout import read_archive
+from gnsqsync.spark.jobs.layout import read_archive, topics_of
 from gnsqsync.spark.jobs.replay_plan import Bucket, Plan, Wave, Waves, first_shift, pack
 from gnsqsync.spark.sink_options import SinkOptions
 from gnsqsync.spark.stores import Store
@@ -36,6 +36,8 @@ _WAVE_PARTS = 256
 _TASK_RATE = 20_000.0
 # Buckets that are too full are split into so many, as a power of two.
 _SPLIT_SHIFT = 6
+# How many topics an error names.
+_TOPICS_NAMED = 10
 _MICROSECONDS = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -103,6 +105,7 @@ def replay(
 
     Raises:
         ConfigError: A value is not allowed. When tasks fail, Spark's own error is raised.
+        NSQError: The archive does not have one of ``topics``.
     """
     archive = local_path(archive, "the archive's path")
     if rate is not None and not (rate > 0 and math.isfinite(rate)):
@@ -125,6 +128,7 @@ def replay(
         )
     sink = {**(options or {}), "topic": topic}
     SinkOptions.parse(sink)
+    _check_topics(topics, archive)
     rows = _filtered(read_archive(spark, archive, topics=topics, start=start, end=end), filter)
     if dry_run:
         return _counted(rows, part_messages)
@@ -148,6 +152,19 @@ def replay(
         )
     run = _Run(spark, store, plan, rows, parallelism or spark.sparkContext.defaultParallelism)
     return run.publish(state, dict(state_options or {}), sink, rate, progress or (lambda _: None))
+
+
+def _check_topics(topics: Sequence[str], archive: str) -> None:
+    """A topic that the archive does not have is an error and not an empty replay."""
+    there = topics_of(archive)
+    for topic in topics:
+        if there and topic not in there:
+            named = ", ".join(there[:_TOPICS_NAMED])
+            more = len(there) - _TOPICS_NAMED
+            raise NSQError(
+                f"the archive at {archive} has no topic {topic!r}; it has {named}"
+                f"{f' and {more} more' if more > 0 else ''}"
+            )
 
 
 def _text(time: datetime | None) -> str | None:

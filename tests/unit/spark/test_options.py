@@ -8,6 +8,7 @@ import pytest
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.options import Given, SourceOptions
+from gnsqsync.spark.sink_options import SinkOptions
 
 ENOUGH = {
     "subscribe": "orders",
@@ -131,7 +132,10 @@ MISTAKES = [
     ({"kafka.bootstrap.servers": "x"}, "set 'nsqdTcpAddresses' or 'lookupdHttpAddresses'"),
     ({"kafka.group.id": "x"}, "set 'channel'"),
     ({"path": "/x"}, "NSQ has no path"),
-    ({"maxMessagePerTrigger": "1"}, "did you mean 'maxMessagesPerTrigger'?"),
+    (
+        {"maxMessagePerTrigger": "1"},
+        "no option 'maxMessagePerTrigger'; did you mean 'maxMessagesPerTrigger'?",
+    ),
     ({"nsq.auth_secrt": "1"}, "did you mean 'nsq.auth_secret'?"),
     ({"nsq.sample_rate": "5"}, "sample the DataFrame"),
     ({"nsq.msg_timeout": "5"}, "set 'msgTimeoutMs'"),
@@ -182,6 +186,38 @@ def test_what_a_batch_read_may_have() -> None:
     # Not known yet at load(): both forms pass.
     assert parse(streaming=None, drainId="x").drain_id == "x"
     assert parse(streaming=None, walPath=None, peek="true").peek
+
+
+def test_names_are_told_as_they_were_typed() -> None:
+    for name, told in (
+        ("nsqdTcpAddress", "has no option 'nsqdTcpAddress'; did you mean 'nsqdTcpAddresses'?"),
+        ("KAFKA.Group.ID", "option 'KAFKA.Group.ID' is Kafka's"),
+        ("nsq.Auth_Secrt", "has no option 'nsq.Auth_Secrt'"),
+        ("startingoffsets", "option 'startingOffsets' is not possible"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            SourceOptions.parse({**ENOUGH, name: "x"}, streaming=True)
+        assert told in str(caught.value)
+        assert "lower case" not in str(caught.value)
+
+
+def test_what_spark_has_put_into_lower_case_is_told_so() -> None:
+    lower = {name.lower(): value for name, value in ENOUGH.items()}
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.parse({**lower, "nsqdtcpaddress": "x"}, streaming=True)
+    assert str(caught.value) == (
+        "the NSQ source has no option 'nsqdtcpaddress' (Spark passes names on in lower case); did"
+        " you mean 'nsqdTcpAddresses'?"
+    )
+
+
+def test_a_table_is_refused() -> None:
+    # As Spark 4.3 passes them: at CREATE TABLE, and in a query of a table that has columns.
+    for options in ({"provider": "nsq", "subscribe": "t", "option.subscribe": "t"}, {}):
+        with pytest.raises(ConfigError, match="write CREATE TEMPORARY VIEW name USING nsq"):
+            SourceOptions.parse(options, streaming=None)
+        with pytest.raises(ConfigError, match="write CREATE TEMPORARY VIEW name USING nsq"):
+            SinkOptions.parse(options)
 
 
 def test_who_shows_options_to_spark_can_let_its_own_pass() -> None:
