@@ -6,8 +6,8 @@ in the plain demo; demo_spark_view draws.
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import signal
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gnsqsync import NsqdHTTP
-from gnsqsync.cli.common import Flag, Signals, rate_text
+from gnsqsync.cli.common import rate_text
 from gnsqsync.cli.demo_lines import (
     TOPIC,
     Publishers,
@@ -28,7 +28,8 @@ from gnsqsync.cli.demo_lines import (
     start_servers,
     verify,
 )
-from gnsqsync.cli.demo_spark_setup import PICTURE, require, settings, working_folder
+from gnsqsync.cli.demo_spark_setup import PICTURE, clean, require, settings, working_folder
+from gnsqsync.cli.demo_spark_stop import EndAtOnce
 from gnsqsync.cli.demo_spark_view import NsqdRow, View, make_view
 from gnsqsync.cli.spark_options import job_session, spark_errors
 from gnsqsync.embedded import Nsqd, Nsqlookupd
@@ -70,41 +71,28 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
     require()
     lines = read_lines(file, total)
     began = time.monotonic()
+    if not v:
+        # Ctrl-C ends the nsqds, too, and the Writers would tell of that.
+        logging.getLogger("gnsqsync").setLevel(logging.ERROR)
     with ExitStack() as stack:
-        stop = Flag()
-        servers: list[Nsqd | Nsqlookupd] = []
-        temporary: list[str] = []
-
-        def force() -> None:
-            for server in servers:
-                server.kill()
-            for path in temporary:
-                shutil.rmtree(path, ignore_errors=True)
-
-        early = stack.enter_context(Signals(stop.set, force))
         folder = stack.enter_context(working_folder(keep))
-        if keep is None:
-            temporary.append(folder)
-        # Its handlers stay until Spark has ended.
-        handlers = stack.enter_context(ExitStack())
+        ending = stack.enter_context(EndAtOnce(lambda: clean(folder, keep, stopped=True)))
+        servers: list[Nsqd | Nsqlookupd] = []
         lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
         click.echo("starting Spark")
-        spark = stack.enter_context(
-            job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
-        )
+        try:
+            spark = stack.enter_context(
+                job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
+            )
+        except KeyboardInterrupt:
+            ending.now(signal.SIGINT)
+        ending.again()
         stack.enter_context(spark_errors(v))
-        # PySpark has replaced our handler by its own.
-        late = handlers.enter_context(Signals(stop.set, force))
-        demo = Demo(spark, lookupd, nsqds, folder, lines, publishers, stop)
+        demo = Demo(spark, lookupd, nsqds, folder, lines, publishers)
         demo.archive()
-        code = 0 if stop.is_set() else demo.count()
-        if code == 0 and not stop.is_set():
-            demo.draw()
-        if stop.is_set():
-            received = early.received or late.received or signal.SIGINT
-            click.echo("stopped before the end")
-            return 128 + received
+        code = demo.count()
         if code == 0:
+            demo.draw()
             click.echo(f"done in {time.monotonic() - began:.0f} s")
             if keep is not None:
                 click.echo(f"archive:  {demo.path}")
@@ -219,7 +207,6 @@ class Demo:
         folder: str,
         lines: Sequence[bytes],
         publishers: int,
-        stop: Flag,
     ) -> None:
         self.path: str = os.path.join(folder, "archive")
         self.picture: str = os.path.join(folder, PICTURE)
@@ -228,13 +215,12 @@ class Demo:
         self._lookupd = lookupd
         self._nsqds = nsqds
         self._lines = lines
-        self._stop = stop
         self._threads = publishers
         self._death = Death()
         self._archived = self._batches = self._again = 0
 
     def archive(self) -> None:
-        """Publish and archive all lines, or as many as arrive, or until somebody stops it."""
+        """Publish and archive all lines, or as many as arrive."""
         from gnsqsync.spark.jobs.archive import archive
 
         addresses = [nsqd.tcp_address for nsqd in self._nsqds]
@@ -263,15 +249,12 @@ class Demo:
             began = time.monotonic()
             sender.start()
             self._watch(query, sender, clients, view)
-            if not self._stop.is_set():
-                # If a copy came late, it is in a batch by now.
-                query.processAllAvailable()
-                rows = [ask(address, client) for address, client in clients.items()]
-                self._again = sum(row.timed_out for row in rows)
-                view.show(sender.published, self._archived, self._batches, rows)
+            # If a copy came late, it is in a batch by now.
+            query.processAllAvailable()
+            rows = [ask(address, client) for address, client in clients.items()]
+            self._again = sum(row.timed_out for row in rows)
+            view.show(sender.published, self._archived, self._batches, rows)
             seconds = time.monotonic() - began
-        if self._stop.is_set():
-            return
         click.echo(
             f"published {counted(sender.published, 'line')} from"
             f" {counted(self._threads, 'thread')} in"
@@ -297,7 +280,7 @@ class Demo:
         rows: list[NsqdRow] = []
         last, last_change, next_question = (-1, -1), time.monotonic(), 0.0
         pause = 0.1
-        while not self._stop.is_set() and not query.awaitTermination(pause):
+        while not query.awaitTermination(pause):
             done, now = sender.is_done(), time.monotonic()
             progress = sender.published, self._archived
             if progress != last:

@@ -40,18 +40,30 @@ def working_folder(keep: str | None) -> Iterator[str]:
             raise ConfigError(f"--keep {keep}: {error.strerror}") from None
     else:
         folder = tempfile.mkdtemp(prefix="gnsqsync-demo-")
+    # The data of the nsqds and files of Spark go there, too.
+    before, tempfile.tempdir = tempfile.tempdir, os.path.join(folder, "tmp")
+    os.mkdir(tempfile.tempdir)
     try:
         yield folder
     finally:
-        kept = {PICTURE} if keep is None else {PICTURE, "archive", "rollup"}
-        for name in set(os.listdir(folder)) - kept:
-            path = os.path.join(folder, name)
-            if os.path.isdir(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.remove(path)
-        if not os.listdir(folder):
-            os.rmdir(folder)
+        tempfile.tempdir = before
+        clean(folder, keep)
+
+
+def clean(folder: str, keep: str | None, *, stopped: bool = False) -> None:
+    """Remove what is not to be left of the working folder; ``stopped``: before the end."""
+    if keep is not None:
+        kept = {PICTURE, "archive", "rollup"}
+    else:
+        kept = set() if stopped else {PICTURE}
+    for name in set(os.listdir(folder)) - kept:
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.remove(path)
+    if not os.listdir(folder):
+        os.rmdir(folder)
 
 
 def settings(folder: str, tasks: int) -> dict[str, object]:

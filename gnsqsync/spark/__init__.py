@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gnsqsync.spark.envelopes import body, headers
     from gnsqsync.spark.jobs import archive, replay, report, rollup
     from gnsqsync.spark.source import NsqDataSource
     from gnsqsync.spark.wal import pending
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _HOME = {
     "NsqDataSource": "gnsqsync.spark.source",
     "archive": "gnsqsync.spark.jobs",
+    "body": "gnsqsync.spark.envelopes",
+    "headers": "gnsqsync.spark.envelopes",
     "pending": "gnsqsync.spark.wal",
     "replay": "gnsqsync.spark.jobs",
     "report": "gnsqsync.spark.jobs",
@@ -24,7 +27,16 @@ _HOME = {
 }
 _NEEDED = {"pyspark", "pyarrow", "py4j"}
 
-__all__ = ["NsqDataSource", "archive", "pending", "replay", "report", "rollup"]
+__all__ = [
+    "NsqDataSource",
+    "archive",
+    "body",
+    "headers",
+    "pending",
+    "replay",
+    "report",
+    "rollup",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ a log that is never committed: the first action plans it, and every further acti
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -19,12 +20,15 @@ from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
 from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.read_plan import PartitionPlan
 from gnsqsync.spark.read_task import peek_partition, read_partition, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.stores import Store
 from gnsqsync.spark.wal import Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 
 class NsqBatchReader(DataSourceReader):
@@ -41,8 +45,8 @@ class NsqBatchReader(DataSourceReader):
         make_readable()
 
     def partitions(self) -> list[InputPartition]:
-        end = plan_now(self._options, self._stream) if self._options.peek else self._drain()
-        return [InputPartition(plan) for plan in plans(end)]
+        planned = self._peek() if self._options.peek else plans(self._drain())
+        return [InputPartition(plan) for plan in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         make_readable()
@@ -51,6 +55,23 @@ class NsqBatchReader(DataSourceReader):
             return iter(())
         read = peek_partition if self._options.peek else read_partition
         return read(partition.value, self._settings, self._columns)
+
+    def _peek(self) -> list[PartitionPlan]:
+        """What waits now. A warning tells of messages that will not be shown."""
+        planned = plans(plan_now(self._options, self._stream))
+        most = self._options.max_in_flight
+        for plan in planned:
+            if plan.budget > most:
+                log.warning(
+                    "peek shows at most %d of the %d messages of %s on nsqd %s, as it holds all of"
+                    " them at a time: 'maxInFlight' is %d, and nsqd's --max-rdy-count is the limit",
+                    most,
+                    plan.budget,
+                    plan.topic,
+                    plan.nsqd,
+                    most,
+                )
+        return planned
 
     def _drain(self) -> Offset:
         """The plan that is in the log, or a new one that is put there first."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gnsqsync import NsqdHTTP, Writer
+from gnsqsync.embedded import Nsqd
 from tests.spark.cluster import Cluster, numbered
 from tests.spark.queries import format_of, numbers_in, once
 from tests.spark.test_source import sentence_of
@@ -98,6 +101,38 @@ def test_peek_leaves_everything_where_it_is(load: Load, cluster: Cluster, topic:
 def test_peek_at_a_part(load: Load, cluster: Cluster, topic: str) -> None:
     assert len(load(peek="true", maxMessagesPerTrigger=20).collect()) == 20
     assert cluster.left(topic) == 300
+
+
+def test_peek_says_what_it_does_not_show(
+    pyspark: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql.types import BinaryType, StructType
+
+    from gnsqsync.spark import NsqDataSource
+
+    with Nsqd() as nsqd:
+        with Writer(nsqd.tcp_address) as writer, NsqdHTTP(nsqd.http_address) as http:
+            http.create_topic("orders")
+            http.create_channel("orders", "look")
+            writer.publish_many("orders", [b"%d" % number for number in range(30)])
+        options = {
+            "subscribe": "orders",
+            "channel": "look",
+            "nsqdTcpAddresses": nsqd.tcp_address,
+            "nsqdHttpAddresses": nsqd.http_address,
+            "peek": "true",
+        }
+        for most, shown in (("20", 20), ("30", 30)):
+            source = NsqDataSource({**options, "maxInFlight": most})
+            reader = source.reader(StructType().add("value", BinaryType()))
+            with caplog.at_level("WARNING", "gnsqsync.spark"):
+                (partition,) = reader.partitions()
+            assert sum(batch.num_rows for batch in reader.read(partition)) == shown
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"peek shows at most 20 of the 30 messages of orders on nsqd {nsqd.tcp_address}, as it"
+        " holds all of them at a time: 'maxInFlight' is 20, and nsqd's --max-rdy-count is the limit"
+    )
 
 
 def test_pending_lists_what_a_lost_checkpoint_leaves(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,47 +10,9 @@ from types import ModuleType
 import click
 import pytest
 
-from tests.spark.processes import Family
-from tests.support.waiting import eventually
+from tests.spark.demos import TIMEOUT, Run
 
 MESSAGES = 20_000
-TIMEOUT = 200.0
-
-
-class Run:
-    """One run of the demo as a process of its own, in a session of its own as at a terminal."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.log = folder / "log"
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
-        # In a session of its own, so that a signal can go to all that a terminal's Ctrl-C reaches.
-        session = "import os, sys; os.setsid(); os.execv(sys.executable, sys.argv[1:])"
-        command = [sys.executable, "-c", session]
-        command += [sys.executable, "-m", "gnsqsync.cli", "demo", "--spark", *arguments]
-        environment = {"TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1"}
-        self.family = Family(command, environment, self.log)
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text()
-
-    def wait_for(self, text: str) -> None:
-        def is_there() -> bool:
-            found = text in self.text
-            assert found or self.family.process.poll() is None, self.text
-            return found
-
-        eventually(is_there, TIMEOUT, describe=lambda: f"no {text!r} in:\n{self.text}")
-
-    def wait_until_gone(self) -> None:
-        """Nobody of the family lives some seconds after its end."""
-        eventually(lambda: not self.family.pids(), 20, describe=lambda: f"{self.family.pids()}")
-
-    def close(self) -> None:
-        for pid in self.family.pids():
-            os.kill(pid, signal.SIGKILL)
-        self.family.process.wait()
 
 
 @pytest.fixture
@@ -93,17 +52,16 @@ def test_the_demo(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT + 60)
-def test_ctrl_c_leaves_nothing(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
+@pytest.mark.parametrize("text", ["starting Spark", "in Parquet files after "])
+def test_ctrl_c_leaves_nothing(
+    text: str, pyspark: ModuleType, tmp_path: Path, runs: list[Run]
+) -> None:
+    """``python -m tests.spark.ctrl_c`` does it at many moments."""
     pytest.importorskip("matplotlib")
     run = Run(tmp_path)
     runs.append(run)
-    run.wait_for("in Parquet files after ")
-    os.killpg(run.family.process.pid, signal.SIGINT)
-    assert run.family.process.wait(TIMEOUT) == 128 + signal.SIGINT, run.text
-    assert run.text.endswith("stopped before the end\n")
-    assert "Traceback" not in run.text
-    run.wait_until_gone()
-    assert not list(run.temporary.glob("gnsqsync-demo-*"))
+    run.wait_for(text)
+    run.interrupt()
 
 
 def write(folder: Path, lines: list[bytes]) -> None:
