@@ -11,9 +11,9 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException
 
 import click
 
@@ -83,9 +83,12 @@ def need_master(url: str | None) -> None:
     for address in url.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+            # For its connect() only: a master does not speak HTTP there.
+            connection = HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE)
+            connection.connect()
+            connection.close()
             return
-        except (OSError, ValueError, OverflowError) as error:
+        except (OSError, ValueError, OverflowError, HTTPException) as error:
             reasons.append(f"{address}: {error}")
     raise click.ClickException(f"--master {url}: no master can be reached: {'; '.join(reasons)}")
 

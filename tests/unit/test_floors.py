@@ -127,6 +127,8 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.admin.serving": {"gevent", "socket"},
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},
+    # It waits for processes to end, in a process that is about to end.
+    "gnsqsync.cli.demo_spark_stop": {"select"},
     # A web server of its own: it must answer where the Readers' threads or greenlets hang.
     "gnsqsync.service.web_page": {"socket", "socketserver", "threading"},
 }
