@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -76,17 +77,15 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
         logging.getLogger("gnsqsync").setLevel(logging.ERROR)
     with ExitStack() as stack:
         folder = stack.enter_context(working_folder(keep))
-        ending = stack.enter_context(EndAtOnce(lambda: clean(folder, keep, stopped=True)))
+        stack.enter_context(EndAtOnce(lambda: clean(folder, keep, stopped=True)))
         servers: list[Nsqd | Nsqlookupd] = []
         lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
         click.echo("starting Spark")
-        try:
-            spark = stack.enter_context(
-                job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
-            )
-        except KeyboardInterrupt:
-            ending.now(signal.SIGINT)
-        ending.again()
+        session = job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
+        # On the main thread PySpark would put a handler of its own in the place of ours, which
+        # tells a lot.
+        with ThreadPoolExecutor(1) as pool:
+            spark = pool.submit(stack.enter_context, session).result()
         stack.enter_context(spark_errors(v))
         demo = Demo(spark, lookupd, nsqds, folder, lines, publishers)
         demo.archive()

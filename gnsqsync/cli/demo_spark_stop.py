@@ -36,22 +36,13 @@ class EndAtOnce(Scope):
 
     def begin(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before.setdefault(number, signal.signal(number, self._handle))
-
-    def again(self) -> None:
-        """PySpark has put a handler of its own in the place of ours."""
-        self.begin()
+            self._before[number] = signal.signal(number, self._handle)
 
     def end(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._before.clear()
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.now(number)
-
-    def now(self, number: int) -> NoReturn:
-        """End; the exit code is that of the signal ``number``."""
+    def _handle(self, number: int, frame: FrameType | None) -> NoReturn:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
         # The Writers' threads live until the last line, and lose their nsqds now.
