@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gnsqsync.spark.envelopes import body, headers
     from gnsqsync.spark.jobs import archive, replay, report, rollup
+    from gnsqsync.spark.metrics import QueryMetrics
     from gnsqsync.spark.source import NsqDataSource
     from gnsqsync.spark.wal import pending
 
 _HOME = {
     "NsqDataSource": "gnsqsync.spark.source",
+    "QueryMetrics": "gnsqsync.spark.metrics",
     "archive": "gnsqsync.spark.jobs",
     "body": "gnsqsync.spark.envelopes",
     "headers": "gnsqsync.spark.envelopes",
@@ -29,6 +31,7 @@ _NEEDED = {"pyspark", "pyarrow", "py4j"}
 
 __all__ = [
     "NsqDataSource",
+    "QueryMetrics",
     "archive",
     "body",
     "headers",

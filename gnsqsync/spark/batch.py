@@ -6,6 +6,7 @@ a log that is never committed: the first action plans it, and every further acti
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterator
@@ -40,7 +41,9 @@ class NsqBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType, load_id: str) -> None:
         self._options = options
         self._columns = columns_of(schema)
-        self._settings = read_settings(options)
+        # Nobody looks into the log when the tasks are over, so each has to fail by itself.
+        must_reach = options.fail_on_unreachable == "any"
+        self._settings = dataclasses.replace(read_settings(options), must_reach=must_reach)
         self._stream = f"drain-{options.drain_id or load_id}"
         make_readable()
 
@@ -92,8 +95,9 @@ class NsqBatchReader(DataSourceReader):
 def plan_now(options: SourceOptions, stream: str) -> Offset:
     """The plan of all messages that wait now.
 
-    Raises ConnectionLost when none of their nsqds can be reached from here. Nobody asks again when
-    the tasks are over, so an nsqd that refuses us here, or that cannot be reached, is logged.
+    Raises ConnectionLost when none of their nsqds can be reached from here, or as option
+    failOnUnreachable says. Nobody asks again when the tasks are over, so an nsqd that refuses us
+    here, or that cannot be reached, is logged.
     """
     depths = Depths(options)
     try:
@@ -107,7 +111,7 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
     end = next_offset(first_offset(stream, options.channel), parts)
     tries = {Source(plan.nsqd, plan.topic): plan for plan in plans(end, judged=True)}
     settings = read_settings(options)
-    reach = Reach(waiting, silent)
+    reach = Reach(waiting, silent, options.fail_on_unreachable or "all")
     problems = try_to_reach(list(tries.values()), settings)
     for source, problem in zip(tries, problems, strict=True):
         reach.met(source, problem)

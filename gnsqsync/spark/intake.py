@@ -48,7 +48,8 @@ class Intake(Observer):
     ``hand``: messages taken and not answered, oldest first; ``received_at``: when each was taken,
     microseconds since the epoch. RDY counts what is in flight, and is never above ``room``, so no
     more comes than the budget; what is in flight beyond the hand waits in the Reader.
-    ``problem``: why the nsqd was not reached, empty as long as that is not so.
+    ``problem``: why the nsqd was not reached, empty as long as that is not so. ``deduplicated``:
+    messages that were dropped, as the log has them.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Intake(Observer):
         self.hand: list[Message] = []
         self.received_at: list[int] = []
         self.problem: str = ""
+        self.deduplicated: int = 0
         self._plan = plan
         self._settings = settings
         self._seen = seen
@@ -150,7 +152,8 @@ class Intake(Observer):
     def reach(self) -> bool:
         """Wait until nsqd has taken the subscription; False when it did not, see ``problem``.
 
-        Raises the NSQError of an nsqd that refuses us for good, unless the plan is ``judged``.
+        Raises the NSQError of an nsqd that refuses us for good, and with ``must_reach`` of any
+        other, unless the plan is ``judged``.
         """
         while not self._connected:
             lost = self._lost
@@ -160,8 +163,14 @@ class Intake(Observer):
                     continue
                 except NSQError as error:
                     lost = error
-            if isinstance(lost, NSQError) and not lost.retriable and not self._plan.judged:
-                raise lost
+            if not self._plan.judged:
+                if isinstance(lost, NSQError) and not lost.retriable:
+                    raise lost
+                if self._settings.must_reach:
+                    raise ConnectionLost(
+                        f"{self._plan.nsqd} cannot be reached: {lost}"
+                        " (option 'failOnUnreachable' is 'any')"
+                    )
             log.warning(
                 "%s cannot be reached, so this batch has none of its messages: %s",
                 self._plan.nsqd,
@@ -213,6 +222,7 @@ class Intake(Observer):
         for message in batch:
             if message.attempts > 1 and message.id in known:
                 message.finish()
+                self.deduplicated += 1
             else:
                 kept.append(message)
         return kept

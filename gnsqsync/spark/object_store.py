@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -86,11 +86,19 @@ class ObjectStore(Store):
                 return True
         raise AssertionError("the last try returns or raises")
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, limit: int | None = None) -> bytes | None:
+        # The end is no argument without a limit: not every filesystem knows None there.
+        part = {} if limit is None else {"start": 0, "end": limit}
         try:
-            return bytes(self._fs.cat_file(self._path(name)))
+            return bytes(self._fs.cat_file(self._path(name), **part))
         except FileNotFoundError:
             return None
+
+    def heads(self, names: Sequence[str], size: int) -> list[bytes | None]:
+        paths = [self._path(name) for name in names]
+        ends = [size] * len(paths)
+        found = self._fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return")
+        return [None if isinstance(data, FileNotFoundError) else _whole(data) for data in found]
 
     def put(self, name: str, data: bytes) -> None:
         self._fs.pipe_file(self._path(name), data)
@@ -127,6 +135,12 @@ class ObjectStore(Store):
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+
+def _whole(data: bytes | Exception) -> bytes:
+    if isinstance(data, Exception):
+        raise data
+    return bytes(data)
 
 
 def _code(error: OSError) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from gnsqsync import ConnectionOptions, NsqdHTTP, Reader
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.reach import FAIL_ON
 
 __all__ = ["Given", "SourceOptions", "connection_fields"]
 
@@ -133,6 +134,13 @@ class Given:
         text = self.take(name)
         return default if text is None else _flag(name, text)
 
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of ``allowed`` in any case; empty when the option is absent."""
+        text = (self.take(name) or "").lower()
+        if text and text not in allowed:
+            raise ConfigError(f"option {name!r} is {text!r}; allowed are {', '.join(allowed)}")
+        return text
+
     def mapping(self, name: str) -> dict[str, Any]:
         """An option that holds a JSON object."""
         text = self.take(name)
@@ -222,7 +230,9 @@ class SourceOptions:
     """The options of ``format("nsq")`` for reading, checked. Durations are seconds, sizes bytes.
 
     ``nsqds``: (TCP address, HTTP address) of each nsqd that was named; the TCP one is empty when
-    only the HTTP one was given. ``connection``: fields of ConnectionOptions, picklable.
+    only the HTTP one was given. ``fail_on_unreachable``: one of FAIL_ON; it is empty, and
+    ``available_now`` None, when the user did not say. ``connection``: fields of ConnectionOptions,
+    picklable.
     """
 
     topics: tuple[str, ...]
@@ -247,6 +257,8 @@ class SourceOptions:
     retention: float
     deduplicate: bool
     fail_on_data_loss: bool
+    fail_on_unreachable: str
+    available_now: bool | None
     connection: dict[str, Any] = field(repr=False)
     drain_id: str
     peek: bool
@@ -295,6 +307,10 @@ class SourceOptions:
             retention=given.seconds("walRetentionMs", max(60000, round(2000 * msg_timeout))),
             deduplicate=given.flag("deduplicate", True),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
+            fail_on_unreachable=given.choice("failOnUnreachable", FAIL_ON),
+            available_now={"": None, "true": True, "false": False}[
+                given.choice("availableNow", ("true", "false"))
+            ],
             connection=given.connection(),
             drain_id=given.take("drainId") or "",
             peek=peek,

@@ -15,6 +15,7 @@ __all__ = [
     "Source",
     "Targets",
     "Trust",
+    "budgets_of",
     "first_offset",
     "next_offset",
     "parts_of",
@@ -64,6 +65,15 @@ def parts_of(offset: Offset) -> list[Part]:
         Part(entry["a"], entry["t"], entry["n"])
         for entry in (planned[str(number)] for number in range(len(planned)))
     ]
+
+
+def budgets_of(parts: list[Part]) -> dict[Source, int]:
+    """How many messages the parts take of each source."""
+    budgets: dict[Source, int] = {}
+    for part in parts:
+        source = Source(part.nsqd, part.topic)
+        budgets[source] = budgets.get(source, 0) + part.budget
+    return budgets
 
 
 def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dict[Source, int]:

@@ -1,4 +1,4 @@
-"""Whether a run with an end reached the nsqds with waiting messages; an error or a warning if not.
+"""Whether the nsqds with waiting messages were reached, and whether that is an error.
 
 Pure: results of dials in, an error or a warning out. Knows no nsqd, no log and no Spark.
 """
@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from gnsqsync.errors import ConnectionLost
 from gnsqsync.spark.plan import Source
 
-__all__ = ["Reach"]
+__all__ = ["FAIL_ON", "Reach"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
+
+# Values of option 'failOnUnreachable': it is an error when this many nsqds were not reached.
+FAIL_ON = ("never", "all", "any")
 
 _WHAT_TO_SET = (
     "what waits stays in nsqd for the next run. The TCP addresses are those that nsqlookupd lists"
@@ -23,23 +26,23 @@ _WHAT_TO_SET = (
 
 
 class Reach:
-    """Which nsqds one run reached. ``waiting``: how many messages waited at its start.
+    """Which nsqds one run, or one batch of it, reached. ``fail_on``: one of FAIL_ON.
 
-    ``silent``: nsqds whose HTTP API did not answer, so that this is not known, with the error. A
-    run that reaches none of them reads nothing; that is a success only if every nsqd said that
-    nothing waits.
+    ``waiting``: how many messages waited at its start. ``silent``: nsqds whose HTTP API did not
+    answer, so that this is not known, with the error. A run that reaches none of them reads
+    nothing; that is a success only if every nsqd said that nothing waits.
     """
 
-    def __init__(self, waiting: Mapping[Source, int], silent: Mapping[str, str]) -> None:
+    def __init__(
+        self, waiting: Mapping[Source, int], silent: Mapping[str, str], fail_on: str
+    ) -> None:
+        self._fail_on = fail_on
         self._waiting = {source: count for source, count in waiting.items() if count}
         self._silent = dict(silent)
         self._reached: set[Source] = set()
         # Why the others were not reached.
         self._problems: dict[Source, str] = {}
         self._told = False
-
-    def has_reached(self, source: Source) -> bool:
-        return source in self._reached
 
     def met(self, source: Source, problem: str) -> None:
         """A task has tried to reach it; ``problem`` is empty when it did."""
@@ -56,18 +59,21 @@ class Reach:
         return sorted(self._problems)
 
     def judge(self) -> None:
-        """At the end of the run: ConnectionLost or a warning that names the nsqds not reached."""
+        """At the end: ConnectionLost or a warning that names the nsqds not reached."""
         missed = self._tell_missed()
         if not missed:
             return
+        told = f"part of what waits was not read: {missed}; {_WHAT_TO_SET}"
         if not self._reached:
             why = "not every nsqd could be asked what waits"
             if self._problems:
                 why = "none of the nsqds with waiting messages could be reached"
-            raise ConnectionLost(f"nothing was read, as {why}: {missed}; {_WHAT_TO_SET}")
+            told = f"nothing was read, as {why}: {missed}; {_WHAT_TO_SET}"
+        if self._fail_on == "any" or (self._fail_on == "all" and not self._reached):
+            raise ConnectionLost(f"{told} (option 'failOnUnreachable' is {self._fail_on!r})")
         if not self._told:
             self._told = True
-            log.warning("part of what waits was not read: %s; %s", missed, _WHAT_TO_SET)
+            log.warning("%s", told)
 
     def _tell_missed(self) -> str:
         """Each nsqd that was not reached, with what was tried, in one line."""

@@ -38,6 +38,7 @@ class ReadSettings:
     ones. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
     ``retention``: how long committed epochs stay in the log. ``deduplicate``: drop what nsqd
     delivers again and the log has. ``fail_on_data_loss``: whether a damaged log is an error.
+    ``must_reach``: whether an nsqd that cannot be reached is one, where no driver judges that.
     ``connection``: fields of ConnectionOptions.
     """
 
@@ -52,4 +53,5 @@ class ReadSettings:
     retention: float = 60.0
     deduplicate: bool = True
     fail_on_data_loss: bool = True
+    must_reach: bool = False
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from gnsqsync.spark.intake import Intake
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import Entry, check_columns
+from gnsqsync.spark.tally import Costs
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
 __all__ = ["peek_partition", "read_partition", "try_to_reach"]
@@ -25,6 +27,8 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 # Seconds. If an entry takes longer than receiving all that may be in flight, large entries are
 # faster than receiving while writing.
 _SLOW_CREATE = 0.02
+# Of this process, over all tasks that it runs.
+_costs = Costs()
 
 
 def read_partition(
@@ -54,7 +58,9 @@ class _Task:
             open_store(settings.wal_path, settings.wal_options), plan.stream, settings.retention
         )
         self._entries: list[Entry | None] = []
+        self._began = time.monotonic()
         self._rows = 0
+        self._redelivered = 0
         self._bytes = 0
         self._closed = False
         self._slow_log = False
@@ -80,8 +86,11 @@ class _Task:
         seen = Seen(self._wal, plan.nsqd, plan.topic) if self._settings.deduplicate else None
         with Intake(plan, self._settings, plan.budget - self._rows, seen) as intake:
             while not self._closed:
-                goes_on = intake.collect(whole=self._slow_log)
+                with _costs.timed("receive_seconds"):
+                    goes_on = intake.collect(whole=self._slow_log)
                 self._write(intake, end=not goes_on or len(intake.hand) >= intake.room)
+            written_at = time.monotonic()
+        _costs.add("fin_seconds", time.monotonic() - written_at)
 
     def _adopt(self) -> Entry | None:
         """Take the next entry that is in the log already, of this or another attempt."""
@@ -94,6 +103,7 @@ class _Task:
     def _append(self, entry: Entry) -> None:
         self._bytes += entry.nbytes
         self._rows += entry.rows
+        self._redelivered += entry.redelivered
         self._closed = entry.end
         self._entries.append(entry if self._bytes <= self._settings.max_bytes_in_memory else None)
 
@@ -109,6 +119,9 @@ class _Task:
         if not intake.hand and not end:
             return
         entry = Entry.of(*intake.rows(), plan, end, intake.problem)
+        costs = _costs.untold() if end else {}
+        if end:
+            entry = replace(entry, tally={**self._tally(entry, intake), **costs})
         data = entry.encode()
         if self._wal.marker().committed >= plan.epoch:
             raise EpochCommitted(
@@ -121,11 +134,16 @@ class _Task:
             return
         started = time.monotonic()
         won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
-        self._slow_log = time.monotonic() - started > _SLOW_CREATE
+        took = time.monotonic() - started
+        self._slow_log = took > _SLOW_CREATE
+        _costs.add("log_seconds", took)
         if won:
+            _costs.add("log_bytes", len(data))
+            _costs.told(costs)
             self._append(entry)
             intake.room = plan.budget - self._rows
-            intake.finish_hand()
+            with _costs.timed("fin_seconds"):
+                intake.finish_hand()
             return
         winner = self._adopt()
         if winner is None:
@@ -134,6 +152,15 @@ class _Task:
         intake.room = plan.budget - self._rows
         intake.finish_those(set(winner.ids.to_pylist()))
         intake.give_back(above=max(0, intake.room))
+
+    def _tally(self, last: Entry, intake: Intake) -> dict[str, float]:
+        """What the partition's log will hold with its last entry."""
+        return {
+            "received": self._rows + last.rows,
+            "redelivered": self._redelivered + last.redelivered,
+            "deduplicated": intake.deduplicated,
+            "seconds": round(time.monotonic() - self._began, 6),
+        }
 
     def _lost(self, text: str) -> None:
         if self._settings.fail_on_data_loss:

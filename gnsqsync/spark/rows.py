@@ -5,8 +5,9 @@ Knows Arrow only; must not know where entries are kept or how messages arrive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -21,11 +22,13 @@ __all__ = [
     "SPARK_SCHEMA",
     "BadEntry",
     "Entry",
+    "Head",
     "Row",
     "Where",
     "arrow_schema",
     "check_columns",
     "open_entry",
+    "open_head",
 ]
 
 _UTC_MICROS = pa.timestamp("us", tz="UTC")
@@ -112,7 +115,7 @@ class Entry:
     """One log entry: its rows, and where they came from.
 
     ``end``: whether this is the partition's last entry. ``problem``: why its writer did not reach
-    the nsqd; empty when it did.
+    the nsqd; empty when it did. ``tally``: what the last entry tells of the whole partition.
     """
 
     stored: pa.RecordBatch
@@ -121,6 +124,7 @@ class Entry:
     nsqd: str
     end: bool
     problem: str = ""
+    tally: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -151,6 +155,7 @@ class Entry:
             b"nsqd": self.nsqd.encode(),
             b"end": b"1" if self.end else b"0",
             b"problem": self.problem.encode(),
+            b"tally": json.dumps(self.tally).encode(),
         }
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -161,6 +166,11 @@ class Entry:
     @property
     def rows(self) -> int:
         return int(self.stored.num_rows)
+
+    @property
+    def redelivered(self) -> int:
+        """How many rows nsqd had delivered before."""
+        return int(pc.sum(pc.greater(self.stored.column("attempts"), 1)).as_py() or 0)
 
     @property
     def nbytes(self) -> int:
@@ -185,13 +195,20 @@ class Entry:
         return self.stored.column(name)
 
 
+@dataclass(frozen=True)
+class Head:
+    """An entry without its rows; the fields are those of Entry."""
+
+    end: bool
+    problem: str
+    tally: Mapping[str, float]
+
+
 def open_entry(data: bytes) -> Entry:
     """The entry from bytes of ``Entry.encode``. Raises BadEntry with the reason."""
     try:
         with pa.ipc.open_stream(data) as reader:
-            about = reader.schema.metadata or {}
-            if about.get(b"format") != _FORMAT:
-                raise BadEntry(f"its format is {about.get(b'format')!r}, not {_FORMAT!r}")
+            about = _about(reader)
             stored = reader.read_next_batch()
     except (pa.ArrowException, StopIteration, OSError) as error:
         raise BadEntry(f"it is no Arrow IPC stream: {error}") from error
@@ -200,7 +217,30 @@ def open_entry(data: bytes) -> Entry:
         topic=about[b"topic"].decode(),
         channel=about[b"channel"].decode(),
         nsqd=about[b"nsqd"].decode(),
+        **vars(_head(about)),
+    )
+
+
+def open_head(data: bytes) -> Head:
+    """As ``open_entry``; of the bytes a few thousand at the beginning are enough."""
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            return _head(_about(reader))
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise BadEntry(f"it is no Arrow IPC stream: {error}") from error
+
+
+def _about(reader: pa.RecordBatchStreamReader) -> Mapping[bytes, bytes]:
+    about: Mapping[bytes, bytes] = reader.schema.metadata or {}
+    if about.get(b"format") != _FORMAT:
+        raise BadEntry(f"its format is {about.get(b'format')!r}, not {_FORMAT!r}")
+    return about
+
+
+def _head(about: Mapping[bytes, bytes]) -> Head:
+    # Entries of older versions have neither a problem nor a tally.
+    return Head(
         end=about[b"end"] == b"1",
-        # Entries of older versions have none.
         problem=about.get(b"problem", b"").decode(),
+        tally=json.loads(about.get(b"tally", b"{}")),
     )

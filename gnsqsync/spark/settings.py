@@ -63,7 +63,7 @@ def plans(end: Offset, *, judged: bool = False) -> list[PartitionPlan]:
 
 def read_settings(options: SourceOptions) -> ReadSettings:
     """What the tasks need of the options."""
-    names = [field.name for field in dataclasses.fields(ReadSettings)]
+    names = {field.name for field in dataclasses.fields(ReadSettings)} - {"must_reach"}
     return ReadSettings(**{name: getattr(options, name) for name in names})
 
 

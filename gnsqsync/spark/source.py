@@ -6,6 +6,7 @@ epoch, the nsqds and the reading of a partition; none of these knows Spark.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import time
@@ -22,7 +23,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from gnsqsync.errors import ConfigError
 from gnsqsync.service.log_output import make_readable
+from gnsqsync.spark.batch import NsqBatchReader, plan_now
 from gnsqsync.spark.depths import Backlog, Depths
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import (
@@ -31,6 +34,7 @@ from gnsqsync.spark.plan import (
     Source,
     Targets,
     Trust,
+    budgets_of,
     first_offset,
     next_offset,
     parts_of,
@@ -47,6 +51,7 @@ from gnsqsync.spark.settings import (
     plans,
     read_settings,
 )
+from gnsqsync.spark.tally import RunCounts
 from gnsqsync.spark.wal import Wal
 
 if TYPE_CHECKING:
@@ -67,6 +72,8 @@ else:
 
 # Whether Spark tells a source that its run has an end.
 KNOWS_AVAILABLE_NOW: bool = SupportsTriggerAvailableNow is not object
+
+_NOT_TOLD = "PySpark before 4.2 does not tell a source of that trigger, and 4.2 does"
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -108,8 +115,6 @@ class NsqDataSource(DataSource):
         return NsqStreamReader(SourceOptions.parse(self.options, streaming=True), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from gnsqsync.spark.batch import NsqBatchReader
-
         options = SourceOptions.parse(self.options, streaming=False)
         return NsqBatchReader(options, schema, self._load_id)
 
@@ -138,17 +143,26 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offset | None = None
         # 4.0 and 4.1 do not pass the start to latestOffset(): it is the end that was planned last.
         self._end: Offset | None = None
+        self._drained: Offset | None = None
         self._depths: Depths | None = None
         self._wal: Wal | None = None
         # Of a run with an end: the messages it has still to take, and which nsqds it reached.
         self._targets: Targets | None = None
         self._reach: Reach | None = None
-        # The epoch of such a run whose results have not been read yet.
+        # What the run read, and nsqds that it did not reach the last time.
+        self._counts = RunCounts()
+        self._missed: set[str] = set()
+        # The epoch whose results have not been read yet.
         self._untold: Offset | None = None
         self._trust = Trust()
         self._next_look = 0.0
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
+        if not KNOWS_AVAILABLE_NOW and options.max_messages and options.available_now is None:
+            raise ConfigError(
+                "option 'availableNow' is missing, which 'maxMessagesPerTrigger' needs here: set it"
+                f" to true for a run with trigger(availableNow=True), else to false: {_NOT_TOLD}"
+            )
         make_readable()
 
     # -- in the driver ---------------------------------------------------------------------------
@@ -168,7 +182,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = self._cluster().look()
         waiting = {source: b.depth for source, b in seen.items() if b is not None}
         self._targets = Targets(waiting)
-        self._reach = Reach(waiting, self._cluster().silent())
+        fail_on = self._options.fail_on_unreachable or "all"
+        self._reach = Reach(waiting, self._cluster().silent(), fail_on)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """The end of the next epoch, with its plan, or ``start`` while there is nothing to read.
@@ -176,6 +191,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         4.2 and newer pass both arguments, and count them to know that ``limit`` is obeyed.
         """
         if start is None:
+            if self._options.available_now:
+                return self._drain_at_once()
             start = self._end or self.initialOffset()
         self._learn()
         parts = self._wait_for_messages(start["epoch"], self._limit(limit))
@@ -188,39 +205,98 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = next_offset(start, parts)
         if self._targets is not None:
             self._targets.take(parts)
-            self._untold = end
+        self._untold = end
         return end
 
-    def _learn(self) -> None:
-        """Note which nsqds the tasks of the epoch before have reached, from their log.
+    def _drain_at_once(self) -> Offset:
+        """The end of the only new batch of a run with an end on 4.0 and 4.1.
 
-        Spark asks for the next epoch when they are over.
+        All that waits goes into it. They may ask several times: the answer stays the same.
+        """
+        if self._drained is not None:
+            return self._drained
+        limit, start = self._options.max_messages, self._end or self.initialOffset()
+        if limit is not None:
+            log.warning(
+                "all that waits goes into one batch, and not %d messages at most, as PySpark before"
+                " 4.2 ends after one",
+                limit,
+            )
+        unlimited = dataclasses.replace(self._options, max_messages=None)
+        parts = parts_of(plan_now(unlimited, start["stream"]))
+        self._drained = start
+        if parts:
+            self._open_log(start, new=start["epoch"] == 0)
+            self._drained = next_offset(start, parts)
+        return self._drained
+
+    def _learn(self) -> None:
+        """Note what the tasks of the epoch before have told in their log.
+
+        Spark asks for the next epoch when they are over. Raises ConnectionLost as option
+        failOnUnreachable says.
         """
         epoch, self._untold = self._untold, None
-        reach, targets = self._reach, self._targets
-        if epoch is None or reach is None or targets is None:
+        fail_on = self._options.fail_on_unreachable
+        is_wanted = KNOWS_AVAILABLE_NOW or fail_on in ("all", "any")
+        if epoch is None or not is_wanted:
             return
         wal = self._open_log(epoch, new=False)
-        sources = [Source(part.nsqd, part.topic) for part in parts_of(epoch)]
-        for number, source in enumerate(sources):
-            # Reached once is reached: the log is not read again for it.
-            if reach.has_reached(source):
-                continue
-            entry = wal.read(epoch["epoch"], number, 0)
-            # A partition that nobody asked for has none, for example when a sink looks at one row
-            # only.
-            if entry is not None:
-                reach.met(source, entry.problem)
+        parts = parts_of(epoch)
+        try:
+            heads = wal.last_heads(epoch["epoch"], len(parts))
+        except OSError as error:
+            if self._targets is not None or fail_on in ("all", "any"):
+                raise
+            log.warning("what epoch %d read cannot be counted: %s", epoch["epoch"], error)
+            return
+        # A partition that nobody asked for has none, for example when a sink looks at one row only.
+        told = [(part, head) for part, head in zip(parts, heads, strict=True) if head is not None]
+        self._counts.add(head.tally for _, head in told)
+        reach = self._reach or Reach(budgets_of(parts), {}, fail_on)
+        for part, head in told:
+            # What an attempt before had read was reached.
+            problem = "" if head.tally.get("received") else head.problem
+            reach.met(Source(part.nsqd, part.topic), problem)
+            (self._missed.add if problem else self._missed.discard)(part.nsqd)
+        if self._targets is None:
+            if fail_on in ("all", "any"):
+                reach.judge()
+            return
         for source in reach.missed:
-            targets.drop(source)
+            self._targets.drop(source)
+
+    def _check_silent(self, seen: Mapping[Source, Backlog | None]) -> None:
+        """As ``_learn`` for a run without an end: nsqds whose HTTP API does not answer."""
+        fail_on = self._options.fail_on_unreachable
+        silent = self._cluster().silent()
+        if self._targets is not None or not silent:
+            return
+        answered = any(backlog is not None for backlog in seen.values())
+        if fail_on == "any" or (fail_on == "all" and not answered):
+            Reach({}, silent, fail_on).judge()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return self._cluster().report()
+        cluster = self._cluster()
+        topics = cluster.report()
+        unreachable = self._missed | set(cluster.silent())
+        return {
+            "channel": self._options.channel,
+            "backlog": sum(n["depth"] for nsqds in topics.values() for n in nsqds.values()),
+            "unreachable": sorted(unreachable),
+            **self._counts.shown(),
+            "topics": topics,
+        }
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._end = end
         if end["epoch"] == 0 or start == end:
             return []
+        if self._options.available_now and self._drained is None and not KNOWS_AVAILABLE_NOW:
+            log.warning(
+                "this run only repeats the batch of one that failed: start it again for what waits,"
+                " or set spark.sql.streaming.triggerAvailableNowWrapper.enabled to true"
+            )
         self._open_log(end, new=False)
         return [InputPartition(plan) for plan in plans(end, judged=self._reach is not None)]
 
@@ -262,6 +338,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = time.process_time()
             seen = cluster.look()
             cost = time.process_time() - before
+            self._check_silent(seen)
             waiting = self._readable(seen)
             if self._is_enough(sum(waiting.values())):
                 parts = share_out(scale(waiting, limit, turn), options.min_partitions)
@@ -300,7 +377,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open_log(self, offset: Offset, *, new: bool) -> Wal:
         """The log of the stream, looked at when this process first needs it."""
-        if self._wal is None:
+        # Before 4.2 a run with an end may begin a new stream before it hears of the old one.
+        if self._wal is None or self._wal.stream != offset["stream"]:
             self._wal = open_log(self._settings, offset["stream"], new=new)
         return self._wal
 

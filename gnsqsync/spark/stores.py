@@ -9,7 +9,7 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gnsqsync.errors import ConfigError
@@ -38,8 +38,12 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def read(self, name: str) -> bytes | None:
-        """The bytes of ``name``, or None when it is not there."""
+    def read(self, name: str, limit: int | None = None) -> bytes | None:
+        """The bytes of ``name``, or None when it is not there; of these the first ``limit``."""
+
+    def heads(self, names: Sequence[str], size: int) -> list[bytes | None]:
+        """The first ``size`` bytes of each, or None; at the same time where that is faster."""
+        return [self.read(name, size) for name in names]
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
@@ -111,9 +115,10 @@ class FileStore(Store):
         sync_folder(str(path.parent))
         return True
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, limit: int | None = None) -> bytes | None:
         try:
-            return (self._root / name).read_bytes()
+            with open(self._root / name, "rb") as file:
+                return file.read() if limit is None else file.read(limit)
         except FileNotFoundError:
             return None
 

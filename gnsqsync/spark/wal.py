@@ -10,6 +10,7 @@ Knows names and their order over a Store; must not know nsqd or Spark. The layou
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,14 @@ import pyarrow.compute as pc
 
 from gnsqsync.errors import NSQError
 from gnsqsync.spark.open_store import open_store
-from gnsqsync.spark.rows import BadEntry, Entry, open_entry
+from gnsqsync.spark.rows import BadEntry, Entry, Head, open_entry, open_head
 from gnsqsync.spark.stores import Store
 
 __all__ = ["EpochCommitted", "LogDamaged", "Marker", "PendingEpoch", "Seen", "Wal", "pending"]
+
+
+# Bytes at the beginning of an entry in which its head lies, unless an nsqd's error is very long.
+_HEAD_BYTES = 8192
 
 
 class EpochCommitted(NSQError):
@@ -114,6 +119,36 @@ class Wal:
             return None
         try:
             return open_entry(data)
+        except BadEntry as error:
+            raise LogDamaged(f"log entry {name} in {self.store.url}: {error}") from error
+
+    def last_heads(self, epoch: int, partitions: int) -> list[Head | None]:
+        """What the last entry of each partition tells, None as long as it has no END.
+
+        Raises LogDamaged as read(). Rows are not read.
+        """
+        firsts = [self._entry_name(epoch, partition, 0) for partition in range(partitions)]
+        heads = self._heads(firsts)
+        longer = [p for p, head in enumerate(heads) if head is not None and not head.end]
+        if longer:
+            # In the order of their numbers, so that the last one stays.
+            lasts = {os.path.dirname(n): n for n in self.store.list(f"{self.stream}/e={epoch}")}
+            found = self._heads([lasts[os.path.dirname(firsts[p])] for p in longer])
+            for partition, head in zip(longer, found, strict=True):
+                heads[partition] = head if head is not None and head.end else None
+        return heads
+
+    def _heads(self, names: Sequence[str]) -> list[Head | None]:
+        found = zip(names, self.store.heads(names, _HEAD_BYTES), strict=True)
+        return [None if data is None else self._head(name, data) for name, data in found]
+
+    def _head(self, name: str, data: bytes) -> Head:
+        try:
+            return open_head(data)
+        except BadEntry:
+            pass  # too short, perhaps
+        try:
+            return open_head(self.store.read(name) or b"")
         except BadEntry as error:
             raise LogDamaged(f"log entry {name} in {self.store.url}: {error}") from error
 

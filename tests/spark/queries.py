@@ -43,8 +43,8 @@ class Reading:
         }
 
     def frame(self, **options: object) -> DataFrame:
-        """The streaming DataFrame; ``options`` on top of those of all queries."""
-        chosen = {**self._options, **options}
+        """The streaming DataFrame for a run with an end; ``options`` on top of those of all."""
+        chosen = {"availableNow": "true", **self._options, **options}
         return self._spark.readStream.format(format_of(chosen)).options(**chosen).load()
 
     def run(self, write: WriteBatch, frame: DataFrame | None = None) -> StreamingQuery:
@@ -70,7 +70,9 @@ class Reading:
         self, write: WriteBatch, frame: DataFrame | None = None, **trigger: Any
     ) -> StreamingQuery:
         """As run(), but returns at once; without a trigger it goes on for ever."""
-        writer = (self.frame() if frame is None else frame).writeStream.foreachBatch(write)
+        if frame is None:
+            frame = self.frame(availableNow="true" if "availableNow" in trigger else "false")
+        writer = frame.writeStream.foreachBatch(write)
         if trigger:
             writer = writer.trigger(**trigger)
         return writer.option("checkpointLocation", str(self.checkpoint)).start()

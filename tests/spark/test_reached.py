@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gnsqsync.errors import ConnectionLost
 from tests.spark import session as sessions
 from tests.spark.cluster import Cluster, OwnCluster, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 from tests.spark.test_source import everywhere, sentence_of
 from tests.support.servers import Certificates
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,6 +147,74 @@ def test_some_that_are_reached_are_read(
     assert len(numbers.by_batch) <= 4
 
 
+def test_any_that_is_not_reached_fails_when_the_others_are_read(
+    reading: Reading, embedded_cluster: Cluster, topic: str
+) -> None:
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20 * nsqd, 20 * nsqd + 20)), nsqd=nsqd)
+    numbers = Numbers()
+    given = direct(embedded_cluster, [embedded_cluster.tcp_addresses[0], NOWHERE])
+    with pytest.raises(Exception) as caught:
+        reading.run(numbers, reading.frame(**given, failOnUnreachable="any"))
+    told = sentence_of(caught.value, "ConnectionLost")
+    assert "part of what waits was not read: nsqd 127.0.0.1:1, where 20 messages wait" in told
+    assert "option 'failOnUnreachable' is 'any'" in told
+    assert numbers.counts == once(20)
+
+
+def test_never_is_a_success_that_read_nothing(
+    reading: Reading, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    numbers = Numbers()
+    given = direct(embedded_cluster, [NOWHERE])
+    reading.run(numbers, reading.frame(**given, failOnUnreachable="Never"))
+    assert not numbers.counts
+    assert embedded_cluster.left(topic) == 20
+
+
+@pytest.mark.parametrize("fail_on", ["all", "any"])
+def test_a_query_without_an_end_fails_where_that_is_asked_for(
+    reading: Reading, embedded_cluster: Cluster, topic: str, fail_on: str
+) -> None:
+    given = direct(embedded_cluster, [embedded_cluster.tcp_addresses[0], NOWHERE])
+    numbers = Numbers()
+    query = reading.start(numbers, reading.frame(**given, failOnUnreachable=fail_on))
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    # One is reached and the other has nothing.
+    eventually(lambda: numbers.counts == once(20), 120.0)
+    assert not query.awaitTermination(2)
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=1)
+    with pytest.raises(Exception) as caught:
+        query.awaitTermination(60)
+    told = sentence_of(caught.value, "ConnectionLost")
+    assert "127.0.0.1:1, where 20 messages wait: cannot connect to 127.0.0.1:1" in told
+    assert f"option 'failOnUnreachable' is '{fail_on}'" in told
+
+
+def test_a_query_without_an_end_fails_when_one_of_two_goes_away(
+    spark: SparkSession, topic: str, tmp_path: Path, admits: None
+) -> None:
+    with OwnCluster("embedded", 2) as own:
+        own.create(topic)
+        reading = Reading(spark, own, topic, tmp_path)
+        given = direct(own, own.tcp_addresses)
+        content = reading.start(Numbers(), reading.frame(**given, failOnUnreachable="all"))
+        strict = Reading(spark, own, topic, tmp_path / "strict")
+        failing = strict.start(Numbers(), strict.frame(**given, failOnUnreachable="any"))
+        assert not failing.awaitTermination(3)
+        own.nsqds[1].stop()
+        with pytest.raises(Exception) as caught:
+            failing.awaitTermination(60)
+        told = sentence_of(caught.value, "ConnectionLost")
+        assert f"nsqd {own.tcp_addresses[1]}, where nobody knows what waits" in told
+        assert not content.awaitTermination(2)
+        own.nsqds[0].stop()
+        with pytest.raises(Exception) as caught:
+            content.awaitTermination(60)
+        assert own.tcp_addresses[0] in sentence_of(caught.value, "ConnectionLost")
+
+
 def test_a_query_without_an_end_goes_on(
     reading: Reading, embedded_cluster: Cluster, topic: str
 ) -> None:
@@ -190,6 +258,20 @@ def test_a_batch_read_that_reaches_some(read: Read, embedded_cluster: Cluster, t
         embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
     tcp = [NOWHERE, embedded_cluster.tcp_addresses[1]]
     assert numbers_in(read(**direct(embedded_cluster, tcp))) == list(range(20))
+
+
+def test_a_batch_read_that_may_reach_nobody_or_must_reach_all(
+    read: Read, embedded_cluster: Cluster, topic: str
+) -> None:
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
+    tcp = [NOWHERE, embedded_cluster.tcp_addresses[1]]
+    with pytest.raises(Exception) as caught:
+        read(**direct(embedded_cluster, tcp), failOnUnreachable="any").collect()
+    assert "127.0.0.1:1, where 20 messages" in sentence_of(caught.value, "ConnectionLost")
+    assert embedded_cluster.left(topic) == 40
+    nobody = direct(embedded_cluster, [NOWHERE])
+    assert read(**nobody, failOnUnreachable="never").collect() == []
 
 
 def test_a_batch_read_of_an_empty_queue(read: Read, embedded_cluster: Cluster, topic: str) -> None:
@@ -258,19 +340,16 @@ def test_the_command_is_content_with_an_empty_queue(
     assert "archived 0 messages" in ran.stdout
 
 
-def test_the_archive_tries_first_where_spark_does_not_tell_of_the_end(
-    spark: SparkSession,
-    embedded_cluster: Cluster,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_command_fails_when_any_is_missed_where_that_is_asked_for(
+    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    from gnsqsync.spark import archive as start_archive
-    from gnsqsync.spark import source
-
-    monkeypatch.setattr(source, "KNOWS_AVAILABLE_NOW", False)
     embedded_cluster.create(topic)
-    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
-    given = {k: str(v) for k, v in direct(embedded_cluster, [NOWHERE]).items()}
-    with pytest.raises(ConnectionLost, match="where 20 messages wait: cannot connect"):
-        start_archive(spark, topic, str(tmp_path), channel="ch", options=given, available_now=True)
+    for nsqd in range(2):
+        embedded_cluster.publish(topic, numbered(range(20)), nsqd=nsqd)
+    http = embedded_cluster.http_addresses[:2]
+    words = ["-t", NOWHERE, "-t", embedded_cluster.tcp_addresses[1]]
+    words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
+    ran = archive(topic, tmp_path, *words, "--option", "failOnUnreachable=any")
+    assert ran.returncode == 1, ran.stderr
+    assert "part of what waits was not read: nsqd 127.0.0.1:1" in ran.stderr.splitlines()[-1]
+    assert embedded_cluster.left(topic) == 20

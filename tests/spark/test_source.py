@@ -261,9 +261,13 @@ def test_the_backlog_is_in_the_progress(
     cluster.publish(topic, numbered(range(40)), nsqd=2)
     query = reading.run(Numbers(), reading.frame(maxMessagesPerTrigger=30))
     shown = [p["sources"][0]["latestOffset"] for p in query.recentProgress if p.numInputRows]
-    backlogs = [json.loads(text)[topic][cluster.tcp_addresses[2]] for text in shown]
+    told = [json.loads(text) for text in shown]
+    backlogs = [one["topics"][topic][cluster.tcp_addresses[2]] for one in told]
     assert [backlog["depth"] for backlog in backlogs] == [40, 10]
     assert backlogs[0].keys() == {"depth", "in_flight", "deferred"}
+    assert [one["backlog"] for one in told] == [40, 10]
+    # Of the batches before.
+    assert [one["received"] for one in told] == [0, 30]
 
 
 # -- servers that need something, or go away -----------------------------------------------------

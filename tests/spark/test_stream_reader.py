@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.errors import ConnectionLost
+from gnsqsync.errors import ConfigError, ConnectionLost
 from tests.spark.cluster import Cluster, numbered
 from tests.support.servers import ROOT
 
@@ -85,7 +85,7 @@ def test_a_run_and_a_restart_of_4_2(driver: Driver, embedded_cluster: Cluster, t
 
 def test_a_run_and_a_restart_of_4_0(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
     """latestOffset() is not told where it starts; partitions() is called first after a restart."""
-    reader = driver(maxMessagesPerTrigger=20)
+    reader = driver(maxMessagesPerTrigger=20, availableNow="false")
     embedded_cluster.publish(topic, numbered(range(30)))
     reader.initialOffset()
     end = logged(reader.latestOffset())
@@ -101,6 +101,118 @@ def test_a_run_and_a_restart_of_4_0(driver: Driver, embedded_cluster: Cluster, t
     assert reader.partitions(after, after) == []
     embedded_cluster.publish(topic, numbered(range(5)))
     assert reader.latestOffset()["epoch"] == 3
+
+
+def test_a_run_with_an_end_of_4_0(
+    driver: Driver, embedded_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is one batch, which takes all; it is planned once, however often Spark asks."""
+    options = {"maxMessagesPerTrigger": 20, "availableNow": "true"}
+    reader = driver(**options)
+    embedded_cluster.publish(topic, numbered(range(30)))
+    end = logged(reader.latestOffset())
+    assert "all that waits goes into one batch, and not 20 messages at most" in caplog.text
+    embedded_cluster.publish(topic, numbered(range(5)))
+    assert reader.latestOffset() == end
+    assert rows(reader, end) == 30
+    reader = driver(**options)
+    assert reader.partitions(end, end) == []
+    after = logged(reader.latestOffset())
+    assert (after["stream"], after["epoch"]) == (end["stream"], 2)
+    assert rows(reader, after) == 5
+    reader = driver(**options)
+    reader.partitions(after, after)
+    assert reader.latestOffset() == after
+
+
+def test_a_run_with_an_end_of_4_0_that_reaches_nobody(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    options = {
+        "lookupdHttpAddresses": "",
+        "nsqdTcpAddresses": "127.0.0.1:1",
+        "nsqdHttpAddresses": embedded_cluster.http_addresses[0],
+        "availableNow": "true",
+    }
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1, where 20 messages wait"):
+        driver(**options).latestOffset()
+    assert driver(**options, failOnUnreachable="never").latestOffset()["epoch"] == 1
+
+
+def test_4_0_wants_to_be_told_whether_a_capped_run_has_an_end(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gnsqsync.spark import source
+
+    monkeypatch.setattr(source, "KNOWS_AVAILABLE_NOW", False)
+    with pytest.raises(ConfigError, match=r"option 'availableNow' is missing.*4\.2 does"):
+        driver(maxMessagesPerTrigger=20)
+    for options in ({}, {"maxMessagesPerTrigger": 20, "availableNow": "false"}):
+        driver(**options)
+
+
+def test_it_reports_what_was_read_and_what_waits(
+    driver: Driver,
+    embedded_cluster: Cluster,
+    topic: str,
+    wal: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gnsqsync.spark import read_task, source
+    from gnsqsync.spark.tally import Costs
+
+    monkeypatch.setattr(source, "KNOWS_AVAILABLE_NOW", True)
+    # This process ran other tasks before.
+    monkeypatch.setattr(read_task, "_costs", Costs())
+    # Segments of 5 messages, so that the last entry of a task is not its first.
+    reader = driver(maxInFlight=10, pollTimeoutMs=20_000, idleTimeoutMs=20_000)
+    end = reader.initialOffset()
+    read = 0
+    for count in (30, 12):
+        embedded_cluster.publish(topic, numbered(range(count)), nsqd=0)
+        end = logged(reader.latestOffset(end, None))
+        told = reader.reportLatestOffset()
+        assert (told["channel"], told["backlog"], told["unreachable"]) == ("ch", count, [])
+        assert told["topics"][topic][embedded_cluster.tcp_addresses[0]]["depth"] == count
+        # Of the batches before.
+        assert told["received"] == read
+        read += rows(reader, end)
+    embedded_cluster.publish(topic, numbered(range(1)))
+    reader.latestOffset(end, None)
+    told = json.loads(json.dumps(reader.reportLatestOffset()))
+    assert (told["batches"], told["received"], read) == (2, 42, 42)
+    assert (told["redelivered"], told["deduplicated"]) == (0, 0)
+    entries = list(Path(wal).rglob("*.arrow"))
+    assert len(entries) > 4
+    # All of it but the last entry, which the next task tells.
+    size = sum(path.stat().st_size for path in entries)
+    assert size / 2 < told["log_bytes"] < size
+    seconds = told["seconds"]
+    assert set(seconds) == {"receive", "log", "fin", "longest_task"}
+    assert all(0 < value < 60 for value in seconds.values()), seconds
+
+
+def test_it_reports_whom_it_did_not_reach(
+    driver: Driver,
+    embedded_cluster: Cluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gnsqsync.spark import source
+
+    monkeypatch.setattr(source, "KNOWS_AVAILABLE_NOW", True)
+    reader = driver(
+        lookupdHttpAddresses="",
+        nsqdTcpAddresses="127.0.0.1:1",
+        nsqdHttpAddresses=embedded_cluster.http_addresses[0],
+    )
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    end = logged(reader.latestOffset(reader.initialOffset(), None))
+    assert rows(reader, end) == 0
+    reader.latestOffset(end, None)
+    told = reader.reportLatestOffset()
+    assert (told["unreachable"], told["backlog"], told["received"]) == (["127.0.0.1:1"], 20, 0)
 
 
 def test_the_plan_is_the_same_for_whoever_asks(

@@ -79,7 +79,6 @@ def archive(
 
     Raises:
         ConfigError: A value is not allowed.
-        ConnectionLost: Before PySpark 4.2, in place of the query that fails.
 
     Threads:
         ``on_batch`` is called on the query's thread.
@@ -101,15 +100,13 @@ def archive(
         checkpoint=checkpoint,
         max_messages=max_messages,
     )
-    from gnsqsync.spark.batch import plan_now
-    from gnsqsync.spark.source import KNOWS_AVAILABLE_NOW, NsqDataSource
+    from gnsqsync.spark.source import NsqDataSource
 
-    if available_now and not KNOWS_AVAILABLE_NOW:
-        # The source cannot tell at the end that no nsqd was reached, so this is checked at the
-        # beginning.
-        plan_now(SourceOptions.parse(source, streaming=True), "")
     # A session of its own: the settings for Parquet are not the caller's.
     own = spark.newSession()
+    # PySpark before 4.2 tells no source of availableNow, and ends after one batch without this.
+    source["availableNow"] = str(available_now).lower()
+    own.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
     _register(own, NsqDataSource)
     messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
     settings = Settings(compression, compact_every, target_size, look_up_all)

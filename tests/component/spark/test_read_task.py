@@ -22,7 +22,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from gnsqsync import NsqdHTTP, Writer  # noqa: E402
-from gnsqsync.errors import NegotiationFailed  # noqa: E402
+from gnsqsync.errors import ConnectionLost, NegotiationFailed  # noqa: E402
 from gnsqsync.spark import read_task  # noqa: E402
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings  # noqa: E402
 from gnsqsync.spark.read_task import (  # noqa: E402
@@ -477,6 +477,49 @@ def test_an_nsqd_that_refuses_us_for_good(source: Source) -> None:
     # Nothing is closed: with the right options the epoch goes on.
     assert source.wal.names() == {}
     assert len(source.read(20)) == 20
+
+
+def test_an_nsqd_that_must_be_reached(source: Source) -> None:
+    settings = replace(source.settings, must_reach=True)
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1 cannot be reached.*is 'any'"):
+        list(read_partition(source.plan(20, nsqd="127.0.0.1:1"), settings, ["value"]))
+    # Nothing says that it is done: the next attempt tries again.
+    assert source.entries() == []
+
+
+def test_the_last_entry_tells_what_the_task_did(source: Source) -> None:
+    source.publish(100)
+    # The first attempt dies with an entry in the log, whose messages nsqd delivers again.
+    with pytest.raises(OSError, match="a fault"):
+        source.struck("after_create:fail", 30, max_in_flight=10)
+    (left,) = source.entries(0)
+    source.rest(70, 1)
+    assert len(source.read(30, 0)) == 30
+    *firsts, last = source.entries(0)
+    assert not any(entry.tally for entry in firsts)
+    assert last.tally["received"] == 30
+    assert 0 < last.tally["seconds"] < 60
+    assert last.tally["log_bytes"] > 0
+    # What is left came with the first attempt.
+    assert source.read(left.rows, 50) == []
+    epochs = sorted(set(source.wal.names().values()))
+    entries = [entry for epoch in epochs for entry in source.entries(epoch)]
+    told = [entry.tally for entry in entries if entry.end]
+    assert sum(tally["received"] for tally in told) == 100
+    assert [tally["redelivered"] for tally in told] == [0] * len(told)
+    assert sum(tally["deduplicated"] for tally in told) == left.rows
+
+
+def test_the_last_entry_tells_what_came_again(source: Source) -> None:
+    source.publish(20)
+    # Taken, and given back by the end of the connection.
+    with pytest.raises(OSError, match="a fault"):
+        source.struck("before_create:fail", 20)
+    assert len(source.read(20, poll_timeout=8.0)) == 20
+    last = source.entries()[-1]
+    (batch,) = read_partition(source.plan(20), source.settings, ["attempts"])
+    again = sum(attempts > 1 for attempts in batch["attempts"].to_pylist())
+    assert last.tally["redelivered"] == again > 0
 
 
 def test_a_judged_task_notes_why_it_was_refused(source: Source) -> None:

@@ -111,6 +111,12 @@ def test_the_rest_of_a_store(store: Store) -> None:
     assert store.create("s/e=1/p=0/0", b"new")
 
 
+def test_the_heads_of_several(store: Store) -> None:
+    store.create("a/1", b"0123456789")
+    store.create("a/2", b"01")
+    assert store.heads(["a/1", "a/nothing", "a/2"], 4) == [b"0123", None, b"01"]
+
+
 def test_a_list_has_what_another_process_made(store: Store, url: str, options: Any) -> None:
     assert store.list("s") == []
     other = open_store(url, {**options, "skip_instance_cache": True})

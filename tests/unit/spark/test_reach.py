@@ -26,8 +26,8 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_an_empty_queue_is_a_success(caplog: pytest.LogCaptureFixture) -> None:
-    Reach({}, {}).judge()
-    Reach({A: 0, B: 0}, {}).judge()
+    Reach({}, {}, "all").judge()
+    Reach({A: 0, B: 0}, {}, "all").judge()
     assert not warned(caplog)
 
 
@@ -35,14 +35,14 @@ def test_whoever_was_reached_need_not_have_had_anything(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Another consumer was faster."""
-    reach = Reach({A: 5}, {})
+    reach = Reach({A: 5}, {}, "all")
     reach.met(A, "")
     reach.judge()
     assert not warned(caplog)
 
 
 def test_nobody_reached_is_an_error_that_names_all() -> None:
-    reach = Reach({A: 1200, B: 1}, {"c:4150": "GET /stats: timed out"})
+    reach = Reach({A: 1200, B: 1}, {"c:4150": "GET /stats: timed out"}, "all")
     reach.met(A, REFUSED)
     reach.met(B, "nsqd wants TLS")
     text = judged(reach)
@@ -55,7 +55,7 @@ def test_nobody_reached_is_an_error_that_names_all() -> None:
 
 def test_the_topics_of_an_nsqd_are_told_together() -> None:
     other = Source("a:4150", "payments")
-    reach = Reach({A: 5, other: 6}, {})
+    reach = Reach({A: 5, other: 6}, {}, "all")
     for source in (A, other):
         reach.met(source, REFUSED)
     assert judged(reach).count("a:4150") == 1
@@ -63,7 +63,7 @@ def test_the_topics_of_an_nsqd_are_told_together() -> None:
 
 
 def test_nothing_read_while_one_could_not_be_asked_is_an_error() -> None:
-    text = judged(Reach({A: 0}, {"b:4150": REFUSED}))
+    text = judged(Reach({A: 0}, {"b:4150": REFUSED}, "all"))
     assert text.startswith("nothing was read, as not every nsqd could be asked what waits")
     assert (
         f"nsqd b:4150, where nobody knows what waits, as its HTTP API does not answer: {REFUSED}"
@@ -72,7 +72,7 @@ def test_nothing_read_while_one_could_not_be_asked_is_an_error() -> None:
 
 
 def test_some_reached_is_a_success_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    reach = Reach({A: 5, B: 7}, {"c:4150": "timed out"})
+    reach = Reach({A: 5, B: 7}, {"c:4150": "timed out"}, "all")
     reach.met(A, "")
     reach.met(B, REFUSED)
     reach.judge()
@@ -86,24 +86,45 @@ def test_some_reached_is_a_success_with_a_warning(caplog: pytest.LogCaptureFixtu
 
 def test_one_connection_of_several_is_enough() -> None:
     for problems in (("", REFUSED), (REFUSED, "")):
-        reach = Reach({A: 5}, {})
+        reach = Reach({A: 5}, {}, "all")
         for problem in problems:
             reach.met(A, problem)
-        assert reach.has_reached(A)
         assert reach.missed == []
         reach.judge()
 
 
 def test_a_task_that_was_not_needed_tells_nothing() -> None:
     """As behind a sink that looks at the first row only."""
-    reach = Reach({A: 5}, {})
+    reach = Reach({A: 5}, {}, "all")
     reach.judge()  # raises where something was missed
-    assert not reach.has_reached(A)
     assert reach.missed == []
 
 
 def test_the_error_is_one_line() -> None:
-    reach = Reach({A: 5}, {})
+    reach = Reach({A: 5}, {}, "all")
     reach.met(A, "first\n  second")
     assert "first second" in judged(reach)
     assert "\n" not in judged(reach)
+
+
+def test_any_that_was_not_reached_is_an_error_where_that_is_asked_for() -> None:
+    reach = Reach({A: 5, B: 7}, {}, "any")
+    reach.met(A, "")
+    reach.met(B, REFUSED)
+    text = judged(reach)
+    assert text.startswith(
+        f"part of what waits was not read: nsqd b:4150, where 7 messages wait: {REFUSED}"
+    )
+    assert text.endswith("(option 'failOnUnreachable' is 'any')")
+    assert "nsqd c:4150" in judged(Reach({A: 0}, {"c:4150": "timed out"}, "any"))
+
+
+def test_nobody_reached_is_a_warning_where_that_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reach = Reach({A: 5}, {"c:4150": "timed out"}, "never")
+    reach.met(A, REFUSED)
+    reach.judge()
+    (text,) = warned(caplog)
+    assert text.startswith("nothing was read, as none of the nsqds with waiting messages")
+    assert f"nsqd a:4150, where 5 messages wait: {REFUSED}; nsqd c:4150" in text

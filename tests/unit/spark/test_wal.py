@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from gnsqsync.errors import ConfigError  # noqa: E402
-from gnsqsync.spark.rows import Entry  # noqa: E402
+from gnsqsync.spark.rows import Entry, Head  # noqa: E402
 from gnsqsync.spark.stores import FileStore, Store  # noqa: E402
 from gnsqsync.spark.wal import LogDamaged, Marker, Seen, Wal, pending  # noqa: E402
 
@@ -31,9 +32,10 @@ class Memory(Store):
         self.done.append(f"create {name}")
         return self.names.setdefault(name, data) is data
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, limit: int | None = None) -> bytes | None:
         self.done.append(f"read {name}")
-        return self.names.get(name)
+        data = self.names.get(name)
+        return data if data is None or limit is None else data[:limit]
 
     def put(self, name: str, data: bytes) -> None:
         self.done.append(f"put {name}")
@@ -235,3 +237,22 @@ def test_pending_epochs_are_listed_and_read(tmp_path: Path) -> None:
 def test_pending_of_what_is_no_log() -> None:
     with pytest.raises(ConfigError):
         pending("hdfs://somewhere")
+
+
+def test_what_the_last_entries_tell(store: Memory) -> None:
+    wal = Wal(store, "s")
+    assert wal.last_heads(1, 2) == [None, None]
+    wal.create(1, 0, 0, entry("a"))
+    assert wal.last_heads(1, 1) == [None]
+    told = Entry.of([], [], SimpleNamespace(topic="t", channel="c", nsqd=NSQD), True, "away")
+    wal.create(1, 0, 1, replace(told, tally={"received": 1, "seconds": 0.5}).encode())
+    # An error longer than what is read of an entry first.
+    wal.create(1, 2, 0, replace(told, problem="long " * 4000).encode())
+    first, second, third = wal.last_heads(1, 3)
+    assert first == Head(True, "away", {"received": 1, "seconds": 0.5})
+    assert second is None
+    assert third is not None
+    assert len(third.problem) == 20_000
+    store.put("s/e=1/p=1/000000.arrow", b"no entry")
+    with pytest.raises(LogDamaged, match=r"p=1/000000\.arrow"):
+        wal.last_heads(1, 2)
