@@ -72,12 +72,14 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
     require()
     lines = read_lines(file, total)
     began = time.monotonic()
-    if not v:
-        # Ctrl-C ends the nsqds, too, and the Writers would tell of that.
-        logging.getLogger("gnsqsync").setLevel(logging.ERROR)
     with ExitStack() as stack:
         folder = stack.enter_context(working_folder(keep))
         stack.enter_context(EndAtOnce(lambda: clean(folder, keep, stopped=True)))
+        if not v:
+            # Ctrl-C ends the nsqds, too, and the Writers would tell of that.
+            library = logging.getLogger("gnsqsync")
+            stack.callback(library.setLevel, library.level)
+            library.setLevel(logging.ERROR)
         servers: list[Nsqd | Nsqlookupd] = []
         lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
         click.echo("starting Spark")
