@@ -22,7 +22,7 @@ from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
 from gnsqsync.spark.reach import Reach
 from gnsqsync.spark.read_plan import PartitionPlan
-from gnsqsync.spark.read_task import peek_partition, read_partition, try_to_reach
+from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.stores import Store
 from gnsqsync.spark.wal import Wal
@@ -48,22 +48,25 @@ class NsqBatchReader(DataSourceReader):
         make_readable()
 
     def partitions(self) -> list[InputPartition]:
-        planned = self._peek() if self._options.peek else plans(self._drain())
-        return [InputPartition(plan) for plan in planned]
+        tasks = self._peek() if self._options.peek else self._plans(self._drain())
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         make_readable()
         # Without messages there is no plan, and Spark makes one partition of its own.
         if partition is None or partition.value is None:
             return iter(())
-        read = peek_partition if self._options.peek else read_partition
+        read = peek_partitions if self._options.peek else read_partitions
         return read(partition.value, self._settings, self._columns)
 
-    def _peek(self) -> list[PartitionPlan]:
+    def _plans(self, end: Offset) -> list[list[PartitionPlan]]:
+        return plans(end, self._options.min_partitions)
+
+    def _peek(self) -> list[list[PartitionPlan]]:
         """What waits now. A warning tells of messages that will not be shown."""
-        planned = plans(plan_now(self._options, self._stream))
+        tasks = self._plans(plan_now(self._options, self._stream))
         most = self._options.max_in_flight
-        for plan in planned:
+        for plan in (plan for task in tasks for plan in task):
             if plan.budget > most:
                 log.warning(
                     "peek shows at most %d of the %d messages of %s on nsqd %s, as it holds all of"
@@ -74,7 +77,7 @@ class NsqBatchReader(DataSourceReader):
                     plan.nsqd,
                     most,
                 )
-        return planned
+        return tasks
 
     def _drain(self) -> Offset:
         """The plan that is in the log, or a new one that is put there first."""
@@ -102,14 +105,14 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
     depths = Depths(options)
     try:
         depths.start()
-        seen = depths.look()
+        seen = depths.look(whole=True)
         silent = depths.silent()
     finally:
         depths.close()
     waiting = {source: backlog.depth for source, backlog in seen.items() if backlog}
     parts = share_out(scale(waiting, options.max_messages), options.min_partitions)
     end = next_offset(first_offset(stream, options.channel), parts)
-    tries = {Source(plan.nsqd, plan.topic): plan for plan in plans(end, judged=True)}
+    tries = {Source(p.nsqd, p.topic): p for task in plans(end, judged=True) for p in task}
     settings = read_settings(options)
     reach = Reach(waiting, silent, options.fail_on_unreachable or "all")
     problems = try_to_reach(list(tries.values()), settings)

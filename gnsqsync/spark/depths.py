@@ -2,7 +2,7 @@
 
 Uses HTTP only. Makes the channels, because a query that waits for messages does not subscribe.
 After the start nothing here raises: a server that cannot be reached counts as empty, is logged, and
-is asked again. One thread.
+is asked again. Threads of a small pool ask, and do nothing else; the rest is for one thread.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
@@ -28,8 +31,13 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Seconds until an nsqd that did not answer is asked again: doubling between these.
 _FIRST_REST, _LONGEST_REST = 1.0, 30.0
-# Seconds for an answer: the whole query waits.
+# Seconds for an answer.
 _PATIENCE = 2.0
+# Seconds without any answer after which a look goes on without those that are missing.
+_GRACE = 0.25
+# How many servers are asked at a time; of these, how many that did not answer the last time.
+_THREADS = 32
+_RETRIES = _THREADS // 2
 
 
 class Backlog(NamedTuple):
@@ -59,6 +67,29 @@ class _Nsqd:
     rest_until: float = 0.0
 
 
+class _Depth(NamedTuple):
+    """What an nsqd answered: its TCP address, and the backlog of each topic it was asked for."""
+
+    tcp: str
+    backlogs: dict[str, Backlog]
+
+
+class _Producer(NamedTuple):
+    """What nsqlookupd lists: the addresses of an nsqd, and a topic that it has."""
+
+    tcp: str
+    http: str
+    topic: str
+
+
+class _Round(NamedTuple):
+    """The answers of all nsqlookupds to one question: what they list, and the errors of others."""
+
+    missing: set[LookupdHTTP]
+    listed: set[Source]
+    problems: list[str]
+
+
 class Depths:
     """``start()`` once, then ``look()`` as often as wished; ``close()`` ends the connections."""
 
@@ -74,12 +105,22 @@ class Depths:
         # Those that nsqlookupd named, by TCP address.
         self._found: dict[str, _Nsqd] = {}
         self._lookup_at = 0.0
+        self._round = _Round(set(), set(), [])
+        # Those that have been asked and did not answer yet, and those that a look waits for.
+        self._asked: set[_Nsqd] = set()
+        self._awaited: set[_Nsqd] = set()
+        self._pool = ThreadPoolExecutor(_THREADS, "gnsqsync-spark-depths")
+        self._answers: SimpleQueue[tuple[_Nsqd | LookupdHTTP, Future[Any]]] = SimpleQueue()
         self._seen: dict[Source, Backlog] = {}
         # What went wrong the last time, by URL.
         self._problems: dict[str, str] = {}
 
     def close(self) -> None:
-        for client in (*self._lookupds, *(nsqd.http for nsqd in self._nsqds())):
+        clients = (*self._lookupds, *(nsqd.http for nsqd in {*self._nsqds(), *self._asked}))
+        for client in clients:
+            client.cut()
+        self._pool.shutdown(cancel_futures=True)
+        for client in clients:
             client.close()
 
     def start(self) -> None:
@@ -88,30 +129,36 @@ class Depths:
         ConnectionLost in one line, with each address and what was met there, when not a single
         nsqlookupd, or nsqd, can be asked.
         """
-        problems = self._find() if self._lookupds else []
-        if problems and len(problems) == len(self._lookupds):
-            raise ConnectionLost(
-                f"option 'lookupdHttpAddresses': no nsqlookupd answers ({'; '.join(problems)}); set"
-                " it to host:port of their HTTP API, 4161 unless changed"
-            )
-        self.look()
+        if self._lookupds:
+            self._begin_round()
+            self._gather(whole=True)
+            problems = self._round.problems
+            if len(problems) == len(self._lookupds):
+                raise ConnectionLost(
+                    f"option 'lookupdHttpAddresses': no nsqlookupd answers ({'; '.join(problems)});"
+                    " set it to host:port of their HTTP API, 4161 unless changed"
+                )
+        self.look(whole=True)
         if self._nsqds() and all(nsqd.failures for nsqd in self._nsqds()):
             raise ConnectionLost(self._no_nsqd())
 
-    def look(self) -> dict[Source, Backlog | None]:
-        """The depths now, by nsqd and topic; None if the nsqd cannot be asked."""
+    def look(self, *, whole: bool = False) -> dict[Source, Backlog | None]:
+        """The depths now, by nsqd and topic; None if the nsqd cannot be asked.
+
+        All nsqds are asked at the same time. None also for one that does not answer while others
+        do, and its answer counts in a later look; with ``whole`` the look waits for all of them.
+        """
         now = time.monotonic()
-        if self._lookupds and now >= self._lookup_at:
-            self._find()
+        if self._lookupds and now >= self._lookup_at and not self._round.missing:
+            self._begin_round()
+        self._ask_all(now)
+        answers = self._gather(whole)
         seen: dict[Source, Backlog | None] = {}
         for nsqd in self._nsqds():
-            if now < nsqd.rest_until:
-                found = None
-            else:
-                found = self._ask(nsqd)
+            backlogs = answers.get(nsqd, {})
             if nsqd.tcp:
                 for topic in nsqd.topics:
-                    seen[Source(nsqd.tcp, topic)] = None if found is None else found[topic]
+                    seen[Source(nsqd.tcp, topic)] = backlogs.get(topic)
         self._seen.update((source, backlog) for source, backlog in seen.items() if backlog)
         return seen
 
@@ -140,46 +187,110 @@ class Depths:
     def _client(self, address: str) -> NsqdHTTP:
         return NsqdHTTP(address, timeout=_PATIENCE, **self._options.http_options())
 
+    # -- questions and answers -------------------------------------------------------------------
+
+    def _ask_all(self, now: float) -> None:
+        """Ask each nsqd that is not being asked and need not rest, the reliable ones first."""
+        retries = _RETRIES - sum(1 for nsqd in self._asked if nsqd.failures)
+        for nsqd in sorted(self._nsqds(), key=lambda nsqd: nsqd.failures):
+            if nsqd in self._asked or now < nsqd.rest_until:
+                continue
+            if nsqd.failures:
+                retries -= 1
+                if retries < 0:
+                    break
+            self._asked.add(nsqd)
+            self._awaited.add(nsqd)
+            self._submit(nsqd, self._ask, nsqd.http, nsqd.tcp, tuple(nsqd.topics))
+
+    def _submit(self, server: _Nsqd | LookupdHTTP, call: Callable[..., Any], *args: Any) -> None:
+        """Have a thread of the pool make this call; ``_gather`` gets its outcome."""
+        outcome = self._pool.submit(call, *args)
+        outcome.add_done_callback(lambda done: self._answers.put((server, done)))
+
+    def _gather(self, whole: bool) -> dict[_Nsqd, dict[str, Backlog]]:
+        """Take the answers that came, until nobody is waited for; the backlogs of the nsqds."""
+        found: dict[_Nsqd, dict[str, Backlog]] = {}
+        while True:
+            try:
+                if whole and (self._asked or self._round.missing):
+                    server, outcome = self._answers.get()
+                else:
+                    server, outcome = self._answers.get(bool(self._awaited), _GRACE)
+            except Empty:
+                self._awaited.clear()
+                return found
+            if isinstance(server, LookupdHTTP):
+                self._note_nodes(server, outcome)
+            else:
+                self._note_depth(server, outcome, found)
+
+    def _note_depth(
+        self, nsqd: _Nsqd, outcome: Future[_Depth], found: dict[_Nsqd, dict[str, Backlog]]
+    ) -> None:
+        self._asked.discard(nsqd)
+        self._awaited.discard(nsqd)
+        try:
+            answer = outcome.result()
+        except NSQError as error:
+            rest = min(_FIRST_REST * 2**nsqd.failures, _LONGEST_REST)
+            nsqd.failures += 1
+            nsqd.rest_until = time.monotonic() + rest
+            # One that nsqlookupd no longer lists was closed while it was asked.
+            if nsqd.topics:
+                self._trouble(nsqd.http.url, error)
+            return
+        nsqd.tcp = answer.tcp
+        nsqd.failures = 0
+        self._fine(nsqd.http.url)
+        found[nsqd] = answer.backlogs
+
     # -- nsqlookupd ------------------------------------------------------------------------------
 
-    def _find(self) -> list[str]:
-        """Ask every nsqlookupd where the topics are; returns the errors of those that failed."""
+    def _begin_round(self) -> None:
+        """Ask every nsqlookupd where the topics are."""
         self._lookup_at = time.monotonic() + self._options.lookupd_poll_interval
-        listed: set[Source] = set()
-        problems = []
+        self._round = _Round(set(self._lookupds), set(), [])
         for lookupd in self._lookupds:
-            try:
-                for topic in self._options.topics:
-                    listed |= self._look_up(lookupd, topic)
-            except NSQError as error:
-                self._trouble(lookupd.url, error)
-                problems.append(str(error))
-            else:
-                self._fine(lookupd.url)
-        if not problems:
-            self._drop_all_but(listed)
-        return problems
+            self._submit(lookupd, self._look_up, lookupd)
 
-    def _look_up(self, lookupd: LookupdHTTP, topic: str) -> set[Source]:
+    def _look_up(self, lookupd: LookupdHTTP) -> list[_Producer]:
+        """What it lists, with the channels made that are missing. Any thread; raises NSQError."""
+        producers = []
+        for topic in self._options.topics:
+            try:
+                found = lookupd.lookup(topic)
+            except HTTPError as error:
+                if error.code != "TOPIC_NOT_FOUND":
+                    raise
+                found = None
+            if found is None or self._options.channel not in found.channels:
+                # An nsqd that gets the topic later asks nsqlookupd which channels to make.
+                lookupd.create_topic(topic)
+                lookupd.create_channel(topic, self._options.channel)
+            for producer in found.producers if found else ():
+                address = str(producer.tcp_address)
+                producers.append(_Producer(address, producer.http_address, topic))
+        return producers
+
+    def _note_nodes(self, lookupd: LookupdHTTP, outcome: Future[list[_Producer]]) -> None:
+        missing, listed, problems = self._round
+        missing.discard(lookupd)
         try:
-            found = lookupd.lookup(topic)
-        except HTTPError as error:
-            if error.code != "TOPIC_NOT_FOUND":
-                raise
-            found = None
-        if found is None or self._options.channel not in found.channels:
-            # An nsqd that gets the topic later asks nsqlookupd which channels to make.
-            lookupd.create_topic(topic)
-            lookupd.create_channel(topic, self._options.channel)
-        listed = set()
-        for producer in found.producers if found else ():
-            tcp = str(producer.tcp_address)
-            if tcp not in self._found:
-                self._found[tcp] = _Nsqd(self._client(producer.http_address), tcp)
-            if topic not in self._found[tcp].topics:
-                self._found[tcp].topics.append(topic)
-            listed.add(Source(tcp, topic))
-        return listed
+            producers = outcome.result()
+        except NSQError as error:
+            self._trouble(lookupd.url, error)
+            problems.append(str(error))
+        else:
+            self._fine(lookupd.url)
+            for tcp, http, topic in producers:
+                if tcp not in self._found:
+                    self._found[tcp] = _Nsqd(self._client(http), tcp)
+                if topic not in self._found[tcp].topics:
+                    self._found[tcp].topics.append(topic)
+                listed.add(Source(tcp, topic))
+        if not missing and not problems:
+            self._drop_all_but(listed)
 
     def _drop_all_but(self, listed: set[Source]) -> None:
         """Forget nsqds that no nsqlookupd lists and that have no more messages for us."""
@@ -196,36 +307,27 @@ class Depths:
 
     # -- nsqd ------------------------------------------------------------------------------------
 
-    def _ask(self, nsqd: _Nsqd) -> dict[str, Backlog] | None:
-        try:
-            if not nsqd.tcp:
-                nsqd.tcp = self._tcp_address(nsqd.http)
-            found = self._stats(nsqd)
-            for topic in set(nsqd.topics) - found.keys():
-                nsqd.http.create_topic(topic)
-                nsqd.http.create_channel(topic, self._options.channel)
-                found[topic] = Backlog(0, 0, 0)
-        except NSQError as error:
-            rest = min(_FIRST_REST * 2**nsqd.failures, _LONGEST_REST)
-            nsqd.failures += 1
-            nsqd.rest_until = time.monotonic() + rest
-            self._trouble(nsqd.http.url, error)
-            return None
-        nsqd.failures = 0
-        self._fine(nsqd.http.url)
-        return found
-
-    def _stats(self, nsqd: _Nsqd) -> dict[str, Backlog]:
-        topic = nsqd.topics[0] if len(nsqd.topics) == 1 else None
-        stats = nsqd.http.stats(
-            topic, self._options.channel, include_clients=False, include_mem=False
+    def _ask(self, http: NsqdHTTP, tcp: str, topics: tuple[str, ...]) -> _Depth:
+        """The depths, with the channels made that are missing. Any thread; raises NSQError."""
+        if not tcp:
+            tcp = self._tcp_address(http)
+        stats = http.stats(
+            topics[0] if len(topics) == 1 else None,
+            self._options.channel,
+            include_clients=False,
+            include_mem=False,
         )
-        return {
+        found = {
             entry.topic_name: _backlog(channel)
             for entry in stats.topics
             for channel in entry.channels
-            if entry.topic_name in nsqd.topics and channel.channel_name == self._options.channel
+            if entry.topic_name in topics and channel.channel_name == self._options.channel
         }
+        for topic in set(topics) - found.keys():
+            http.create_topic(topic)
+            http.create_channel(topic, self._options.channel)
+            found[topic] = Backlog(0, 0, 0)
+        return _Depth(tcp, found)
 
     @staticmethod
     def _tcp_address(http: NsqdHTTP) -> str:

@@ -6,7 +6,8 @@ is the same at every replay, even if nsqlookupd has changed its answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Trust",
     "budgets_of",
     "first_offset",
+    "group",
     "next_offset",
     "parts_of",
     "scale",
@@ -24,6 +26,13 @@ __all__ = [
 ]
 
 Offset = dict[str, Any]
+
+# Spark takes 30 to 60 ms of CPU for each task of a Python source, and a part takes 3 to 5 ms
+# (docs/spark/sizing): so many parts each have a task, and so many messages are worth one.
+MOST_ALONE = 16
+MESSAGES_A_TASK = 50_000
+# A part costs as much as so many messages, however many it has.
+MESSAGES_A_PART = 500
 
 # Seconds; for how long at most a source that gives nothing is not asked.
 LONGEST_REST = 30.0
@@ -122,6 +131,24 @@ def share_out(budgets: Mapping[Source, int], min_partitions: int = 1) -> list[Pa
 def _even(total: int, count: int) -> list[int]:
     size, larger = divmod(total, count)
     return [size + 1] * larger + [size] * (count - larger)
+
+
+def group(parts: Sequence[Part], min_partitions: int = 1) -> list[list[int]]:
+    """Which parts, by number, one task reads, so that each task is worth its cost.
+
+    Up to MOST_ALONE parts each have a task. More of them share tasks of about MESSAGES_A_TASK
+    messages, in at least MOST_ALONE and ``min_partitions`` tasks.
+    """
+    total = sum(part.budget for part in parts)
+    least = max(MOST_ALONE, min_partitions, -(-total // MESSAGES_A_TASK))
+    tasks: list[list[int]] = [[] for _ in range(min(least, len(parts)))]
+    # The largest first, each to the task with the least to do.
+    loads = [(0, number) for number in range(len(tasks))]
+    for part in sorted(range(len(parts)), key=lambda n: parts[n].budget, reverse=True):
+        load, task = heapq.heappop(loads)
+        tasks[task].append(part)
+        heapq.heappush(loads, (load + parts[part].budget + MESSAGES_A_PART, task))
+    return tasks
 
 
 class Targets:

@@ -1,4 +1,4 @@
-"""One partition of one epoch: from nsqd into the log, and from the log to Spark.
+"""Partitions of one epoch: from nsqd into the log, and from the log to Spark.
 
 Knows the order that keeps messages (in hand, in the log, FIN); must not know Spark.
 """
@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,10 +18,11 @@ from gnsqsync.spark.intake import Intake
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import Entry, check_columns
+from gnsqsync.spark.stores import Store
 from gnsqsync.spark.tally import Costs
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
-__all__ = ["peek_partition", "read_partition", "try_to_reach"]
+__all__ = ["peek_partitions", "read_partitions", "try_to_reach"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
@@ -29,34 +31,53 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 _SLOW_CREATE = 0.02
 # Of this process, over all tasks that it runs.
 _costs = Costs()
+# How many partitions a task reads at a time, so that it does not wait for the network and the log
+# of one after the other.
+_AT_A_TIME = 8
+# How many nsqds are tried at a time; each has some threads.
+_TRIES_AT_A_TIME = 32
 
 
-def read_partition(
-    plan: PartitionPlan, settings: ReadSettings, columns: Sequence[str]
+def read_partitions(
+    plans: Sequence[PartitionPlan], settings: ReadSettings, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the plan, the same ones for every attempt, with exactly ``columns``.
+    """The rows of the plans, the same ones for every attempt, with exactly ``columns``.
 
-    First closes the partition's log: what is there, then messages from nsqd, entry by entry. Only
-    then, with the connection closed, the first batch comes: Spark may stop pulling at any time, and
-    may be slow. Raises EpochCommitted in an attempt that comes too late, LogDamaged, and the
-    NSQError of an nsqd that refuses us for good, unless the plan is ``judged``; one that cannot be
-    reached has no rows, and its entry says why.
+    First closes the log of each partition: what is there, then messages from nsqd, entry by entry.
+    Only then, with all connections closed, the first batch comes: Spark may stop pulling at any
+    time, and may be slow. Raises EpochCommitted in an attempt that comes too late, LogDamaged, and
+    the NSQError of an nsqd that refuses us for good, unless its plan is ``judged``; one that cannot
+    be reached has no rows, and its entry says why.
     """
     check_columns(columns)
-    task = _Task(plan, settings)
-    task.close()
-    yield from task.emit(columns)
+    at_a_time = min(len(plans), _AT_A_TIME)
+    # The options are for a task, however many partitions it has.
+    settings = replace(
+        settings,
+        segment_bytes=max(1, settings.segment_bytes // at_a_time),
+        max_bytes_in_memory=settings.max_bytes_in_memory // len(plans),
+    )
+    store = open_store(settings.wal_path, settings.wal_options)
+    tasks = [_Task(plan, settings, store) for plan in plans]
+    tasks[0].check_log()
+    if at_a_time == 1:
+        tasks[0].close()
+    else:
+        with ThreadPoolExecutor(at_a_time, "gnsqsync-spark-read") as pool:
+            # The first error is raised when the others have come to their end.
+            for closing in [pool.submit(task.close) for task in tasks]:
+                closing.result()
+    for task in tasks:
+        yield from task.emit(columns)
 
 
 class _Task:
-    """One attempt. Its entries: what it read or made, in memory as long as they fit."""
+    """One attempt at one partition. Its entries: what it read or made, in memory if they fit."""
 
-    def __init__(self, plan: PartitionPlan, settings: ReadSettings) -> None:
+    def __init__(self, plan: PartitionPlan, settings: ReadSettings, store: Store) -> None:
         self._plan = plan
         self._settings = settings
-        self._wal = Wal(
-            open_store(settings.wal_path, settings.wal_options), plan.stream, settings.retention
-        )
+        self._wal = Wal(store, plan.stream, settings.retention)
         self._entries: list[Entry | None] = []
         self._began = time.monotonic()
         self._rows = 0
@@ -67,10 +88,13 @@ class _Task:
 
     # -- closing the log ---------------------------------------------------------------------
 
+    def check_log(self) -> None:
+        """Raises LogDamaged when this host does not see the log of the driver."""
+        self._wal.check_announced()
+
     def close(self) -> None:
         """Until the log of the partition has its END."""
         plan = self._plan
-        self._wal.check_announced()
         committed = self._wal.marker().committed
         entry = self._adopt()
         while entry is not None and not entry.end:
@@ -119,27 +143,30 @@ class _Task:
         if not intake.hand and not end:
             return
         entry = Entry.of(*intake.rows(), plan, end, intake.problem)
-        costs = _costs.untold() if end else {}
-        if end:
-            entry = replace(entry, tally={**self._tally(entry, intake), **costs})
-        data = entry.encode()
-        if self._wal.marker().committed >= plan.epoch:
-            raise EpochCommitted(
-                f"epoch {plan.epoch} of {plan.topic}/{plan.channel} was committed while this"
-                " attempt read; its messages go back to nsqd"
-            )
-        if intake.too_old:
-            log.warning("the log was too slow for the messages in hand; they go back to nsqd")
-            intake.give_back()
-            return
-        started = time.monotonic()
-        won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
-        took = time.monotonic() - started
-        self._slow_log = took > _SLOW_CREATE
-        _costs.add("log_seconds", took)
+        with contextlib.ExitStack() as untold:
+            if end:
+                costs = _costs.take()
+                untold.callback(_costs.put_back, costs)
+                entry = replace(entry, tally={**self._tally(entry, intake), **costs})
+            data = entry.encode()
+            if self._wal.marker().committed >= plan.epoch:
+                raise EpochCommitted(
+                    f"epoch {plan.epoch} of {plan.topic}/{plan.channel} was committed while this"
+                    " attempt read; its messages go back to nsqd"
+                )
+            if intake.too_old:
+                log.warning("the log was too slow for the messages in hand; they go back to nsqd")
+                intake.give_back()
+                return
+            started = time.monotonic()
+            won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
+            took = time.monotonic() - started
+            self._slow_log = took > _SLOW_CREATE
+            _costs.add("log_seconds", took)
+            if won:
+                untold.pop_all()
         if won:
             _costs.add("log_bytes", len(data))
-            _costs.told(costs)
             self._append(entry)
             intake.room = plan.budget - self._rows
             with _costs.timed("fin_seconds"):
@@ -182,31 +209,38 @@ class _Task:
                 yield entry.batch(columns)
 
 
-def peek_partition(
-    plan: PartitionPlan, settings: ReadSettings, columns: Sequence[str]
+def peek_partitions(
+    plans: Sequence[PartitionPlan], settings: ReadSettings, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The next messages, which all go back to the channel; their attempts count goes up.
 
-    At most ``budget``, and what may be in flight at a time: ``max_in_flight`` messages of
-    ``segment_bytes`` in all. Needs no log. Raises as read_partition.
+    Of each plan at most ``budget``, and what may be in flight at a time: ``max_in_flight`` messages
+    of ``segment_bytes`` in all. Needs no log. Raises as read_partitions.
     """
     check_columns(columns)
-    with Intake(plan, settings, plan.budget) as intake:
-        intake.collect(whole=True)
-        intake.drop_orphans()
-        entry = Entry.of(*intake.rows(), plan, end=True)
-    if entry.rows:
-        yield entry.batch(columns)
+    for plan in plans:
+        with Intake(plan, settings, plan.budget) as intake:
+            intake.collect(whole=True)
+            intake.drop_orphans()
+            entry = Entry.of(*intake.rows(), plan, end=True)
+        if entry.rows:
+            yield entry.batch(columns)
 
 
 def try_to_reach(plans: Sequence[PartitionPlan], settings: ReadSettings) -> list[str]:
-    """Subscribe as the tasks of ``plans`` will, all at once, and take nothing.
+    """Subscribe as the tasks of ``plans`` will, many at a time, and take nothing.
 
     Returns for each why it failed, empty if it did not. The plans must be ``judged``. This tells
     of this host: a task may run on one that reaches others.
     """
-    with contextlib.ExitStack() as stack:
-        intakes = [stack.enter_context(Intake(plan, settings, room=0)) for plan in plans]
-        for intake in intakes:
-            intake.reach()
-    return [intake.problem for intake in intakes]
+    problems = []
+    for begin in range(0, len(plans), _TRIES_AT_A_TIME):
+        with contextlib.ExitStack() as stack:
+            intakes = [
+                stack.enter_context(Intake(plan, settings, room=0))
+                for plan in plans[begin : begin + _TRIES_AT_A_TIME]
+            ]
+            for intake in intakes:
+                intake.reach()
+        problems += [intake.problem for intake in intakes]
+    return problems

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
-from gnsqsync.spark.plan import Offset, parts_of
+from gnsqsync.spark.plan import Offset, group, parts_of
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
 from gnsqsync.spark.wal import LogDamaged, Wal
@@ -44,20 +44,30 @@ def columns_of(schema: StructType) -> list[str]:
     return columns
 
 
-def plans(end: Offset, *, judged: bool = False) -> list[PartitionPlan]:
-    """The arguments of an epoch's tasks. A pure function: every attempt gets the same."""
+def plans(
+    end: Offset, min_partitions: int = 1, *, judged: bool = False
+) -> list[list[PartitionPlan]]:
+    """The arguments of an epoch's tasks, each with some of its partitions.
+
+    A pure function: every attempt gets the same. The log knows partitions and no tasks, so another
+    ``min_partitions`` after a restart finds them again.
+    """
+    parts = parts_of(end)
     return [
-        PartitionPlan(
-            stream=end["stream"],
-            epoch=end["epoch"],
-            partition=number,
-            topic=part.topic,
-            channel=end["channel"],
-            nsqd=part.nsqd,
-            budget=part.budget,
-            judged=judged,
-        )
-        for number, part in enumerate(parts_of(end))
+        [
+            PartitionPlan(
+                stream=end["stream"],
+                epoch=end["epoch"],
+                partition=number,
+                topic=parts[number].topic,
+                channel=end["channel"],
+                nsqd=parts[number].nsqd,
+                budget=parts[number].budget,
+                judged=judged,
+            )
+            for number in numbers
+        ]
+        for numbers in group(parts, min_partitions)
     ]
 
 

@@ -42,7 +42,7 @@ from gnsqsync.spark.plan import (
     share_out,
 )
 from gnsqsync.spark.reach import Reach
-from gnsqsync.spark.read_task import read_partition
+from gnsqsync.spark.read_task import read_partitions
 from gnsqsync.spark.rows import SPARK_SCHEMA
 from gnsqsync.spark.settings import (
     columns_of,
@@ -179,7 +179,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        seen = self._cluster().look()
+        seen = self._cluster().look(whole=True)
         waiting = {source: b.depth for source, b in seen.items() if b is not None}
         self._targets = Targets(waiting)
         fail_on = self._options.fail_on_unreachable or "all"
@@ -298,7 +298,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " or set spark.sql.streaming.triggerAvailableNowWrapper.enabled to true"
             )
         self._open_log(end, new=False)
-        return [InputPartition(plan) for plan in plans(end, judged=self._reach is not None)]
+        tasks = plans(end, self._options.min_partitions, judged=self._reach is not None)
+        return [InputPartition(task) for task in tasks]
 
     def commit(self, end: Offset) -> None:
         if end["epoch"] == 0:
@@ -386,7 +387,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         make_readable()
-        return read_partition(partition.value, self._settings, self._columns)
+        return read_partitions(partition.value, self._settings, self._columns)
 
 
 def _done(seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:

@@ -6,6 +6,7 @@ Knows names and numbers only; must not know the log, nsqd or Spark.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,14 +28,16 @@ class Costs:
     """What reading has cost this process and no log tells yet.
 
     A task still writes and sends FIN after its last entry is made, so a later task of the same
-    process tells that part. One thread.
+    process tells that part. From any thread: a task reads several partitions at a time.
     """
 
     def __init__(self) -> None:
-        self._untold: defaultdict[str, float] = defaultdict(float)
+        self._untold = dict.fromkeys(COSTS, 0.0)
+        self._lock = threading.Lock()
 
     def add(self, name: str, amount: float) -> None:
-        self._untold[name] += amount
+        with self._lock:
+            self._untold[name] += amount
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -44,13 +47,16 @@ class Costs:
         finally:
             self.add(name, time.monotonic() - began)
 
-    def untold(self) -> dict[str, float]:
-        return {name: round(self._untold[name], 6) for name in COSTS}
+    def take(self) -> dict[str, float]:
+        """All that is untold, for an entry that is about to be made."""
+        with self._lock:
+            taken, self._untold = self._untold, dict.fromkeys(COSTS, 0.0)
+        return {name: round(amount, 6) for name, amount in taken.items()}
 
-    def told(self, costs: Tally) -> None:
-        """A log has these now."""
+    def put_back(self, costs: Tally) -> None:
+        """The entry was not made."""
         for name, amount in costs.items():
-            self._untold[name] -= amount
+            self.add(name, amount)
 
 
 class RunCounts:

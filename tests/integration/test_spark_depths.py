@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,6 +174,46 @@ def test_an_nsqd_that_is_away_counts_as_unknown_and_comes_back(
     assert site.eventually(lambda: depths.look()[source(away, topic)] is not None)
     assert caplog.text.count("answers again") == 1
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_a_silent_nsqd_keeps_no_look_from_the_others(site: Site, watch: Watch, topic: str) -> None:
+    here, silent = site.own_nsqd(), site.own_nsqd()
+    depths = watch(**direct(here, silent))
+    depths.start()
+    publish(here, topic, 3)
+    publish(silent, topic, 4)
+    mine, other = source(here, topic), source(silent, topic)
+    os.kill(silent.pid, signal.SIGSTOP)
+    try:
+        answers = []
+        began = time.monotonic()
+        while not depths.silent():
+            answers.append(depths.look())
+            # Its own time-out is two seconds.
+            assert time.monotonic() - began < 10
+        assert all(seen[other] is None for seen in answers)
+        # While one waits for it, the others are asked again and again.
+        assert sum(seen[mine] == Backlog(3, 0, 0) for seen in answers) > 2
+        assert depths.look(whole=True)[other] is None
+        assert depths.look(whole=True)[mine] == Backlog(3, 0, 0)
+    finally:
+        os.kill(silent.pid, signal.SIGCONT)
+    assert site.eventually(lambda: depths.look()[other] == Backlog(4, 0, 0))
+
+
+def test_a_look_at_all_waits_for_the_slow(site: Site, watch: Watch, topic: str) -> None:
+    here, slow = site.own_nsqd(), site.own_nsqd()
+    depths = watch(**direct(here, slow))
+    depths.start()
+    publish(slow, topic, 4)
+    other = source(slow, topic)
+    os.kill(slow.pid, signal.SIGSTOP)
+    awake = threading.Timer(1.0, os.kill, (slow.pid, signal.SIGCONT))
+    awake.start()
+    try:
+        assert depths.look(whole=True)[other] == Backlog(4, 0, 0)
+    finally:
+        awake.join()
 
 
 def test_a_query_starts_with_one_nsqd_of_two(site: Site, watch: Watch, topic: str) -> None:

@@ -84,7 +84,7 @@ def _made(path: str) -> bool:
 def read_with_faults(
     plan: PartitionPlan, settings: ReadSettings, columns: Sequence[str], faults: str
 ) -> Iterator[Any]:
-    """As ``read_partition``, with an attempt that the faults strike."""
+    """As ``read_partitions`` of one, with an attempt that the faults strike."""
     task = _StruckTask(plan, settings, Faults(faults))
     task.close()
     yield from task.emit(columns)
@@ -92,7 +92,7 @@ def read_with_faults(
 
 class _StruckTask(_Task):
     def __init__(self, plan: PartitionPlan, settings: ReadSettings, faults: Faults) -> None:
-        super().__init__(plan, settings)
+        super().__init__(plan, settings, open_store(settings.wal_path, settings.wal_options))
         self._faults = faults
         self._wal = self._struck_wal = _StruckWal(plan, settings, faults)
 

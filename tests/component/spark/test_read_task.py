@@ -26,8 +26,8 @@ from gnsqsync.errors import ConnectionLost, NegotiationFailed  # noqa: E402
 from gnsqsync.spark import read_task  # noqa: E402
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings  # noqa: E402
 from gnsqsync.spark.read_task import (  # noqa: E402
-    peek_partition,
-    read_partition,
+    peek_partitions,
+    read_partitions,
     try_to_reach,
 )
 from gnsqsync.spark.rows import ALL_SCHEMA, Entry  # noqa: E402
@@ -79,7 +79,7 @@ class Source:
 
     def batches(self, budget: int, epoch: int = 0, **settings: Any) -> list[Any]:
         changed = replace(self.settings, **settings)
-        return list(read_partition(self.plan(budget, epoch), changed, ["value"]))
+        return list(read_partitions([self.plan(budget, epoch)], changed, ["value"]))
 
     def struck(self, fault: str, budget: int, **settings: Any) -> list[bytes]:
         """As ``read()`` of epoch 0, by an attempt that the faults strike."""
@@ -140,11 +140,49 @@ def source(site: Site, tmp_path: Path) -> Iterator[Source]:
 # -- one attempt ----------------------------------------------------------------------------------
 
 
+def test_a_task_reads_several_partitions_each_into_its_own_log(source: Source, site: Site) -> None:
+    other = Source(source.server, Path(source.settings.wal_path).parent)
+    away = replace(source.plan(5), nsqd="127.0.0.1:1", partition=11, judged=True)
+    plans = [away]
+    wanted = set()
+    try:
+        for number, topic in enumerate([source, other] * 5):
+            plans.append(replace(topic.plan(30), partition=number))
+        for topic in (source, other):
+            wanted |= {(topic.topic, body) for body in topic.publish(150)}
+        batches = list(read_partitions(plans, source.settings, ["topic", "value"]))
+        rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        assert len(rows) == 300
+        assert set(rows) == wanted
+        folders = {name.split("/")[2] for name in source.wal.names()}
+        assert folders == {f"p={plan.partition}" for plan in plans}
+        entry = source.wal.read(0, 11, 0)
+        assert entry is not None
+        assert "refused" in entry.problem.lower()
+        # In another order and in other groups, as after a restart with other options.
+        again = list(read_partitions(plans[:0:-1], source.settings, ["topic", "value"]))
+        assert {tuple(row.values()) for batch in again for row in batch.to_pylist()} == wanted
+    finally:
+        other.close()
+
+
+def test_the_first_error_ends_a_task_whose_other_partitions_are_in_the_log(source: Source) -> None:
+    source.publish(20)
+    refused = replace(source.settings, connection={"tls": True})
+    plans = [source.plan(10), replace(source.plan(10), partition=1)]
+    # One partition has its log already, so it needs no nsqd.
+    first = values(list(read_partitions(plans[:1], source.settings, ["value"])))
+    with pytest.raises(NegotiationFailed):
+        list(read_partitions(plans, refused, ["value"]))
+    assert values(list(read_partitions(plans[:1], refused, ["value"]))) == first
+    assert len(values(list(read_partitions(plans, source.settings, ["value"])))) == 20
+
+
 def test_every_message_once_and_the_same_again(source: Source) -> None:
     bodies = source.publish(100)
     assert sorted(source.read(100)) == bodies
-    first = list(read_partition(source.plan(100), source.settings, ALL_SCHEMA.names))
-    again = list(read_partition(source.plan(100), source.settings, ALL_SCHEMA.names))
+    first = list(read_partitions([source.plan(100)], source.settings, ALL_SCHEMA.names))
+    again = list(read_partitions([source.plan(100)], source.settings, ALL_SCHEMA.names))
     assert first == again
     assert [batch.schema for batch in first] == [ALL_SCHEMA]
     (batch,) = first
@@ -232,7 +270,7 @@ def test_rows_that_memory_has_no_room_for_come_from_the_log(source: Source) -> N
 def test_peeking_takes_nothing(source: Source) -> None:
     bodies = source.publish(30)
     for attempts in (1, 2):
-        (batch,) = peek_partition(source.plan(100), source.settings, ["value", "attempts"])
+        (batch,) = peek_partitions([source.plan(100)], source.settings, ["value", "attempts"])
         assert sorted(batch["value"].to_pylist()) == bodies
         assert set(batch["attempts"].to_pylist()) == {attempts}
     channel = source.channel()
@@ -242,7 +280,7 @@ def test_peeking_takes_nothing(source: Source) -> None:
 
 def test_peeking_at_some(source: Source) -> None:
     source.publish(30)
-    (batch,) = peek_partition(source.plan(7), source.settings, ["id"])
+    (batch,) = peek_partitions([source.plan(7)], source.settings, ["id"])
     assert batch.num_rows == 7
     assert source.channel().depth == 30
 
@@ -392,7 +430,7 @@ def test_what_comes_twice_at_once_is_one_row(tmp_path: Path) -> None:
         Wal(FileStore(str(tmp_path)), "stream").announce()
         address = "{}:{}".format(*nsqd.address)
         plan = PartitionPlan("stream", 0, 0, "t", "ch", address, 10)
-        assert values(list(read_partition(plan, settings, ["value"]))) == [b"x", b"y"]
+        assert values(list(read_partitions([plan], settings, ["value"]))) == [b"x", b"y"]
         finished = [command.parameters[0] for command in nsqd.received("FIN")]
         # nsqd goes by the id: one FIN is for both.
         assert finished[0] == f"{7:016x}"
@@ -526,7 +564,7 @@ def test_a_judged_task_notes_why_it_was_refused(source: Source) -> None:
     source.publish(20)
     settings = replace(source.settings, connection={"tls": True})
     plan = source.plan(20, judged=True)
-    assert list(read_partition(plan, settings, ["value"])) == []
+    assert list(read_partitions([plan], settings, ["value"])) == []
     (entry,) = source.entries()
     assert (entry.rows, entry.end) == (0, True)
     assert "does not offer TLS" in entry.problem
@@ -540,7 +578,7 @@ def test_a_task_notes_why_nsqd_was_not_reached(source: Source) -> None:
         [("127.0.0.1:1", "cannot connect to 127.0.0.1:1"), (http, "this is an HTTP port")]
     ):
         plan = source.plan(20, epoch, nsqd=nsqd, judged=True)
-        assert list(read_partition(plan, source.settings, ["value"])) == []
+        assert list(read_partitions([plan], source.settings, ["value"])) == []
         (entry,) = source.entries(epoch)
         assert problem in entry.problem
         assert problem in try_to_reach([plan], source.settings)[0]
@@ -552,7 +590,7 @@ def test_an_nsqd_that_takes_the_connection_and_says_nothing(source: Source) -> N
         nsqd = "{}:{}".format(*silent.getsockname())
         plan = source.plan(20, nsqd=nsqd, judged=True)
         settings = replace(source.settings, connection={"connect_timeout": 0.3})
-        assert list(read_partition(plan, settings, ["value"])) == []
+        assert list(read_partitions([plan], settings, ["value"])) == []
     (entry,) = source.entries()
     assert nsqd in entry.problem
 

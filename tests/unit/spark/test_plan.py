@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqsync.spark.plan import (
+    MESSAGES_A_TASK,
+    MOST_ALONE,
     Part,
     Source,
     Targets,
     Trust,
     first_offset,
+    group,
     next_offset,
     parts_of,
     scale,
@@ -146,3 +149,31 @@ def test_an_nsqd_that_cannot_be_asked_is_not_judged() -> None:
     trust = Trust()
     trust.planned([Part(*A, 5), Part(*B, 5)], {B: 1})
     assert trust.judge({A: 1}, 0.0) == []
+
+
+@given(st.lists(st.integers(1, 10**5), max_size=300), st.integers(1, 400))
+def test_every_part_is_read_by_one_task_and_no_task_is_empty(
+    budgets: list[int], min_partitions: int
+) -> None:
+    parts = [Part(f"{number}:4150", "t", budget) for number, budget in enumerate(budgets)]
+    tasks = group(parts, min_partitions)
+    assert sorted(number for task in tasks for number in task) == list(range(len(parts)))
+    assert all(tasks)
+    assert tasks == group(parts, min_partitions)
+    assert len(tasks) >= min(len(parts), max(MOST_ALONE, min_partitions))
+
+
+def test_few_parts_have_a_task_each() -> None:
+    parts = [Part(f"{number}:4150", "t", 1) for number in range(MOST_ALONE)]
+    assert sorted(group(parts)) == [[number] for number in range(MOST_ALONE)]
+
+
+def test_many_small_parts_share_tasks_evenly_and_large_ones_do_not() -> None:
+    small = [Part(f"{number}:4150", "t", 1) for number in range(200)]
+    assert {len(task) for task in group(small)} == {12, 13}
+    assert len(group(small, 200)) == 200
+    large = [part._replace(budget=MESSAGES_A_TASK) for part in small]
+    assert len(group(large)) == 200
+    # One that has as much as all others together has a task of its own.
+    mixed = [*small, Part("large:4150", "t", 40_000)]
+    assert [200] in group(mixed)

@@ -1,0 +1,3 @@
+module manynsqs
+
+go 1.21
