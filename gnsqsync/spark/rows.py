@@ -158,7 +158,8 @@ class Entry:
             b"tally": json.dumps(self.tally).encode(),
         }
         sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        # One thread: others would cost more than they save on so few bytes.
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         with pa.ipc.new_stream(sink, _STORED.with_metadata(about), options=options) as writer:
             writer.write_batch(self.stored)
         return bytes(sink.getvalue())

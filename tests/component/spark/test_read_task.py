@@ -166,6 +166,28 @@ def test_a_task_reads_several_partitions_each_into_its_own_log(source: Source, s
         other.close()
 
 
+def test_what_a_task_asks_of_the_log(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an object store each of these is a request, see docs/spark/sizing."""
+    source.publish(40)
+    asked: list[tuple[str, str]] = []
+    for method in ("read", "create", "put", "list"):
+        usual = getattr(FileStore, method)
+
+        def noted(store: FileStore, *args: Any, method: str = method, usual: Any = usual) -> Any:
+            asked.append((method, args[0].rpartition("/")[2] if args else ""))
+            return usual(store, *args)
+
+        monkeypatch.setattr(FileStore, method, noted)
+    plans = [replace(source.plan(10), partition=number) for number in range(4)]
+    list(read_partitions(plans, source.settings, ["value"]))
+    assert {what: asked.count(what) for what in asked} == {
+        ("read", "plan"): 1,
+        ("read", "000000.arrow"): 4,
+        ("read", "committed"): 8,
+        ("create", "000000.arrow"): 4,
+    }
+
+
 def test_the_first_error_ends_a_task_whose_other_partitions_are_in_the_log(source: Source) -> None:
     source.publish(20)
     refused = replace(source.settings, connection={"tls": True})
