@@ -28,7 +28,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Seconds. If an entry takes longer than receiving all that may be in flight, large entries are
 # faster than receiving while writing.
-_SLOW_CREATE = 0.02
+_SLOW_CREATE = 0.005
 # Of this process, over all tasks that it runs.
 _costs = Costs()
 # How many partitions a task reads at a time, so that it does not wait for the network and the log

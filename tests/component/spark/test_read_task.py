@@ -542,7 +542,7 @@ def test_an_nsqd_that_refuses_us_for_good(source: Source) -> None:
 def test_an_nsqd_that_must_be_reached(source: Source) -> None:
     settings = replace(source.settings, must_reach=True)
     with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1 cannot be reached.*is 'any'"):
-        list(read_partition(source.plan(20, nsqd="127.0.0.1:1"), settings, ["value"]))
+        list(read_partitions([source.plan(20, nsqd="127.0.0.1:1")], settings, ["value"]))
     # Nothing says that it is done: the next attempt tries again.
     assert source.entries() == []
 
@@ -577,7 +577,7 @@ def test_the_last_entry_tells_what_came_again(source: Source) -> None:
         source.struck("before_create:fail", 20)
     assert len(source.read(20, poll_timeout=8.0)) == 20
     last = source.entries()[-1]
-    (batch,) = read_partition(source.plan(20), source.settings, ["attempts"])
+    (batch,) = read_partitions([source.plan(20)], source.settings, ["attempts"])
     again = sum(attempts > 1 for attempts in batch["attempts"].to_pylist())
     assert last.tally["redelivered"] == again > 0
 
