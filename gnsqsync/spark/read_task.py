@@ -19,7 +19,7 @@ from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import Entry, check_columns
 from gnsqsync.spark.stores import Store
-from gnsqsync.spark.tally import Costs
+from gnsqsync.spark.tally import costs_of_process
 from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
 
 __all__ = ["peek_partitions", "read_partitions", "try_to_reach"]
@@ -29,8 +29,6 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 # Seconds. If an entry takes longer than receiving all that may be in flight, large entries are
 # faster than receiving while writing.
 _SLOW_CREATE = 0.005
-# Of this process, over all tasks that it runs.
-_costs = Costs()
 # How many partitions a task reads at a time, so that it does not wait for the network and the log
 # of one after the other.
 _AT_A_TIME = 8
@@ -77,6 +75,7 @@ class _Task:
     def __init__(self, plan: PartitionPlan, settings: ReadSettings, store: Store) -> None:
         self._plan = plan
         self._settings = settings
+        self._costs = costs_of_process()
         self._wal = Wal(store, plan.stream, settings.retention)
         self._entries: list[Entry | None] = []
         self._began = time.monotonic()
@@ -110,11 +109,11 @@ class _Task:
         seen = Seen(self._wal, plan.nsqd, plan.topic) if self._settings.deduplicate else None
         with Intake(plan, self._settings, plan.budget - self._rows, seen) as intake:
             while not self._closed:
-                with _costs.timed("receive_seconds"):
+                with self._costs.timed("receive_seconds"):
                     goes_on = intake.collect(whole=self._slow_log)
                 self._write(intake, end=not goes_on or len(intake.hand) >= intake.room)
             written_at = time.monotonic()
-        _costs.add("fin_seconds", time.monotonic() - written_at)
+        self._costs.add("fin_seconds", time.monotonic() - written_at)
 
     def _adopt(self) -> Entry | None:
         """Take the next entry that is in the log already, of this or another attempt."""
@@ -145,8 +144,8 @@ class _Task:
         entry = Entry.of(*intake.rows(), plan, end, intake.problem)
         with contextlib.ExitStack() as untold:
             if end:
-                costs = _costs.take()
-                untold.callback(_costs.put_back, costs)
+                costs = self._costs.take()
+                untold.callback(self._costs.put_back, costs)
                 entry = replace(entry, tally={**self._tally(entry, intake), **costs})
             data = entry.encode()
             if self._wal.marker().committed >= plan.epoch:
@@ -162,14 +161,14 @@ class _Task:
             won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
             took = time.monotonic() - started
             self._slow_log = took > _SLOW_CREATE
-            _costs.add("log_seconds", took)
+            self._costs.add("log_seconds", took)
             if won:
                 untold.pop_all()
         if won:
-            _costs.add("log_bytes", len(data))
+            self._costs.add("log_bytes", len(data))
             self._append(entry)
             intake.room = plan.budget - self._rows
-            with _costs.timed("fin_seconds"):
+            with self._costs.timed("fin_seconds"):
                 intake.finish_hand()
             return
         winner = self._adopt()

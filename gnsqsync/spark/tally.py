@@ -6,13 +6,14 @@ Knows names and numbers only; must not know the log, nsqd or Spark.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["Costs", "RunCounts"]
+__all__ = ["Costs", "RunCounts", "costs_of_process"]
 
 # Beside these a task tells exact counts of its own partition: rows in the log ("received"), of
 # these with attempts above 1 ("redelivered"), messages that were dropped, as the log had them
@@ -57,6 +58,12 @@ class Costs:
         """The entry was not made."""
         for name, amount in costs.items():
             self.add(name, amount)
+
+
+@functools.cache
+def costs_of_process() -> Costs:
+    """Those of all tasks that this process runs."""
+    return Costs()
 
 
 class RunCounts:

@@ -116,6 +116,11 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.contrib": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
+    # In Spark's processes, where nobody has gevent: they wait for many servers and logs at a time.
+    "gnsqsync.spark.depths": {"concurrent", "queue"},
+    "gnsqsync.spark.read_task": {"concurrent"},
+    "gnsqsync.spark.source": {"concurrent"},
+    "gnsqsync.spark.tally": {"threading"},
     # It asks all servers side by side, in whichever web server it runs.
     "gnsqsync.admin": {"concurrent", "queue", "threading"},
     # Used in the processes of the two.

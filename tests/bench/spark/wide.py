@@ -125,7 +125,10 @@ class Wide:
             finally:
                 query.stop()
             counts = many.counts()
-            if counts["waiting"] or counts["refused"]:
+            # What the silent ones have cannot be seen.
+            per_channel = (1 + options.messages) * (options.rounds + 1)
+            unseen = size.silent * size.topics * per_channel
+            if counts["waiting"] != unseen or counts["refused"]:
                 raise RuntimeError(f"not every message was finished once: {counts}")
 
     def _start(self, many: ManyNsqds) -> StreamingQuery:
@@ -170,17 +173,12 @@ class Wide:
             phases={
                 name: sum(p["durationMs"].get(name, 0) for p in found) / 1e3 for name in PHASES
             },
-            cpu={kind: after[kind] - before.get(kind, 0.0) for kind in after},
+            cpu=_used(before, after),
         )
 
-    def _cpu(self) -> dict[str, float]:
-        """CPU seconds by kind of process; the nsqds are a child of ours, too, and left out."""
-        found: dict[str, float] = {}
-        for pid, used in usage(descendants(os.getpid())).items():
-            kind = _kind(pid)
-            if kind:
-                found[kind] = found.get(kind, 0.0) + used.cpu
-        return found
+    def _cpu(self) -> dict[int, float]:
+        """CPU seconds of each process that Spark has now."""
+        return {pid: used.cpu for pid, used in usage(descendants(os.getpid())).items()}
 
     def _look_at_nsqds(self, many: ManyNsqds) -> None:
         """As the driver does before each batch, in this process."""
@@ -220,9 +218,19 @@ class Wide:
         before = self._cpu()
         time.sleep(seconds)
         after = self._cpu()
-        used = {kind: (after[kind] - before.get(kind, 0.0)) / seconds for kind in after}
+        used = {kind: cpu / seconds for kind, cpu in _used(before, after).items()}
         self._size.idle_cpu = sum(used.values())
         self._size.idle_driver = used.get("driver", 0.0)
+
+
+def _used(before: dict[int, float], after: dict[int, float]) -> dict[str, float]:
+    """CPU seconds by kind of process; the nsqds are a child of ours, too, and left out."""
+    found: dict[str, float] = {}
+    for pid, cpu in after.items():
+        kind = _kind(pid)
+        if kind:
+            found[kind] = found.get(kind, 0.0) + cpu - before.get(pid, 0.0)
+    return found
 
 
 def _kind(pid: int) -> str:
