@@ -44,7 +44,8 @@ class _StruckStreamReader(NsqStreamReader):
         self._faults = faults
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_with_faults(partition.value, self._settings, self._columns, self._faults)
+        for plan in partition.value:
+            yield from read_with_faults(plan, self._settings, self._columns, self._faults)
 
 
 class _StruckBatchReader(NsqBatchReader):
@@ -55,4 +56,5 @@ class _StruckBatchReader(NsqBatchReader):
         self._faults = faults
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_with_faults(partition.value, self._settings, self._columns, self._faults)
+        for plan in partition.value:
+            yield from read_with_faults(plan, self._settings, self._columns, self._faults)
