@@ -75,9 +75,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def deploy(session: nox.Session) -> None:
-    """The files of the page on Docker, Kubernetes and systemd; needs systemd-analyze, too."""
+    """The files of the pages on Docker, Kubernetes and systemd; needs systemd-analyze, too."""
     session.install("kubernetes-validate", "-e", ".[test]")
-    session.run("pytest", "tests/integration/test_docs_deploy.py", *session.posargs)
+    pages = "tests/integration/test_docs_deploy.py", "tests/integration/test_docs_spark_cluster.py"
+    session.run("pytest", *pages, *session.posargs)
 
 
 @nox.session

@@ -16,7 +16,7 @@ import pytest
 
 from tests.spark import classes
 from tests.spark import session as sessions
-from tests.spark.cluster import Cluster, OwnCluster, fresh_topic
+from tests.spark.nsqds import Cluster, OwnCluster, fresh_topic
 from tests.support import leftovers, realnsq
 from tests.support.needs import missing
 from tests.support.servers import Pool

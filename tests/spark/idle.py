@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.spark import session
-from tests.spark.cluster import Cluster, OwnCluster, numbered, scratch
+from tests.spark.nsqds import Cluster, OwnCluster, numbered, scratch
 from tests.spark.processes import Meter, children
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from gnsqsync import Writer
 from tests.bench import progress as progress_kinds
 from tests.bench.progress import Progress
 from tests.spark import session
-from tests.spark.cluster import Cluster, OwnCluster, number_of, numbered, scratch
+from tests.spark.nsqds import Cluster, OwnCluster, number_of, numbered, scratch
 from tests.spark.processes import Family
 
 TOPIC, CHANNEL = "numbers", "archive"
@@ -106,9 +106,10 @@ class Report:
 class Publisher:
     """Publishes the numbers from 0 on to all nsqds in turn, as far as it is allowed, paced."""
 
-    def __init__(self, cluster: Cluster, messages: int) -> None:
+    def __init__(self, cluster: Cluster, messages: int, topic: str = TOPIC) -> None:
         self.published = 0
         self.error: BaseException | None = None
+        self._topic = topic
         self._messages = messages
         self._allowed = 0
         self._rate = 1.0
@@ -153,7 +154,7 @@ class Publisher:
                     return
                 end = min(self._allowed, self.published + 500)
                 pause = (end - self.published) / self._rate
-            self._writer.publish_many(TOPIC, numbered(range(self.published, end), BODY))
+            self._writer.publish_many(self._topic, numbered(range(self.published, end), BODY))
             self.published = end
             time.sleep(pause)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.cluster import Cluster, number_of
+from tests.spark.nsqds import Cluster, number_of
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

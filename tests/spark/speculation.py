@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.spark import session
-from tests.spark.cluster import Cluster, OwnCluster, numbered, scratch
+from tests.spark.nsqds import Cluster, OwnCluster, numbered, scratch
 from tests.spark.queries import Numbers, Reading, numbers_in
 from tests.spark.standalone import CORES, Standalone
 

@@ -25,7 +25,7 @@ from gnsqsync.spark.jobs.archive import archive
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.layout import HIDDEN, read_archive
 from tests.spark import session as sessions
-from tests.spark.cluster import Cluster, number_of, numbered
+from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.spark.processes import Family
 from tests.support.mortal import Killed, Mortal
 

@@ -12,7 +12,7 @@ import pytest
 
 from gnsqsync import NsqdHTTP, Writer
 from gnsqsync.embedded import Nsqd
-from tests.spark.cluster import Cluster, numbered
+from tests.spark.nsqds import Cluster, numbered
 from tests.spark.queries import format_of, numbers_in, once
 from tests.spark.test_source import sentence_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark import classes
-from tests.spark.cluster import Cluster, number_of, numbered
+from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.support.leftovers import alive, keepers
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.cluster import Cluster
 from tests.spark.idle import watch
+from tests.spark.nsqds import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 from tests.bench.progress import Progress
-from tests.spark.cluster import Cluster
 from tests.spark.kills import Campaign, Plan
+from tests.spark.nsqds import Cluster
 
 
 @pytest.mark.slow

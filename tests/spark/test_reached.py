@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark import session as sessions
-from tests.spark.cluster import Cluster, OwnCluster, numbered
+from tests.spark.nsqds import Cluster, OwnCluster, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 from tests.spark.test_source import everywhere, sentence_of
 from tests.support.servers import Certificates

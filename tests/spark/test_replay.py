@@ -18,7 +18,7 @@ import pytest
 
 from gnsqsync.errors import ConfigError
 from tests.spark import session as sessions
-from tests.spark.cluster import Cluster
+from tests.spark.nsqds import Cluster
 from tests.spark.processes import Family
 from tests.spark.test_sink import messages, nsqds
 from tests.support.servers import ROOT

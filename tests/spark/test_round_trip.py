@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.spark.cluster import Cluster, numbered
+from tests.spark.nsqds import Cluster, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 from tests.support.waiting import eventually
 

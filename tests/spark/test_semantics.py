@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.cluster import Cluster, number_of, numbered
+from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 
 if TYPE_CHECKING:

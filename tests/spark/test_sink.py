@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsqsync import NsqdHTTP, Reader
-from tests.spark.cluster import Cluster, OwnCluster
+from tests.spark.nsqds import Cluster, OwnCluster
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsqsync import NsqdHTTP
-from tests.spark.cluster import Cluster, OwnCluster, number_of, numbered
+from tests.spark.nsqds import Cluster, OwnCluster, number_of, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 from tests.support.authserver import AuthServer, grant, rule
 from tests.support.servers import Certificates

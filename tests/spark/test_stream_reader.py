@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gnsqsync.errors import ConfigError, ConnectionLost
-from tests.spark.cluster import Cluster, numbered
+from tests.spark.nsqds import Cluster, numbered
 from tests.support.servers import ROOT
 
 # A query's driver process, new for each run of it: options on top of those of all.

@@ -43,6 +43,7 @@ _CAMPAIGNS = (
     "tests/integration/test_bench.py::test_gevent_and_both_layouts",
     "tests/integration/test_bench.py::test_ramp_scale_and_what_the_docs_are_made_of",
     "tests/integration/test_patched_suite.py",
+    "tests/spark/test_cluster.py::test_deaths_with_messages_in_flight",
     "tests/spark/test_kills.py",
 )
 # One of them belongs to all tests, so that the program itself does not rot unseen.

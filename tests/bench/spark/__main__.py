@@ -20,7 +20,7 @@ from tests.bench import progress as progress_kinds
 from tests.bench.report import spread
 from tests.bench.spark.cells import CLIENTS, ROWS, Bench, Row
 from tests.spark import session
-from tests.spark.cluster import OwnCluster, scratch
+from tests.spark.nsqds import OwnCluster, scratch
 from tests.support import realnsq
 
 FULL = {"rounds": 5, "messages": 300_000}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.progress import Progress
-from tests.spark.cluster import Cluster
+from tests.spark.nsqds import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
