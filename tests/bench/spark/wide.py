@@ -25,7 +25,7 @@ from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.wal import Wal
 from tests.spark import session
-from tests.spark.cluster import scratch
+from tests.spark.nsqds import scratch
 from tests.spark.processes import descendants, usage
 from tests.support.simulated import ManyNsqds, Unavailable, program
 
