@@ -33,6 +33,7 @@ COMMANDS = {
     "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
     "dead-letters": ("gnsqsync.cli.dead_letters", "List, show, requeue or purge dead letters."),
     "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
+    "compact": ("gnsqsync.cli.compact", "Merge the small files of an archive."),
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
     "report": ("gnsqsync.cli.report", "Draw what rollup counted."),

@@ -27,8 +27,6 @@ from gnsqsync.cli.spark_options import (
 from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
-
     from gnsqsync.spark.jobs.batches import Counts
 
 
@@ -82,8 +80,9 @@ def counts_text(counts: Counts) -> str:
 )
 @click.option(
     "--checkpoint",
-    metavar="FOLDER",
-    help="Where Spark and the source keep their position. [default: hidden in the archive]",
+    metavar="PATH",
+    help="Where Spark and the source keep their position: a folder or URL."
+    " [default: hidden in the archive]",
 )
 @click.option(
     "--once",
@@ -110,7 +109,8 @@ def counts_text(counts: Counts) -> str:
     show_default=True,
     type=Number(0),
     metavar="SECONDS",
-    help="Seconds between two merges of small files; 0 for never.",
+    help="Seconds between two merges of small files, as 'gnsqsync compact' does; with --once at the"
+    " end. 0 for never.",
 )
 @click.option(
     "--target-size",
@@ -166,6 +166,7 @@ def archive(
     from gnsqsync.spark.jobs.archive import archive as start_archive
     from gnsqsync.spark.jobs.archive import check
     from gnsqsync.spark.jobs.batches import Counts
+    from gnsqsync.spark.jobs.compaction import compact
 
     verbose = options["verbose"]
     source = format_options(
@@ -183,11 +184,22 @@ def archive(
     check(topics, path, **query_options)
     latest = Counts()
     progress = Progress(as_json)
+    merged = 0
 
     def on_batch(counts: Counts) -> None:
         nonlocal latest
         latest = counts
         progress(counts)
+
+    def merge_small_files() -> int:
+        done = compact(
+            path,
+            may_be_empty=True,
+            target_size=target_size << 20,
+            compression=compression,
+            stop=stop.is_set,
+        )
+        return done.merged
 
     stop = Flag()
     began = time.monotonic()
@@ -199,14 +211,21 @@ def archive(
                 path,
                 interval=interval,
                 available_now=once,
-                compact_every=compact_every,
-                target_size=target_size << 20,
                 compression=compression,
                 look_up_all=look_up_all,
                 on_batch=on_batch,
                 **query_options,
             )
-            wait(query, stop)
+            compact_at = time.monotonic() + compact_every
+            while not query.awaitTermination(1) and not stop.is_set():
+                # Beside the batches, and also when there are none: a quiet hour is merged, too.
+                if compact_every and time.monotonic() >= compact_at:
+                    merged += merge_small_files()
+                    compact_at = time.monotonic() + compact_every
+            if stop.is_set():
+                query.stop()
+            elif compact_every:
+                merged += merge_small_files()
     seconds = time.monotonic() - began
     if as_json:
         print_json(
@@ -215,7 +234,7 @@ def archive(
                 "archived": latest.rows,
                 "duplicates_left_out": latest.duplicates,
                 "batches": latest.batches,
-                "files_merged_away": latest.merged,
+                "files_merged_away": merged,
                 "seconds": round(seconds, 3),
             }
         )
@@ -226,11 +245,3 @@ def archive(
         )
     # Without --once only a signal ends it, so a service manager must not see a failure.
     return 128 + signals.received if once and signals.received is not None else 0
-
-
-def wait(query: StreamingQuery, stop: Flag) -> None:
-    """Until the query ends; raises what made it fail. ``stop`` is set by a signal."""
-    while not query.awaitTermination(1):
-        if stop.is_set():
-            query.stop()
-            return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnsqsync.spark.envelopes import body, headers
-    from gnsqsync.spark.jobs import archive, replay, report, rollup
+    from gnsqsync.spark.jobs import archive, compact, replay, report, rollup
     from gnsqsync.spark.metrics import QueryMetrics
     from gnsqsync.spark.source import NsqDataSource
     from gnsqsync.spark.wal import pending
@@ -21,6 +21,7 @@ _HOME = {
     "QueryMetrics": "gnsqsync.spark.metrics",
     "archive": "gnsqsync.spark.jobs",
     "body": "gnsqsync.spark.envelopes",
+    "compact": "gnsqsync.spark.jobs",
     "headers": "gnsqsync.spark.envelopes",
     "pending": "gnsqsync.spark.wal",
     "replay": "gnsqsync.spark.jobs",
@@ -34,6 +35,7 @@ __all__ = [
     "QueryMetrics",
     "archive",
     "body",
+    "compact",
     "headers",
     "pending",
     "replay",

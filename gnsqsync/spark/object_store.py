@@ -5,14 +5,18 @@ Knows which of them can create conditionally; must not know what the bytes mean.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.stores import Store
+from gnsqsync.spark.stores import Names, Store
 
 __all__ = ["SCHEMES", "ObjectStore"]
 
@@ -36,6 +40,11 @@ _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted", "409")
 _EXISTS = ("PreconditionFailed", "412")
 _TRIES = 8
 _PAUSE = 0.05
+# Copies at a time.
+_COPIES = 8
+# Files up to this size are read at once, with one request.
+_WHOLE = 32 << 20
+_BLOCK = 8 << 20
 
 
 class ObjectStore(Store):
@@ -45,8 +54,9 @@ class ObjectStore(Store):
     The caller then reads its own entry as the winner's, which is right.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], *, what: str = "walPath") -> None:
         self.url = url
+        self.what = what
         scheme = urlsplit(url).scheme
         needed = _NEEDED[scheme]
         try:
@@ -56,18 +66,20 @@ class ObjectStore(Store):
             fs, root = url_to_fs(url, **options)
         except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
-                f'walPath {url!r} needs {needed}: pip install "{needed}" on the driver and the'
-                f" executors, and options in walOptions that it knows ({error})"
+                f'{what} {url!r} needs {needed}: pip install "{needed}" on the driver and the'
+                f" executors, and options that it knows ({error})"
             ) from error
         create = getattr(fs, "_pipe_file", fs.pipe_file)
         if "mode" not in inspect.signature(create).parameters:
             raise ConfigError(
-                f"walPath {url!r}: the filesystem that is installed cannot create exclusively;"
+                f"{what} {url!r}: the filesystem that is installed cannot create exclusively;"
                 f' pip install -U "{needed}" on the driver and the executors'
                 f" (fsspec here is {fsspec.__version__})"
             )
         self._fs = fs
         self._root = root.rstrip("/")
+        # Azure may copy later than it answers.
+        self._copies_at_once = needed is not _AZURE
 
     def create(self, name: str, data: bytes) -> bool:
         for tried in range(_TRIES):
@@ -103,17 +115,68 @@ class ObjectStore(Store):
     def put(self, name: str, data: bytes) -> None:
         self._fs.pipe_file(self._path(name), data)
 
-    def list(self, prefix: str = "") -> list[str]:
+    def sizes(self, prefix: str = "") -> dict[str, int]:
         folder = self._path(prefix) if prefix else self._root
         # A cache would not have names that others created.
         self._fs.invalidate_cache()
         try:
-            found = self._fs.find(folder)
+            found = self._fs.find(folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            path.removeprefix(f"{self._root}/"): int(found[path]["size"] or 0)
+            for path in sorted(found)
+        }
+
+    def folders(self, prefix: str = "") -> Names:
+        folder = self._path(prefix) if prefix else self._root
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(folder, detail=True)
         except FileNotFoundError:
             return []
-        return sorted(path.removeprefix(f"{self._root}/") for path in found)
+        names = (each["name"] for each in found if each["type"] == "directory")
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in names)
 
-    def delete(self, names: Iterable[str]) -> None:
+    def exists(self, name: str) -> bool:
+        self._fs.invalidate_cache()
+        return bool(self._fs.isfile(self._path(name)))
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        with tempfile.NamedTemporaryFile(prefix="gnsqsync-") as file:
+            yield file  # type: ignore[misc]
+            file.flush()
+            self._fs.put_file(file.name, self._path(name))
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[BinaryIO]:
+        path = self._path(name)
+        if int(self._fs.info(path)["size"] or 0) <= _WHOLE:
+            yield io.BytesIO(self._fs.cat_file(path))
+        else:
+            with self._fs.open(path, "rb", block_size=_BLOCK) as file:
+                yield file
+
+    def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
+        with ThreadPoolExecutor(_COPIES) as pool:
+            for _ in pool.map(self._copy_one, pairs):
+                pass
+
+    def _copy_one(self, pair: tuple[str, str]) -> None:
+        source, target = pair
+        try:
+            if self._copies_at_once:
+                self._fs.cp_file(self._path(source), self._path(target))
+            else:
+                with self.reading(source) as read, self.writing(target) as write:
+                    while data := read.read(_BLOCK):
+                        write.write(data)
+        except FileNotFoundError:
+            if not self.exists(target):
+                raise
+
+    def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
         paths = [self._path(name) for name in names]
         if not paths:
             return

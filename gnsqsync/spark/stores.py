@@ -1,21 +1,27 @@
-"""Where the log lies: a store of names with bytes, with exclusive create.
+"""Where logs and archives lie: a store of names with bytes, with exclusive create.
 
 Knows local disks; must not know what the bytes mean.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.files import make_folder, sync_folder
 
 __all__ = ["FileStore", "Store"]
+
+# Within Store ``list`` is a method.
+Names = list[str]
 
 # Hidden, so that list() and Spark pass it by.
 _TEMPORARY = ".tmp-"
@@ -27,8 +33,9 @@ class Store(ABC):
     Errors of the storage (OSError) are raised unchanged.
     """
 
-    # The path or URL as given, for texts.
+    # The path or URL as given, and what it is to the user, for texts.
     url: str
+    what: str
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
@@ -50,12 +57,46 @@ class Store(ABC):
         """Make or replace ``name`` durably; a reader sees all of the old or all of the new."""
 
     @abstractmethod
-    def list(self, prefix: str = "") -> list[str]:
-        """All names below the folder ``prefix``, however deep, sorted."""
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """All names below the folder ``prefix``, however deep, with their bytes; sorted."""
+
+    def list(self, prefix: str = "") -> Names:
+        """The names of ``sizes``."""
+        return [*self.sizes(prefix)]
 
     @abstractmethod
-    def delete(self, names: Iterable[str]) -> None:
-        """Remove these names; one that is not there is no error."""
+    def folders(self, prefix: str = "") -> Names:
+        """The names of the folders directly below the folder ``prefix``, sorted."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether ``name`` is there."""
+
+    @abstractmethod
+    def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A file of any size to write; durable at the end of the block, gone if that raises.
+
+        For a name that nobody looks for before: on a disk it shows while it grows.
+        """
+
+    @abstractmethod
+    def reading(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A file that can seek. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Give each (from, to) its second name, durably; it appears whole, with all of its bytes.
+
+        The bytes of both must never change, and a second name that is there is left as it is.
+        Raises FileNotFoundError when there is neither of a pair.
+        """
+
+    @abstractmethod
+    def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
+        """Remove these names; one that is not there is no error.
+
+        ``durable``: not even a power cut brings them back.
+        """
 
     @abstractmethod
     def delete_folder(self, prefix: str) -> None:
@@ -74,14 +115,14 @@ class Store(ABC):
             self.delete([name])
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"walPath {self.url!r} cannot be written and read: {error}; set walPath to storage"
-                " that the driver and every executor may write to"
+                f"{self.what} {self.url!r} cannot be written and read: {error}; set {self.what} to"
+                " storage that the driver and every executor may write to"
             ) from error
         if (first, second, kept) != (True, False, b"1"):
             raise ConfigError(
-                f"walPath {self.url!r} lies on storage that lets two writers create one name, so"
-                " messages could be lost; set walPath to a file system with hard links or to an"
-                " object store with conditional writes (If-None-Match)"
+                f"{self.what} {self.url!r} lies on storage that lets two writers create one name,"
+                f" so messages could be lost; set {self.what} to a file system with hard links or"
+                " to an object store with conditional writes (If-None-Match)"
             )
 
 
@@ -92,13 +133,14 @@ class FileStore(Store):
     the name is there, on NFS too, where rename(2) would replace it. File and folder are fsynced.
     """
 
-    def __init__(self, path: str, *, url: str | None = None) -> None:
+    def __init__(self, path: str, *, url: str | None = None, what: str = "walPath") -> None:
         if not os.path.isabs(path):
             raise ConfigError(
-                f"walPath {path!r} is not absolute; executors run in other folders, so give the"
+                f"{what} {path!r} is not absolute; executors run in other folders, so give the"
                 " whole path or a URL"
             )
         self.url: str = path if url is None else url
+        self.what: str = what
         self._root = Path(path)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -127,18 +169,70 @@ class FileStore(Store):
         os.replace(self._write_temporary(path, data), path)
         sync_folder(str(path.parent))
 
-    def list(self, prefix: str = "") -> list[str]:
-        names = []
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        found = {}
         for folder, _, files in os.walk(self._root / prefix):
             below = os.path.relpath(folder, self._root)
             for file in files:
                 if not file.startswith(_TEMPORARY):
-                    names.append(file if below == "." else f"{below}/{file}")
-        return sorted(names)
+                    # One that is removed at this moment is not there.
+                    with contextlib.suppress(FileNotFoundError):
+                        size = os.stat(os.path.join(folder, file)).st_size
+                        found[file if below == "." else f"{below}/{file}"] = size
+        return dict(sorted(found.items()))
 
-    def delete(self, names: Iterable[str]) -> None:
+    def folders(self, prefix: str = "") -> Names:
+        try:
+            with os.scandir(self._root / prefix) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, name: str) -> bool:
+        return (self._root / name).exists()
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        path = self._root / name
+        make_folder(str(path.parent))
+        with contextlib.ExitStack() as failed, open(path, "xb") as file:
+            failed.callback(path.unlink, missing_ok=True)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            failed.pop_all()
+        sync_folder(str(path.parent))
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[BinaryIO]:
+        with open(self._root / name, "rb") as file:
+            yield file
+
+    def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
+        folders = set()
+        for source, target in pairs:
+            path = self._root / target
+            make_folder(str(path.parent))
+            try:
+                os.link(self._root / source, path)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                os.stat(path)
+            folders.add(str(path.parent))
+        for folder in sorted(folders):
+            sync_folder(folder)
+
+    def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
+        folders = set()
         for name in names:
-            (self._root / name).unlink(missing_ok=True)
+            path = self._root / name
+            path.unlink(missing_ok=True)
+            folders.add(str(path.parent))
+        if durable:
+            for folder in sorted(folders):
+                with contextlib.suppress(FileNotFoundError):
+                    sync_folder(folder)
 
     def delete_folder(self, prefix: str) -> None:
         shutil.rmtree(self._root / prefix, ignore_errors=True)

@@ -1,7 +1,8 @@
 """The job of a campaign as a program of its own: what is published goes to Parquet until SIGTERM.
 
-``python -m tests.spark.archiving FOLDER LOOKUPD TOPIC CHANNEL [KEY=VALUE...]``: the archive is
-FOLDER/archive, checkpoint and log are beside it. KEY=VALUE are options of the source.
+``python -m tests.spark.archiving FOLDER ARCHIVE LOOKUPD TOPIC CHANNEL [KEY=VALUE...]``: checkpoint
+and log are in FOLDER, ARCHIVE is a folder or URL. KEY=VALUE are options of the source. It compacts
+the archive all the time.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from pathlib import Path
 from tests.spark import session
 
 
-def run(folder: Path, lookupd: str, topic: str, channel: str, options: dict[str, str]) -> None:
+def run(
+    folder: Path, path: str, lookupd: str, topic: str, channel: str, options: dict[str, str]
+) -> None:
     """Archive until SIGTERM, in batches as soon as there is something."""
-    from gnsqsync.spark import archive
+    from gnsqsync.spark import archive, compact
 
     spark = session.start(folder)
     query = archive(
         spark,
         topic,
-        str(folder / "archive"),
+        path,
         channel=channel,
         options={"lookupdHttpAddresses": lookupd, **options},
         checkpoint=str(folder / "checkpoint"),
@@ -32,14 +35,14 @@ def run(folder: Path, lookupd: str, topic: str, channel: str, options: dict[str,
     signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
     # An exception in the middle of a call through py4j would break the gateway, so: short waits.
     while not asked.is_set() and not query.awaitTermination(1):
-        pass
+        compact(path, may_be_empty=True)
     query.stop()
     session.stop(spark)
 
 
 def main() -> None:
-    folder, lookupd, topic, channel, *options = sys.argv[1:]
-    run(Path(folder), lookupd, topic, channel, dict(o.split("=", 1) for o in options))
+    folder, path, lookupd, topic, channel, *options = sys.argv[1:]
+    run(Path(folder), path, lookupd, topic, channel, dict(o.split("=", 1) for o in options))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnsqsync.spark.jobs.layout import Place
 from tests.bench import progress as progress_kinds
 from tests.bench.progress import Progress
 from tests.spark import hosts, session
@@ -295,7 +296,7 @@ class Campaign:
         self._wait(lambda: nsqds.left(TOPIC, CHANNEL) == 0)
         seen, since = -1, time.monotonic()
         while seen < wanted and time.monotonic() - since < SETTLED:
-            rows = count(self._site.archive)
+            rows = count(Place(str(self._site.archive)))
             if rows != seen:
                 seen, since = rows, time.monotonic()
             time.sleep(0.5)
@@ -337,7 +338,7 @@ class Campaign:
     def _report(self, strikes: list[Strike]) -> Report:
         seen = bytearray(self._plan.messages)
         rows = 0
-        for number in numbers(self._site.archive):
+        for number in numbers(Place(str(self._site.archive))):
             rows += 1
             seen[number] = 1
         return Report(
@@ -386,7 +387,7 @@ def follow_page(site: Site, messages: int) -> int:
     pack, submit = page()
     site.must_run(pack)
     site.must_run(submit)
-    return count(site.archive)
+    return count(Place(str(site.archive)))
 
 
 def arguments(argv: Sequence[str] | None) -> Plan:

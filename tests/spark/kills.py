@@ -14,15 +14,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnsqsync import Writer
+from gnsqsync.spark.jobs import parquet
+from gnsqsync.spark.jobs.layout import Place, is_data
 from tests.bench import progress as progress_kinds
 from tests.bench.progress import Progress
 from tests.spark import session
 from tests.spark.nsqds import Cluster, OwnCluster, number_of, numbered, scratch
 from tests.spark.processes import Family
+from tests.support.s3 import BUCKET, S3
+from tests.support.s3 import running as running_s3
 
 TOPIC, CHANNEL = "numbers", "archive"
 BODY = 100
@@ -42,6 +47,7 @@ class Plan:
     kills: int
     seed: int
     workers_survive: bool = False
+    s3: bool = False
     options: tuple[str, ...] = ()
 
 
@@ -162,14 +168,27 @@ class Publisher:
 class Campaign:
     """One run: the servers, the publisher and the lives of the job."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        folder: Path,
+        progress: Progress,
+        server: S3 | None = None,
+    ) -> None:
         self._plan = plan
         self._cluster = cluster
         self._folder = folder
         self._progress = progress
         self._chance = random.Random(plan.seed)
         self._log = folder / "job.log"
-        self._archive = folder / "archive"
+        self._options = [*plan.options]
+        self._environment = session.environment()
+        self._archive = Place(str(folder / "archive"))
+        if server is not None:
+            self._archive = Place(f"s3://{BUCKET}/archive", server.options)
+            self._options.append(f"walPath=s3://{BUCKET}/log")
+            self._environment |= server.environment
 
     def run(self) -> Report:
         began = time.monotonic()
@@ -237,8 +256,8 @@ class Campaign:
 
     def _start(self) -> Family:
         command = [sys.executable, "-m", "tests.spark.archiving"]
-        command += [str(self._folder), self._cluster.lookupd, TOPIC, CHANNEL, *self._plan.options]
-        return Family(command, session.environment(), self._log)
+        command += [str(self._folder), self._archive.path, self._cluster.lookupd, TOPIC, CHANNEL]
+        return Family([*command, *self._options], self._environment, self._log)
 
     def _wait_for_work(self, family: Family) -> float:
         """Until a task of this life is connected to an nsqd, or has been; the time."""
@@ -306,29 +325,32 @@ class Campaign:
         )
 
 
-def count(archive: Path) -> int:
-    """The rows of an archive; -1 while files are replaced or there are none."""
-    from pyarrow import ArrowInvalid, dataset
-
+def count(archive: Place) -> int:
+    """The rows of an archive, as anybody counts them; -1 while files are replaced."""
+    store = archive.open()
     try:
-        return int(dataset.dataset(archive, format="parquet").count_rows())
-    except (FileNotFoundError, ArrowInvalid):
+        return sum(parquet.count(store, name) for name in store.list() if is_data(name))
+    except FileNotFoundError:
         return -1
 
 
-def numbers(archive: Path) -> Iterator[int]:
+def numbers(archive: Place) -> Iterator[int]:
     """The number in each row of an archive, in no order."""
-    from pyarrow import dataset
-
-    rows = dataset.dataset(archive, format="parquet")
-    for batch in rows.to_batches(columns=["value"]):
-        yield from map(number_of, batch.column("value").to_pylist())
+    store = archive.open()
+    for name in store.list():
+        if is_data(name):
+            with store.reading(name) as file:
+                for batch in parquet.read(file, ["value"]):
+                    yield from map(number_of, batch.column(0).to_pylist())
 
 
 def run(plan: Plan, progress: Progress) -> Report:
     """One campaign with servers and files of its own. RuntimeError when the job itself fails."""
-    with scratch("kills") as folder, OwnCluster("real", 3) as cluster:
-        return Campaign(plan, cluster, Path(folder), progress).run()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(scratch("kills")))
+        cluster = stack.enter_context(OwnCluster("real", 3))
+        server = stack.enter_context(running_s3(folder)) if plan.s3 else None
+        return Campaign(plan, cluster, folder, progress, server).run()
 
 
 def arguments(argv: Sequence[str] | None) -> Plan:
@@ -344,6 +366,7 @@ def arguments(argv: Sequence[str] | None) -> Plan:
         action="store_true",
         help="kill JVM and driver only: workers go on as zombies beside the next life",
     )
+    parser.add_argument("--s3", action="store_true", help="archive and log on S3 (moto's server)")
     parser.add_argument(
         "--option",
         action="append",
@@ -355,7 +378,14 @@ def arguments(argv: Sequence[str] | None) -> Plan:
     if chosen.messages < 1 or chosen.kills < 0:
         parser.error("--messages must be positive, --kills not negative")
     seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else chosen.seed
-    return Plan(chosen.messages, chosen.kills, seed, chosen.workers_survive, tuple(chosen.option))
+    return Plan(
+        chosen.messages,
+        chosen.kills,
+        seed,
+        chosen.workers_survive,
+        chosen.s3,
+        tuple(chosen.option),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

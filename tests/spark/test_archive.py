@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark import files
-from gnsqsync.spark.jobs import compaction, parquet
+from gnsqsync.spark.jobs import compact, reading
 from gnsqsync.spark.jobs.archive import archive
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
-from gnsqsync.spark.jobs.layout import HIDDEN, read_archive
+from gnsqsync.spark.jobs.layout import HIDDEN, Place
 from tests.spark import session as sessions
 from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.spark.processes import Family
-from tests.support.mortal import Killed, Mortal
+from tests.support.mortal import Killed, MortalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +69,18 @@ def exactly(numbers: Iterable[int], topic: str = "orders") -> Counter[tuple[str,
 
 
 def parquet_names(path: Path) -> list[str]:
-    return [name for name in files.parquet_files(str(path)) if not name.startswith(HIDDEN)]
+    found = (str(name.relative_to(path)) for name in path.rglob("*.parquet"))
+    return sorted(name for name in found if not name.startswith(HIDDEN))
+
+
+def write(path: Path, stream: str = STREAM, **settings: Any) -> ArchiveWriter:
+    """A writer of an archive in this folder."""
+    return ArchiveWriter(Place(str(path)), stream, Settings(**settings))
+
+
+def read_archive(spark: SparkSession, path: Path, **chosen: Any) -> DataFrame:
+    times = {name: chosen[name] for name in ("start", "end") if name in chosen}
+    return reading.find(Place(str(path)), **chosen).rows(spark, **times)
 
 
 # Batches
@@ -78,7 +88,7 @@ def parquet_names(path: Path) -> list[str]:
 
 def test_a_batch_lies_by_topic_and_hour(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-    writer = ArchiveWriter(str(tmp_path), STREAM)
+    writer = write(tmp_path)
     rows = [message(n) for n in range(90)] + [message(5, topic="007")]
     writer(batch(spark, rows), 4)
     hours = {os.path.dirname(name) for name in parquet_names(tmp_path)}
@@ -89,7 +99,7 @@ def test_a_batch_lies_by_topic_and_hour(spark: SparkSession, tmp_path: Path) -> 
     }
     for name in parquet_names(tmp_path):
         assert os.path.basename(name).startswith("part-01234567-000004-00")
-    read = read_archive(spark, str(tmp_path))
+    read = read_archive(spark, tmp_path)
     assert sorted(read.columns) == sorted(
         ["value", "id", "timestamp", "attempts", "nsqd", "received_at", "topic", "date", "hour"]
     )
@@ -101,7 +111,7 @@ def test_a_batch_lies_by_topic_and_hour(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_anybody_reads_the_archive(spark: SparkSession, tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path), STREAM)(batch(spark, map(message, range(100))), 0)
+    write(tmp_path)(batch(spark, map(message, range(100))), 0)
     assert spark.read.parquet(str(tmp_path)).count() == 100
     assert content(tmp_path) == exactly(range(100))
 
@@ -109,7 +119,7 @@ def test_anybody_reads_the_archive(spark: SparkSession, tmp_path: Path) -> None:
 def test_statistics_are_there_to_skip_by(spark: SparkSession, tmp_path: Path) -> None:
     from pyarrow import parquet
 
-    ArchiveWriter(str(tmp_path), STREAM)(batch(spark, map(message, range(10))), 0)
+    write(tmp_path)(batch(spark, map(message, range(10))), 0)
     for name in parquet_names(tmp_path):
         group = parquet.read_metadata(tmp_path / name).row_group(0)
         columns = {group.column(n).path_in_schema: group.column(n) for n in range(6)}
@@ -118,25 +128,24 @@ def test_statistics_are_there_to_skip_by(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_window_reads_no_other_folder(spark: SparkSession, tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path), STREAM)(batch(spark, map(message, range(300))), 0)
+    write(tmp_path)(batch(spark, map(message, range(300))), 0)
     start, end = NOON + timedelta(minutes=70), NOON + timedelta(minutes=130)
-    read = read_archive(spark, str(tmp_path), topics=["orders"], start=start, end=end)
+    read = read_archive(spark, tmp_path, topics=["orders"], start=start, end=end)
     assert sorted(int(bytes(row.value)) for row in read.collect()) == list(range(70, 130))
-    assert len(read.inputFiles()) >= 1
     shutil.rmtree(tmp_path / "topic=orders" / "date=2026-11-20" / "hour=12")
-    assert read_archive(spark, str(tmp_path), start=start, end=end).count() == 60
+    assert read_archive(spark, tmp_path, start=start, end=end).count() == 60
 
 
 def test_no_archive(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no archive at"):
-        read_archive(spark, str(tmp_path))
+        read_archive(spark, tmp_path)
 
 
 def test_a_replayed_batch_replaces_itself(spark: SparkSession, tmp_path: Path) -> None:
     rows = batch(spark, map(message, range(100)))
-    ArchiveWriter(str(tmp_path), STREAM)(rows, 0)
+    write(tmp_path)(rows, 0)
     names = parquet_names(tmp_path)
-    again = ArchiveWriter(str(tmp_path), STREAM)
+    again = write(tmp_path)
     again.heal()
     again(rows, 0)
     again(batch(spark, map(message, range(100, 200))), 1)
@@ -145,7 +154,7 @@ def test_a_replayed_batch_replaces_itself(spark: SparkSession, tmp_path: Path) -
 
 
 def test_an_empty_batch_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path), STREAM)
+    writer = write(tmp_path)
     writer(batch(spark, map(message, range(5))), 0)
     before = parquet_names(tmp_path)
     writer(batch(spark, []), 1)
@@ -157,8 +166,8 @@ def test_an_empty_batch_leaves_nothing(spark: SparkSession, tmp_path: Path) -> N
 def test_two_checkpoints_do_not_replace_each_others_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    ArchiveWriter(str(tmp_path), STREAM)(batch(spark, map(message, range(10))), 0)
-    ArchiveWriter(str(tmp_path), "fedcba98")(batch(spark, map(message, range(10, 20))), 0)
+    write(tmp_path)(batch(spark, map(message, range(10))), 0)
+    write(tmp_path, "fedcba98")(batch(spark, map(message, range(10, 20))), 0)
     assert content(tmp_path) == exactly(range(20))
 
 
@@ -166,7 +175,7 @@ def test_two_checkpoints_do_not_replace_each_others_files(
 
 
 def test_redeliveries_are_looked_up(spark: SparkSession, tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path), STREAM)
+    writer = write(tmp_path)
     writer(batch(spark, map(message, range(100))), 0)
     rows = [
         *(message(n, attempts=2) for n in range(90, 110)),  # 90 to 99 are there
@@ -186,112 +195,91 @@ def test_redeliveries_are_looked_up(spark: SparkSession, tmp_path: Path) -> None
 def test_a_redelivery_of_merged_files_and_other_checkpoints(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    writer = ArchiveWriter(str(tmp_path), STREAM, Settings(compact_every=1e-9))
+    writer = write(tmp_path)
     for number in range(3):
         rows = map(message, range(number * 10, number * 10 + 10))
         writer(batch(spark, rows), number)
+        compact(str(tmp_path))
     assert len(parquet_names(tmp_path)) == 1
-    other = ArchiveWriter(str(tmp_path), "fedcba98")
+    other = write(tmp_path, "fedcba98")
     other(batch(spark, (message(n, attempts=2) for n in range(40))), 0)
     assert content(tmp_path) == exactly(range(40))
 
 
 def test_every_message_is_looked_up(spark: SparkSession, tmp_path: Path) -> None:
     """An nsqd that was killed delivers what it had on disk as if for the first time."""
-    writer = ArchiveWriter(str(tmp_path), STREAM, Settings(look_up_all=True))
+    writer = write(tmp_path, look_up_all=True)
     writer(batch(spark, [*map(message, range(20)), *map(message, range(5))]), 0)
     writer(batch(spark, map(message, range(15, 30))), 1)
     assert content(tmp_path) == exactly(range(30))
     assert writer.counts.duplicates == 10
 
 
-# Compaction
-
-
-def test_small_files_are_merged_when_it_is_time(spark: SparkSession, tmp_path: Path) -> None:
-    now = [1000.0]
-    writer = ArchiveWriter(str(tmp_path), STREAM, Settings(compact_every=60), clock=lambda: now[0])
-    for number in range(4):
-        writer(batch(spark, map(message, range(number * 30, number * 30 + 30))), number)
-    small = len(parquet_names(tmp_path))
-    now[0] += 60
-    again = ArchiveWriter(str(tmp_path), STREAM, Settings(compact_every=60), clock=lambda: now[0])
-    again(batch(spark, map(message, range(120, 125))), 4)
-    # One file for each of the hours 12, 13 and 14.
-    assert len(parquet_names(tmp_path)) == 3 < small
-    assert content(tmp_path) == exactly(range(125))
-    assert again.counts.merged > 0
-    merged = read_archive(spark, str(tmp_path)).where("hour = 12")
-    times = [row.timestamp for row in merged.collect()]
-    assert times == sorted(times)
-
-
-def test_no_compaction(spark: SparkSession, tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path), STREAM, Settings(compact_every=0), clock=lambda: 1e12)
-    for number in range(3):
-        writer(batch(spark, [message(number)]), number)
-    assert len(parquet_names(tmp_path)) == 3
-
-
-def test_a_merge_that_loses_rows_changes_nothing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = ArchiveWriter(str(tmp_path), STREAM)
-    writer(batch(spark, map(message, range(10))), 0)
-    writer(batch(spark, map(message, range(10, 20))), 1)
-    write = parquet.write
-    monkeypatch.setattr(parquet, "write", lambda rows, *args: write(rows.limit(3), *args))
-    hour = "topic=orders/date=2026-11-20/hour=12"
-    state = str(tmp_path / HIDDEN / STREAM)
-    with pytest.raises(NSQError, match="made 3 rows of 20"):
-        compaction.compact_folder(
-            spark, str(tmp_path), state, hour, "part-", target_size=1 << 20, compression="zstd"
-        )
-    assert content(tmp_path) == exactly(range(20))
-
-
 # Crashes
 
 
 @pytest.mark.long
-def test_it_dies_before_each_change_of_a_name(
+def test_it_dies_before_each_change(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch with redeliveries, and the merge behind it; Spark replays the batch that died."""
     before, path = tmp_path / "before", tmp_path / "archive"
-    ArchiveWriter(str(before), STREAM)(batch(spark, map(message, range(20))), 0)
+    write(before)(batch(spark, map(message, range(20))), 0)
     rows = batch(spark, [*map(message, range(20, 30)), *(message(n, 2) for n in range(15, 35))])
     rows.persist()
-    countdown = [sys.maxsize]
-    monkeypatch.setattr(files, "os", Mortal(os, countdown))
-    monkeypatch.setattr(files, "shutil", Mortal(shutil, countdown))
-    deaths = -1
-    died = True
+    left = [sys.maxsize]
+    opened = Place.open
+    monkeypatch.setattr(Place, "open", lambda place: MortalStore(opened(place), left))
+    deaths, died = -1, True
     while died:
         deaths += 1
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(before, path)
-        countdown[0] = deaths
         died = False
         try:
-            ArchiveWriter(str(path), STREAM, Settings(compact_every=1e-9))(rows, 1)
+            writer = write(path)
+            left[0] = deaths
+            writer(rows, 1)
+            compact(str(path))
         except Killed:
             died = True
-        countdown[0] = sys.maxsize
-        writer = ArchiveWriter(str(path), STREAM, Settings(compact_every=0))
+        left[0] = sys.maxsize
+        writer = write(path)
         writer.heal()
         writer(rows, 1)
         assert content(path) == exactly(range(35)), f"death {deaths}"
-    assert deaths > 10
+        compact(str(path))
+        assert content(path) == exactly(range(35)), f"death {deaths}"
+        assert len(parquet_names(path)) == 1
+    assert deaths > 20
 
 
 def test_a_driver_that_does_not_see_the_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = ArchiveWriter(str(tmp_path), STREAM)
-    monkeypatch.setattr(files, "parquet_files", lambda folder: [])
+    writer = write(tmp_path)
+    monkeypatch.setattr(writer._store, "list", lambda prefix="": [])
     with pytest.raises(NSQError, match=r"wrote 7 rows .* driver and all executors share"):
         writer(batch(spark, map(message, range(7))), 0)
+
+
+def test_a_driver_that_was_away_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """It has staged its batch when another driver has recorded, named and merged the same one."""
+    rows = batch(spark, [*map(message, range(20)), message(70)])
+    late = write(tmp_path)
+    stage = late._stage
+
+    def stage_late(*args: Any) -> Any:
+        staged = stage(*args)
+        other = write(tmp_path)
+        other(rows, 0)
+        other(batch(spark, map(message, range(20, 30))), 1)
+        compact(str(tmp_path))
+        return staged
+
+    late._stage = stage_late  # type: ignore[method-assign]
+    late(rows, 0)
+    assert content(tmp_path) == exactly([*range(30), 70])
 
 
 # The whole job
@@ -345,17 +333,15 @@ def test_it_goes_on_until_it_is_stopped(
         query.processAllAvailable()
     query.stop()
     assert content(tmp_path / "archive") == exactly(range(1500), topic)
-    assert os.listdir(tmp_path / "archive" / HIDDEN) != ["checkpoint"]
     assert (tmp_path / "checkpoint" / "nsq-wal").is_dir()
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"path": "s3a://bucket/nsq"}, "the archive's path 's3a://bucket/nsq' is not on a file"),
-        ({"checkpoint": "hdfs:///nsq"}, "the checkpoint's path 'hdfs:///nsq' is not on a file"),
+        ({"path": "s3a://bucket"}, "the archive's path 's3a://bucket' has no folder: write"),
+        ({"checkpoint": "hdfs:///nsq"}, "the checkpoint's path 'hdfs:///nsq' is not on storage"),
         ({"interval": -1.0}, "interval is -1"),
-        ({"target_size": 0}, "target_size is 0; allowed is 1 or more"),
         ({"compression": "rar"}, "compression is 'rar'; allowed are zstd, snappy"),
     ],
 )
@@ -422,8 +408,8 @@ def test_kill_nine_in_the_middle(
 
 def last_batch(path: Path) -> int:
     """The number of the batch that was put into the archive last, or -1."""
-    records = [files.read_json(str(record)) for record in path.glob(f"{HIDDEN}/*/batch.json")]
-    return max((record["batch"] for record in records), default=-1)
+    records = path.glob(f"{HIDDEN}/*/batches/*.json")
+    return max((int(record.stem) for record in records), default=-1)
 
 
 def values(path: Path) -> list[bytes]:
@@ -490,7 +476,7 @@ def test_the_command_under_spark_submit(
     [
         (("--option", "startingOffsets=earliest"), 2, "NSQ has no offsets"),
         (("--option", "oops"), 2, "'oops' is not KEY=VALUE"),
-        (("--to", "s3a://bucket/nsq"), 2, "is not on a file system: set it to"),
+        (("--to", "hdfs://host/nsq"), 2, "is not on storage that this knows: set it to"),
     ],
 )
 def test_the_command_says_what_to_set(

@@ -280,7 +280,7 @@ def test_another_replay_in_the_same_folder(
         ({"options": {}}, "'nsqdTcpAddresses' is missing"),
         ({"topic": "a b"}, "topic name 'a b' is not valid"),
         ({"archive": "/no/such"}, "there is no archive at /no/such"),
-        ({"archive": "hdfs://a/b"}, "is not on a file system"),
+        ({"archive": "hdfs://a/b"}, "is not on storage that this knows"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -14,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark import files
-from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.batches import ArchiveWriter
+from gnsqsync.spark.jobs.layout import Place
 from gnsqsync.spark.jobs.rollup import Rolled, rollup
+from gnsqsync.spark.stores import FileStore
 from tests.spark import session as sessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# The package has a function of the same name.
+jobs_rollup = importlib.import_module("gnsqsync.spark.jobs.rollup")
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SCHEMA = (
@@ -36,7 +40,7 @@ class Archive:
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.path = str(path)
         self._spark = spark
-        self._writer = ArchiveWriter(self.path, "0123456789abcdef")
+        self._writer = ArchiveWriter(Place(self.path), "0123456789abcdef")
         self._batch = 0
 
     def add(self, rows: Iterable[tuple[str, float, int, int, float]]) -> None:
@@ -100,7 +104,7 @@ def test_what_is_counted(spark: SparkSession, archive: Archive, out: str) -> Non
     assert (second["attempts"], second["redelivered"]) == (4, 1)
     assert found["payments", 3540]["delay_max"] == pytest.approx(-0.25)
     assert found["payments", 3600]["delay_p50"] == pytest.approx(86400.0)
-    names = files.parquet_files(out)
+    names = sorted(str(name.relative_to(out)) for name in Path(out).rglob("*.parquet"))
     assert names == [f"date=2026-11-20/hour={hour}/windows.parquet" for hour in (12, 13)]
 
 
@@ -143,15 +147,15 @@ def test_an_hour_that_changes_while_it_is_read_is_read_again(
     spark: SparkSession, archive: Archive, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive.add([("orders", 0, 1, 1, 0.1), ("orders", 3600, 1, 1, 0.1)])
-    write = parquet.write
+    count = jobs_rollup._count
 
-    def write_meanwhile(*args: Any) -> None:
-        write(*args)
-        monkeypatch.setattr(parquet, "write", write)
+    def count_late(rows: Any, window: int) -> Any:
         archive.add([("orders", 1, 1, 1, 0.1)])
+        return count(rows, window)
 
-    monkeypatch.setattr(parquet, "write", write_meanwhile)
-    rollup(spark, archive.path, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs_rollup, "_count", count_late)
+        rollup(spark, archive.path, out)
     assert windows(out)["orders", 0]["messages"] == 1
     assert rollup(spark, archive.path, out) == Rolled(hours=1, windows=1, messages=2)
     assert windows(out)["orders", 0]["messages"] == 2
@@ -161,20 +165,35 @@ def test_it_dies_and_is_run_again(
     spark: SparkSession, archive: Archive, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive.add(("orders", n * 60, 10, 1, 0.1) for n in range(120))
+    put = FileStore.put
 
-    def die(moves: list[tuple[str, str]]) -> None:
-        source, target = moves[0]
-        files.make_folder(os.path.dirname(target))
-        os.replace(source, target)
+    def die(store: FileStore, name: str, data: bytes) -> None:
+        put(store, name, data)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "move_all", die)
+        patch.setattr(FileStore, "put", die)
         with pytest.raises(KeyboardInterrupt):
             rollup(spark, archive.path, out)
     assert rollup(spark, archive.path, out) == Rolled(hours=2, windows=120, messages=120)
     assert len(windows(out)) == 120
-    assert os.listdir(Path(out, "_gnsqsync", "staging")) == []
+
+
+def test_two_at_a_time_are_counted_again(
+    spark: SparkSession, archive: Archive, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.add([("orders", 0, 1, 1, 0.1)])
+    count = jobs_rollup._count
+
+    def count_late(rows: Any, window: int) -> Any:
+        monkeypatch.setattr(jobs_rollup, "_count", count)
+        archive.add([("orders", 1, 1, 1, 0.1)])
+        assert rollup(spark, archive.path, out).messages == 2
+        return count(rows, window)
+
+    monkeypatch.setattr(jobs_rollup, "_count", count_late)
+    assert rollup(spark, archive.path, out).messages == 1
+    assert rollup(spark, archive.path, out) == Rolled(hours=1, windows=1, messages=2)
 
 
 @pytest.mark.parametrize("window", [0, 7, 3601])
@@ -196,8 +215,8 @@ def test_one_length_of_window(spark: SparkSession, archive: Archive, out: str) -
 def test_no_archive(spark: SparkSession, tmp_path: Path, out: str) -> None:
     with pytest.raises(ConfigError, match="there is no archive at"):
         rollup(spark, str(tmp_path), out)
-    with pytest.raises(ConfigError, match="is not on a file system"):
-        rollup(spark, "s3a://bucket/nsq", out)
+    with pytest.raises(ConfigError, match="is not on storage that this knows"):
+        rollup(spark, "hdfs://host/nsq", out)
 
 
 def test_the_command(spark: SparkSession, archive: Archive, out: str, tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.spark.read_task": {"concurrent"},
     "gnsqsync.spark.source": {"concurrent"},
     "gnsqsync.spark.tally": {"threading"},
+    # Requests to an object store side by side; the pool ends with the call.
+    "gnsqsync.spark.object_store": {"concurrent"},
+    "gnsqsync.spark.jobs.series": {"concurrent"},
     # It asks all servers side by side, in whichever web server it runs.
     "gnsqsync.admin": {"concurrent", "queue", "threading"},
     # Used in the processes of the two.

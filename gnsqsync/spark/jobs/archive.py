@@ -5,17 +5,16 @@ Knows how to start the query. ``batches`` knows what it does with a batch.
 
 from __future__ import annotations
 
-import os
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark import files
-from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
-from gnsqsync.spark.jobs.common import local_path
-from gnsqsync.spark.jobs.layout import HIDDEN
+from gnsqsync.spark.jobs.common import join, spark_path, storage_path
+from gnsqsync.spark.jobs.compaction import check_compression
+from gnsqsync.spark.jobs.layout import HIDDEN, Place
 from gnsqsync.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ _SOURCE_COLUMNS = (
     "value binary, topic string, id string, timestamp timestamp, attempts int, nsqd string,"
     " received_at timestamp"
 )
-COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _STREAM = "gnsqsync-archive.json"
 
 
@@ -43,21 +41,21 @@ def archive(
     interval: float = 60.0,
     available_now: bool = False,
     max_messages: int | None = None,
-    compact_every: float = 600.0,
-    target_size: int = 128 << 20,
     compression: str = "zstd",
     look_up_all: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     on_batch: Callable[[Counts], None] | None = None,
 ) -> StreamingQuery:
     """Start to copy what ``topics`` get to Parquet at ``path``; returns the running query.
 
     Files lie in ``<path>/topic=.../date=.../hour=.../`` by publish time (UTC).
-    ``spark.read.parquet(path)`` reads exactly what was published, each message once.
+    ``spark.read.parquet(path)`` reads exactly what was published, each message once. Each batch
+    adds files: call `compact` now and then.
 
     Args:
         spark: The session.
         topics: One topic or several.
-        path: A folder or URL on a file system that driver and executors share.
+        path: A folder that driver and executors share, or a URL: s3://, gs://, abfs://.
         channel: The channel to consume.
         options: Those of ``format("nsq")``: addresses, ``nsq.*`` and the like.
         checkpoint: Where Spark keeps what it knows about the query, and the source its log; shared
@@ -65,13 +63,11 @@ def archive(
         interval: Seconds between two batches.
         available_now: Whether to take what is there now and then end.
         max_messages: The most of a batch; None: no limit.
-        compact_every: Seconds between two rounds that merge small files; 0: never.
-        target_size: Bytes of a merged file.
         compression: The codec of Parquet.
         look_up_all: Whether to look up every message in the archive, and not only those with
             attempts above 1. An nsqd that was killed may deliver again without saying so.
-        on_batch: Called after each batch with what was done so far (rows, duplicates, batches,
-            merged).
+        storage_options: For fsspec's file system of a URL.
+        on_batch: Called after each batch with what was done so far (rows, duplicates, batches).
 
     Returns:
         The running query. With ``available_now`` it fails if it reaches none of the nsqds with
@@ -83,15 +79,9 @@ def archive(
     Threads:
         ``on_batch`` is called on the query's thread.
     """
-    for name, value, low in (
-        ("interval", interval, 0),
-        ("compact_every", compact_every, 0),
-        ("target_size", target_size, 1),
-    ):
-        if value < low:
-            raise ConfigError(f"{name} is {value}; allowed is {low} or more")
-    if compression not in COMPRESSIONS:
-        raise ConfigError(f"compression is {compression!r}; allowed are {', '.join(COMPRESSIONS)}")
+    if interval < 0:
+        raise ConfigError(f"interval is {interval}; allowed is 0 or more")
+    check_compression(compression)
     path, checkpoint, source = check(
         topics,
         path,
@@ -99,22 +89,27 @@ def archive(
         options=options,
         checkpoint=checkpoint,
         max_messages=max_messages,
+        storage_options=storage_options,
     )
     from gnsqsync.spark.source import NsqDataSource
 
-    # A session of its own: the settings for Parquet are not the caller's.
+    place = Place.of(path, storage_options)
+    place.open().probe()
+    checkpoint_url = spark_path(checkpoint)
+    check_file_system(spark, checkpoint_url, "the checkpoint's path")
+    # A session of its own: the setting is not the caller's.
     own = spark.newSession()
     # PySpark before 4.2 tells no source of availableNow, and ends after one batch without this.
     source["availableNow"] = str(available_now).lower()
     own.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
     _register(own, NsqDataSource)
     messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
-    settings = Settings(compression, compact_every, target_size, look_up_all)
-    writer = ArchiveWriter(path, _stream(checkpoint), settings, on_batch)
+    stream = _stream(Place.of(checkpoint, storage_options, "the checkpoint's path"))
+    writer = ArchiveWriter(place, stream, Settings(compression, look_up_all), on_batch)
     writer.heal()
     writing = (
         messages.writeStream.foreachBatch(writer)
-        .option("checkpointLocation", parquet.uri(checkpoint))
+        .option("checkpointLocation", checkpoint_url)
         .queryName(f"archive of {source['subscribe']}")
     )
     if available_now:
@@ -130,16 +125,20 @@ def check(
     options: Mapping[str, str],
     checkpoint: str | None,
     max_messages: int | None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, str, dict[str, str]]:
     """Paths of archive and checkpoint, and all options of the source; ConfigError as ``archive``.
 
     Needs no Spark, which starts slowly.
     """
-    path = local_path(path, "the archive's path")
-    checkpoint = local_path(
-        checkpoint or os.path.join(path, HIDDEN, "checkpoint"), "the checkpoint's path"
+    path = storage_path(path, "the archive's path")
+    checkpoint = storage_path(
+        checkpoint or join(path, HIDDEN, "checkpoint"), "the checkpoint's path"
     )
-    source = {"walPath": parquet.uri(os.path.join(checkpoint, "nsq-wal")), **options}
+    source = {"walPath": join(checkpoint, "nsq-wal")}
+    if "://" in checkpoint and storage_options:
+        source["walOptions"] = json.dumps(storage_options)
+    source |= options
     source["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
     source["channel"] = channel
     if max_messages is not None:
@@ -160,13 +159,35 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
             raise
 
 
-def _stream(checkpoint: str) -> str:
+def check_file_system(spark: SparkSession, url: str, what: str) -> None:
+    """Raises ConfigError when Spark has no file system for this URL."""
+    from py4j.protocol import Py4JJavaError
+
+    scheme = url.partition(":")[0]
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    hadoop = jvm.org.apache.hadoop
+    try:
+        hadoop.fs.FileSystem.getFileSystemClass(
+            scheme, spark.sparkContext._jsc.sc().hadoopConfiguration()
+        )
+    except Py4JJavaError:
+        package = {"s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azure"}.get(scheme)
+        if package is None:
+            needed = "the connector of this store"
+        else:
+            version = hadoop.util.VersionInfo.getVersion()
+            needed = f"--packages org.apache.hadoop:{package}:{version}"
+        raise ConfigError(
+            f"{what} {url!r} needs Spark's own file system for {scheme}://: add {needed}, or set it"
+            " to a folder on a disk (the archive's path needs no such package)"
+        ) from None
+
+
+def _stream(checkpoint: Place) -> str:
     """The id to which the checkpoint's batch numbers belong; kept in it, and deleted with it."""
-    files.make_folder(checkpoint)
-    with files.locked(os.path.join(checkpoint, f"{_STREAM}.lock")):
-        kept = os.path.join(checkpoint, _STREAM)
-        found = files.read_json(kept)
-        if found is None:
-            found = {"stream": uuid.uuid4().hex}
-            files.write_json(kept, found)
-    return str(found["stream"])
+    store = checkpoint.open()
+    store.create(_STREAM, json.dumps({"stream": uuid.uuid4().hex}).encode())
+    kept = store.read(_STREAM)
+    assert kept is not None
+    return str(json.loads(kept)["stream"])

@@ -1,9 +1,11 @@
 """Puts the batches of a query into an archive, each row once, whichever process dies and when.
 
-Knows the steps from a DataFrame to files in place, and how to take them up again. A batch is first
-written to a hidden folder. Then a record says which file goes where, and only then the files are
-renamed into the archive. After a crash before the record the batch is written again, after it the
-renames are finished; either way the archive has the batch once.
+Knows the steps from a DataFrame to files in place, and how to take them up again. Tasks write the
+files of a batch to a hidden folder, under names that nobody else uses. Then a record, which can be
+created only once, says which file goes where, and only then the files get their names in the
+archive. After a crash before the record the batch is written again, after it the naming is
+finished; either way the archive has the batch once. What a dead or lost driver or task does late
+changes nothing: it has no record.
 
 A message that nsqd delivered more than once (attempts > 1) is looked up in the archive. Its copies
 have the same publish time, so they lie in the same hour's folder: no state is kept, and a copy
@@ -12,34 +14,44 @@ may come at any time later.
 
 from __future__ import annotations
 
-import os
-import time
+import json
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark import files
-from gnsqsync.spark.jobs import compaction, parquet
-from gnsqsync.spark.jobs.layout import ARCHIVE_SCHEMA, COLUMN_NAMES, HIDDEN, KEY, PARTITIONS
+from gnsqsync.spark.jobs.layout import (
+    COLUMN_NAMES,
+    HIDDEN,
+    KEY,
+    Place,
+    changed_name,
+    folder_of,
+)
+from gnsqsync.spark.jobs.reading import read
+from gnsqsync.spark.jobs.snapshot import snapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from gnsqsync.spark.jobs.staging import Staged
+
+# So many records are kept, so that a driver that was away for long finds its batch done.
+_RECORDS = 100
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an archive is written: ``compact_every`` in seconds, 0 for never; sizes in bytes.
+    """How an archive is written.
 
     ``look_up_all``: look up every message, not only those with attempts > 1. An nsqd that was
     killed may deliver again what it had on disk, and then knows of no earlier attempt.
     """
 
     compression: str = "zstd"
-    compact_every: float = 600.0
-    target_size: int = 128 << 20
     look_up_all: bool = False
 
 
@@ -47,212 +59,181 @@ class Settings:
 class Counts:
     """What a writer did since it was made.
 
-    ``rows``: put into the archive; ``duplicates``: left out, since the archive has them;
-    ``merged``: files that compactions made superfluous.
+    ``rows``: put into the archive; ``duplicates``: left out, since the archive has them.
     """
 
     batches: int = 0
     rows: int = 0
     duplicates: int = 0
-    merged: int = 0
 
 
 class ArchiveWriter:
     """The function for ``foreachBatch`` of one query that fills an archive.
 
-    ``path``: the archive, a folder that driver and executors share. ``stream``: identifies the
-    query's checkpoint; batch numbers mean something only together with it. ``on_batch`` is called
-    after each batch with ``counts``. Called by Spark's thread of the query.
+    ``stream``: identifies the query's checkpoint; batch numbers mean something only together with
+    it. ``on_batch`` is called after each batch with ``counts``. Called by Spark's thread of the
+    query. Several on one archive disturb neither each other nor a compaction.
     """
 
     def __init__(
         self,
-        path: str,
+        place: Place,
         stream: str,
         settings: Settings | None = None,
         on_batch: Callable[[Counts], None] | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.counts: Counts = Counts()
-        self._path = path
+        self._place = place
+        self._store = place.open()
         # Batch numbers begin anew with each checkpoint.
         self._prefix = f"part-{stream[:8]}-"
-        self._state = os.path.join(path, HIDDEN, stream)
-        self._staging = os.path.join(self._state, "staging")
+        self._stream = stream
+        self._state = f"{HIDDEN}/{stream}"
         self._settings = settings or Settings()
         self._on_batch = on_batch
-        self._clock = clock
-        files.make_folder(self._staging)
 
     def heal(self) -> None:
-        """Finish the batch that a crash interrupted, and remove its leftovers. Needs no Spark."""
-        with self._locked():
-            record = self._record()
-            if record is not None:
-                self._finish(record)
-            compaction.finish(self._path, self._state)
-            for name in os.listdir(self._staging):
-                files.remove_tree(os.path.join(self._staging, name))
+        """Finish the batch that a crash interrupted. Needs no Spark."""
+        names = self._store.list(f"{self._state}/batches")
+        if names:
+            self._finish(names[-1])
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Put one batch into the archive; nothing happens when it is there already."""
-        with self._locked():
-            self._write(rows, batch)
-            if self._compaction_due():
-                self._compact(rows.sparkSession)
-            self.counts.batches += 1
+        self._write(rows, batch)
+        self.counts.batches += 1
         if self._on_batch is not None:
             self._on_batch(self.counts)
 
     def _write(self, rows: DataFrame, batch: int) -> None:
-        record = self._record()
-        if record is not None:
-            if record["batch"] > batch:
-                raise ConfigError(
-                    f"the checkpoint is at batch {batch}, but {self._path} has its batch"
-                    f" {record['batch']}: an older checkpoint was put back; start with a new one"
-                )
-            # A crash came before the end of its renames, or before Spark noted that it is done.
-            self._finish(record)
-            if record["batch"] == batch:
-                return
-        attempt = os.path.join(self._staging, f"{batch}-{uuid.uuid4().hex}")
-        folders = self._stage(rows, attempt)
-        moves: list[tuple[str, str]] = []
-        for folder in folders:
-            for name in files.parquet_files(folder):
-                files.sync_file(os.path.join(folder, name))
-                final = f"{self._prefix}{batch:06}-{len(moves):03}.parquet"
-                moves.append(
-                    (
-                        os.path.relpath(os.path.join(folder, name), self._state),
-                        os.path.join(os.path.dirname(name), final),
-                    )
-                )
-        if moves:
-            record = {"batch": batch, "moves": moves}
-            files.write_json(self._record_path, record)
-            self._finish(record)
-        files.remove_tree(attempt)
-
-    def _stage(self, rows: DataFrame, attempt: str) -> list[str]:
-        """Write the rows that are new; the folders below which they are."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        parquet.prepare(rows.sparkSession)
-        seconds = F.floor(F.unix_micros("timestamp") / F.lit(1_000_000))
-        # Computed from the epoch, so that the session's time zone does not matter.
-        placed = rows.select(
-            *COLUMN_NAMES,
-            ((F.col("attempts") > 1) | F.lit(self._settings.look_up_all)).alias("again"),
-            "topic",
-            F.date_from_unix_date(F.floor(seconds / 86400).cast("int")).alias("date"),
-            F.lpad((F.floor(seconds / 3600) % 24).cast("string"), 2, "0").alias("hour"),
-        )
-        seen = Observation()
-        parquet.write(
-            placed.observe(seen, F.count(F.lit(1)).alias("rows")),
-            attempt,
-            self._settings.compression,
-            ("again", *PARTITIONS),
-        )
-        first, again = (os.path.join(attempt, f"again={flag}") for flag in ("false", "true"))
-        new, returned = parquet.count_below(first), parquet.count_below(again)
-        written = seen.get["rows"]
-        if new + returned != written:
-            raise NSQError(
-                f"the executors wrote {written:,} rows to {self._path}, but the driver finds"
-                f" {new + returned:,} there: set the archive's path to a folder that the driver and"
-                " all executors share"
+        names = self._store.list(f"{self._state}/batches")
+        name = f"{self._state}/batches/{batch:012}.json"
+        if names and names[-1] > name:
+            last = int(names[-1].rpartition("/")[2].removesuffix(".json"))
+            raise ConfigError(
+                f"the checkpoint is at batch {batch}, but {self._store.url} has its batch"
+                f" {last}: an older checkpoint was put back; start with a new one"
             )
-        self.counts.rows += new
-        if not returned:
-            return [first]
-        fresh = os.path.join(attempt, "fresh")
-        self._stage_unknown(rows.sparkSession, first, again, fresh)
-        kept = parquet.count_below(fresh)
-        self.counts.rows += kept
-        self.counts.duplicates += returned - kept
-        return [first, fresh]
+        if names:
+            # A crash came before its end, or before Spark noted that it is done.
+            self._finish(names[-1])
+            if names[-1] == name:
+                return
+        attempt = f"{self._state}/staging/{batch:012}-{uuid.uuid4().hex}"
+        staged = self._stage(rows, attempt)
+        if not staged:
+            self._store.delete_folder(attempt)
+            return
+        files = []
+        for number, file in enumerate(staged):
+            final = f"{self._prefix}{batch:06}-{number:03}.parquet"
+            files.append((file.name, f"{file.folder}/{final}"))
+        record = {"batch": batch, "done": False, "files": files}
+        # False: another driver with this checkpoint was faster. It has the same rows.
+        self._store.create(name, json.dumps(record).encode())
+        self._finish(name)
+        # No other attempt of this batch, or of one before it, can get a record any more.
+        staging = f"{self._state}/staging"
+        for folder in self._store.folders(staging):
+            if int(folder.partition("-")[0]) <= batch:
+                self._store.delete_folder(f"{staging}/{folder}")
+        self._store.delete(names[: -_RECORDS + 1])
 
-    def _stage_unknown(self, spark: SparkSession, first: str, again: str, fresh: str) -> None:
-        """Write to ``fresh`` those rows of ``again`` that neither the archive nor ``first`` has."""
+    def _stage(self, rows: DataFrame, attempt: str) -> list[Staged]:
+        """Write the rows that are new; the files with them."""
         from pyspark.sql import functions as F
 
-        def read(base: str, paths: list[str]) -> DataFrame:
-            reader = spark.read.schema(ARCHIVE_SCHEMA).option("basePath", parquet.uri(base))
-            return reader.parquet(*map(parquet.uri, paths))
-
-        key = ["topic", *KEY]
-        hours = sorted({os.path.dirname(name) for name in files.parquet_files(again)})
-        returned = read(again, [again]).dropDuplicates(key)
-        low, high = returned.agg(F.min("timestamp"), F.max("timestamp")).collect()[0]
-        for base in (self._path, first):
-            there = [os.path.join(base, hour) for hour in hours]
-            there = [path for path in there if files.parquet_files(path)]
-            if there:
-                known = read(base, there).where(F.col("timestamp").between(low, high))
-                returned = returned.join(known.select(key), on=key, how="left_anti")
-        hour = F.lpad(F.col("hour").cast("string"), 2, "0").alias("hour")
-        returned = returned.select(*COLUMN_NAMES, "topic", "date", hour)
-        parquet.write(returned, fresh, self._settings.compression, PARTITIONS)
-
-    @property
-    def _record_path(self) -> str:
-        return os.path.join(self._state, "batch.json")
-
-    def _record(self) -> dict[str, Any] | None:
-        """The record of the last batch that was put into the archive."""
-        found: dict[str, Any] | None = files.read_json(self._record_path)
-        return found
-
-    def _finish(self, record: dict[str, Any]) -> None:
-        """Do the renames that are left. From here on the batch is in the archive for good."""
-        if record.get("done"):
-            return
-        files.move_all(
-            (os.path.join(self._state, source), os.path.join(self._path, target))
-            for source, target in record["moves"]
+        again = (F.col("attempts") > 1) | F.lit(self._settings.look_up_all)
+        written = self._run(
+            rows.select(*COLUMN_NAMES, "topic", again.alias("again")), f"{attempt}/first"
         )
-        notes = self._notes()
-        folders = {os.path.dirname(target) for _, target in record["moves"]}
-        if not folders <= set(notes["folders"]):
-            notes["folders"] = sorted(folders | set(notes["folders"]))
-            files.write_json(self._notes_path, notes)
-        # From now on a compaction may remove its files, so they must not be looked for.
-        files.write_json(self._record_path, {**record, "done": True})
+        there = set(self._store.list(attempt))
+        if missing := [file for file in written if file.name not in there]:
+            raise NSQError(
+                f"the executors wrote {sum(file.rows for file in missing):,} rows to"
+                f" {self._store.url} that the driver does not find there: set the archive's path to"
+                " storage that the driver and all executors share"
+            )
+        first = [file for file in written if not file.again]
+        returned = [file for file in written if file.again]
+        if returned:
+            fresh = self._stage_unknown(rows, first, returned, f"{attempt}/fresh")
+            kept = sum(file.rows for file in fresh)
+            self.counts.duplicates += sum(file.rows for file in returned) - kept
+            first += fresh
+        self.counts.rows += sum(file.rows for file in first)
+        return first
 
-    @property
-    def _notes_path(self) -> str:
-        return os.path.join(self._state, "compaction-notes.json")
+    def _stage_unknown(
+        self, rows: DataFrame, first: list[Staged], again: list[Staged], folder: str
+    ) -> list[Staged]:
+        """Write those rows of ``again`` that neither the archive nor ``first`` has."""
+        from pyspark.sql import functions as F
 
-    def _notes(self) -> dict[str, Any]:
-        """The folders that got files since the last compaction, and when that was."""
-        notes: dict[str, Any] | None = files.read_json(self._notes_path)
-        if notes is None:
-            notes = {"folders": [], "compacted_at": self._clock()}
-            files.write_json(self._notes_path, notes)
-        return notes
+        spark = rows.sparkSession
+        key = ["topic", *KEY]
+        returned = read(
+            spark,
+            self._place,
+            [(file.name, file.folder, file.bytes) for file in again],
+            [*COLUMN_NAMES, "topic"],
+        ).dropDuplicates(key)
+        hours = {file.folder for file in again}
+        known = [
+            (name, folder_of(name), size) for name, size in snapshot(self._store, hours).items()
+        ]
+        known += [(file.name, file.folder, file.bytes) for file in first if file.folder in hours]
+        if known:
+            low = _EPOCH + timedelta(microseconds=min(file.low for file in again))
+            high = _EPOCH + timedelta(microseconds=max(file.high for file in again) + 1)
+            there = read(spark, self._place, known, key, low, high)
+            returned = returned.join(there, on=key, how="left_anti")
+        returned = returned.select(*COLUMN_NAMES, "topic", F.lit(False).alias("again"))
+        return self._run(returned, folder)
 
-    def _compaction_due(self) -> bool:
-        every = self._settings.compact_every
-        return every > 0 and self._clock() >= self._notes()["compacted_at"] + every
+    def _run(self, rows: DataFrame, folder: str) -> list[Staged]:
+        from gnsqsync.spark.jobs.staging import FORMAT, LIST, Staged, StagingSink
 
-    def _compact(self, spark: SparkSession) -> None:
-        notes = self._notes()
-        for folder in notes["folders"]:
-            self.counts.merged += compaction.compact_folder(
-                spark,
-                self._path,
-                self._state,
-                folder,
-                self._prefix,
-                target_size=self._settings.target_size,
+        rows.sparkSession.dataSource.register(StagingSink)
+        (
+            rows.write.format(FORMAT)
+            .mode("append")
+            .options(
+                archive=self._place.path,
+                storage=json.dumps(dict(self._place.options)),
+                folder=folder,
                 compression=self._settings.compression,
             )
-        files.write_json(self._notes_path, {"folders": [], "compacted_at": self._clock()})
+            .save()
+        )
+        data = self._store.read(f"{folder}/{LIST}")
+        assert data is not None
+        return [Staged(*file) for file in json.loads(data)]
 
-    def _locked(self) -> AbstractContextManager[None]:
-        # Two drivers on one checkpoint: Spark stops one of them, but not before its batch.
-        return files.locked(os.path.join(self._state, "lock"))
+    def _finish(self, name: str) -> None:
+        """Name the files that are left. From here on the batch is in the archive for good."""
+        record = self._record(name)
+        if record["done"]:
+            return
+        files = [(source, target) for source, target in record["files"]]
+        try:
+            self._store.copy(files)
+        except FileNotFoundError:
+            if self._record(name)["done"]:
+                return  # by another driver, and a compaction has come since
+            raise
+        mark = f"{self._stream}-{record['batch']}".encode()
+        for folder in sorted({folder_of(target) for _, target in files}):
+            self._store.put(changed_name(folder), mark)
+        # Before it is done: from then on a compaction may merge its files, and a late copy would
+        # bring one back.
+        self._store.delete((source for source, _ in files), durable=True)
+        self._store.put(name, json.dumps({**record, "done": True}).encode())
+
+    def _record(self, name: str) -> dict[str, Any]:
+        data = self._store.read(name)
+        if data is None:
+            # Its deletion comes when a hundred batches are done since.
+            return {"done": True}
+        record: dict[str, Any] = json.loads(data)
+        return record

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.object_store import SCHEMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUIET_LOG = os.path.join(os.path.dirname(__file__), "log4j2.properties")
+# Schemes of fsspec that Hadoop calls otherwise.
+_HADOOP = {"s3": "s3a", "gcs": "gs", "az": "abfs"}
 _AGO = re.compile(r"(\d+)\s*([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -89,14 +92,47 @@ def parse_time(text: str, now: datetime) -> datetime:
     return found.astimezone(UTC)
 
 
+def storage_path(path: str, what: str) -> str:
+    """The absolute path of ``path``, which may be a ``file:`` URI, or the URL of an object store.
+
+    Raises ConfigError for other schemes, and for characters that Spark takes for a pattern.
+    """
+    scheme, colon, _ = path.partition("://")
+    if not colon or scheme == "file":
+        return local_path(path, what)
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f"{what} {path!r} is not on storage that this knows: set it to a path on a disk that"
+            " the driver and all executors share (NFS or the like on a cluster), or to one of"
+            f" {', '.join(f'{each}://' for each in SCHEMES)}"
+        )
+    _check_characters(path, what)
+    parts = urlsplit(path)
+    if not parts.netloc or not parts.path.strip("/"):
+        raise ConfigError(f"{what} {path!r} has no folder: write {scheme}://BUCKET/FOLDER")
+    return path.rstrip("/")
+
+
+def spark_path(path: str) -> str:
+    """A path of ``storage_path`` as Spark's own file systems call it."""
+    scheme, colon, rest = path.partition("://")
+    if not colon:
+        # Spark's default file system may be another one.
+        return f"file://{path}"
+    return f"{_HADOOP.get(scheme, scheme)}://{rest}"
+
+
+def join(path: str, *names: str) -> str:
+    """A path or URL below another."""
+    return "/".join([path, *names])
+
+
 def local_path(path: str, what: str) -> str:
     """The absolute path of ``path``, which may be a ``file:`` URI.
 
-    Raises ConfigError for every other scheme: jobs rename files and rely on that being one step,
-    which object stores do not have. Also for characters that Spark takes for a pattern.
+    Raises ConfigError for every other scheme, and for characters that Spark takes for a pattern.
     """
-    if set(path) & set("*?[]{}\\"):
-        raise ConfigError(f"{what} {path!r} has one of * ? [ ] {{ }} \\: choose another name")
+    _check_characters(path, what)
     scheme, colon, rest = path.partition(":")
     if colon and re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
         if scheme != "file" or urlsplit(path).netloc not in ("", "localhost"):
@@ -111,3 +147,8 @@ def local_path(path: str, what: str) -> str:
     if not path:
         raise ConfigError(f"{what} is empty: set it to a folder")
     return os.path.abspath(path)
+
+
+def _check_characters(path: str, what: str) -> None:
+    if set(path) & set("*?[]{}\\"):
+        raise ConfigError(f"{what} {path!r} has one of * ? [ ] {{ }} \\: choose another name")

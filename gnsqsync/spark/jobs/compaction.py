@@ -1,30 +1,114 @@
-"""Merges the small files of an archive's folders into larger ones; survives kill -9 at any point.
+"""Merges the small files of an archive into larger ones; survives kill -9 at any point.
 
-Knows which files to merge and in which steps. That nobody will look for one of these files again,
-and that nobody else compacts the folder meanwhile, is the caller's to see to.
+Knows which files to merge and in which steps. Needs no Spark, and runs beside writers, readers
+and other compactions.
 
-The steps: merge to a hidden folder, compare the numbers of rows, write down what becomes of which
-file (the intent), rename the merged file into place, remove its parts, remove the intent. After a
-crash ``finish`` does what the intent says. Between the rename and the last removal, for some
-milliseconds, a reader that lists the folder may see rows twice.
+The steps: write merged files to a hidden folder, compare the numbers of rows, and make an entry in
+the log of merges that says what becomes of which file. It can be made only once, and only by
+somebody who knows all entries before. Then keep the parts under hidden names, give the merged files
+theirs, and remove the parts. After a crash whoever comes next does what is left of the last entry.
+
+Readers of ``snapshot`` know the log, so they have each row once at any moment. Others that list the
+folder between the last two steps see rows twice.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import time
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from gnsqsync.errors import NSQError
-from gnsqsync.spark import files
+from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs import parquet
-from gnsqsync.spark.jobs.layout import COLUMNS
+from gnsqsync.spark.jobs.common import storage_path
+from gnsqsync.spark.jobs.layout import (
+    CHANGED,
+    COLUMN_NAMES,
+    MERGES,
+    MERGING,
+    Place,
+    changed_folder,
+    changed_name,
+    is_data,
+    old_name,
+)
+from gnsqsync.spark.jobs.snapshot import folders as all_folders
+from gnsqsync.spark.jobs.snapshot import merges, topics_of, unfinished
+from gnsqsync.spark.stores import Store
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+# How long the parts of a merged file are kept for readers that began before, in seconds.
+_KEEP = 3600.0
+# An entry ends when it has so much. Until then its merged files are there beside their parts.
+_ENTRY_BYTES = 1 << 30
+_ENTRY_MERGES = 100
 
-_INTENT = "compaction.json"
+
+class Compacted(NamedTuple):
+    """What a compaction did: ``folders`` looked at, ``merged`` files put together into ``made``."""
+
+    folders: int
+    merged: int
+    made: int
+
+
+def compact(
+    path: str,
+    *,
+    whole: bool = False,
+    may_be_empty: bool = False,
+    target_size: int = 128 << 20,
+    compression: str = "zstd",
+    storage_options: Mapping[str, Any] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Compacted:
+    """Merge the small files of an archive in the folders that got files since the last time.
+
+    Needs no Spark. It may run beside ``archive`` and beside readers. It may be killed at any
+    moment: the next one finishes what it began. When two run at a time, one of them ends early.
+    The parts of a merged file are kept for an hour in the hidden folder ``_gnsqsync``, for
+    ``replay`` and ``rollup`` that have begun to read them.
+
+    Args:
+        path: A folder or URL, as for ``archive``.
+        whole: Whether to look at all folders.
+        may_be_empty: Whether it is no error when no batch has come yet.
+        target_size: Bytes of a merged file. Files of half of that stay as they are.
+        compression: The codec of Parquet.
+        storage_options: For fsspec's file system of ``path``.
+        stop: Asked between two merges; True ends it early.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConfigError: A value is not allowed, or there is no archive.
+        ImportError: PyArrow is missing.
+    """
+    if target_size < 1:
+        raise ConfigError(f"target_size is {target_size}; allowed is 1 or more")
+    check_compression(compression)
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            'a compaction needs pyarrow, which is not installed here: pip install "gnsqsync[spark]"'
+        ) from error
+    place = Place.of(storage_path(path, "the archive's path"), storage_options)
+    store = place.open()
+    if not topics_of(store):
+        if may_be_empty:
+            return Compacted(0, 0, 0)
+        raise ConfigError(f"there is no archive at {path}: it has no folder topic=...")
+    return _Compaction(store, target_size, compression, stop).run(whole)
+
+
+def check_compression(compression: str) -> None:
+    """Raises ConfigError."""
+    if compression not in COMPRESSIONS:
+        raise ConfigError(f"compression is {compression!r}; allowed are {', '.join(COMPRESSIONS)}")
 
 
 def groups(sizes: Iterable[tuple[str, int]], target: int) -> list[list[str]]:
@@ -48,62 +132,142 @@ def groups(sizes: Iterable[tuple[str, int]], target: int) -> list[list[str]]:
     return [group for group in found if len(group) > 1]
 
 
-def compact_folder(
-    spark: SparkSession,
-    archive: str,
-    state: str,
-    folder: str,
-    prefix: str,
-    *,
-    target_size: int,
-    compression: str,
-) -> int:
-    """Merge the small files of one folder whose names begin with ``prefix``; how many went away.
+class _Overtaken(Exception):
+    """Another compaction made the entry that was to be ours, or merged our files."""
 
-    ``folder`` is relative to the archive. ``state`` is the hidden folder of the writer.
-    """
-    here = os.path.join(archive, folder)
-    sizes = [
-        (name, os.path.getsize(os.path.join(here, name)))
-        for name in files.parquet_files(here)
-        if name.startswith(prefix)
-    ]
-    gone = 0
-    for names in groups(sizes, target_size):
-        attempt = os.path.join(state, "staging", f"merge-{uuid.uuid4().hex}")
-        parts = [os.path.join(here, name) for name in names]
-        rows = spark.read.schema(COLUMNS).parquet(*map(parquet.uri, parts))
-        parquet.write(rows.coalesce(1).sortWithinPartitions("timestamp"), attempt, compression)
-        merged = [os.path.join(attempt, name) for name in files.parquet_files(attempt)]
-        before, after = parquet.count_rows(parts), parquet.count_rows(merged)
+
+class _Compaction:
+    def __init__(
+        self, store: Store, target_size: int, compression: str, stop: Callable[[], bool]
+    ) -> None:
+        self._store = store
+        self._target = target_size
+        self._compression = compression
+        self._stop = stop
+        self._next = 0
+        self._merged = self._made = 0
+        self._entry: list[dict[str, Any]] = []
+
+    def run(self, whole: bool) -> Compacted:
+        store = self._store
+        entries = list(merges(store))
+        for name, entry in entries:
+            finish(store, name, entry)
+        if entries:
+            self._next = _number(entries[-1][0]) + 1
+        marks = {name: store.read(name) for name in store.list(CHANGED)}
+        folders = all_folders(store) if whole else [changed_folder(name) for name in marks]
+        # Looked at after the entries above, so it has no file that one of them has merged; and
+        # before the batches that are not finished, whose files must stay.
+        found = {folder: store.sizes(folder) for folder in folders}
+        untouchable = unfinished(store)
+        looked_at = 0
+        try:
+            for folder, sizes in found.items():
+                if self._stop():
+                    break
+                files = [
+                    (name, size)
+                    for name, size in sizes.items()
+                    if is_data(name) and name not in untouchable
+                ]
+                for names in groups(files, self._target):
+                    self._merge(folder, names)
+                looked_at += 1
+            self._commit()
+        except _Overtaken:
+            return Compacted(looked_at, self._merged, self._made)
+        for folder in list(found)[:looked_at]:
+            name = changed_name(folder)
+            # Unless files came meanwhile.
+            if name in marks and store.read(name) == marks[name]:
+                store.delete([name])
+        self._forget(time.time() - _KEEP)
+        return Compacted(looked_at, self._merged, self._made)
+
+    def _merge(self, folder: str, parts: list[str]) -> None:
+        """Write the merged file, as a part of the entry at hand."""
+        store = self._store
+        unique = uuid.uuid4().hex
+        staged = f"{MERGING}/{self._next:012}-{unique}.parquet"
+        try:
+            before = sum(parquet.count(store, part) for part in parts)
+            with parquet.writing(store, staged, self._compression) as rows:
+                for part in parts:
+                    with store.reading(part) as file:
+                        for batch in parquet.read(file, list(COLUMN_NAMES)):
+                            rows.add(batch)
+            after = parquet.count(store, staged)
+            size = store.sizes(MERGING)[staged]
+        except (FileNotFoundError, KeyError):
+            # Another compaction has merged the parts, or put away what it need not keep.
+            raise _Overtaken from None
         if before != after:
-            raise NSQError(f"merging {len(parts)} files of {here} made {after} rows of {before}")
-        for path in merged:
-            files.sync_file(path)
-        moves = [
-            (
-                os.path.relpath(path, state),
-                os.path.join(folder, f"{prefix}merged-{uuid.uuid4().hex[:12]}.parquet"),
-            )
-            for path in merged
-        ]
-        intent = {"moves": moves, "remove": [os.path.join(folder, name) for name in names]}
-        files.write_json(os.path.join(state, _INTENT), intent)
-        finish(archive, state)
-        files.remove_tree(attempt)
-        gone += len(parts) - len(merged)
-    return gone
+            raise NSQError(f"merging {len(parts)} files of {folder} made {after} rows of {before}")
+        self._entry.append(
+            {
+                "staged": staged,
+                "merged": f"{folder}/part-merged-{self._next:012}-{unique[:12]}.parquet",
+                "bytes": size,
+                "parts": parts,
+            }
+        )
+        total = sum(merge["bytes"] for merge in self._entry)
+        if total >= _ENTRY_BYTES or len(self._entry) >= _ENTRY_MERGES:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Make the entry, and do what it says."""
+        store, made = self._store, self._entry
+        if not made:
+            return
+        self._entry = []
+        name = f"{MERGES}/{self._next:012}.json"
+        entry = {"at": time.time(), "done": False, "merges": made}
+        if not store.create(name, json.dumps(entry).encode()):
+            store.delete(merge["staged"] for merge in made)
+            raise _Overtaken
+        finish(store, name, entry)
+        # Nobody can make this entry any more, so what is left of attempts at it is of no use.
+        store.delete(
+            staged
+            for staged in store.list(MERGING)
+            if _number(staged.partition("-")[0]) <= self._next
+        )
+        self._next += 1
+        self._merged += sum(len(merge["parts"]) for merge in made)
+        self._made += len(made)
+
+    def _forget(self, before: float) -> None:
+        """Delete parts that were merged before this time, and their entries but for the last."""
+        entries = list(merges(self._store))
+        for name, entry in entries[:-1]:
+            if entry["done"] and entry["at"] < before:
+                self._store.delete(
+                    old_name(part) for merge in entry["merges"] for part in merge["parts"]
+                )
+                self._store.delete([name])
 
 
-def finish(archive: str, state: str) -> None:
-    """Do what an intent says, if there is one; what was done of it before is left as it is."""
-    path = os.path.join(state, _INTENT)
-    intent: dict[str, Any] | None = files.read_json(path)
-    if intent is None:
+def _number(name: str) -> int:
+    return int(name.rpartition("/")[2].partition(".")[0])
+
+
+def finish(store: Store, name: str, entry: Mapping[str, Any]) -> None:
+    """Do what an entry says; what was done of it before is left as it is."""
+    if entry["done"]:
         return
-    files.move_all(
-        (os.path.join(state, source), os.path.join(archive, target))
-        for source, target in intent["moves"]
-    )
-    files.remove_all(os.path.join(archive, name) for name in intent["remove"])
-    files.remove_all([path])
+    made = entry["merges"]
+    try:
+        store.copy([(part, old_name(part)) for merge in made for part in merge["parts"]])
+        store.copy([(merge["staged"], merge["merged"]) for merge in made])
+    except FileNotFoundError:
+        data = store.read(name)
+        if data is None or json.loads(data)["done"]:
+            return  # by another compaction, and it has gone on since
+        raise
+    store.delete((part for merge in made for part in merge["parts"]), durable=True)
+    # Before it is done: from then on the merged files may be merged again, and a late copy would
+    # bring one back.
+    store.delete((merge["staged"] for merge in made), durable=True)
+    store.put(name, json.dumps({**entry, "done": True}).encode())

@@ -1,23 +1,19 @@
-"""How an archive lies on disk: its columns, its folders, and how to read it.
+"""How an archive lies in its store: columns, folders, and the names of what readers skip.
 
-Knows names only; who writes it, and in which steps, is of ``archive``. A plain
-``spark.read.parquet(path)`` reads an archive too; ``read_archive`` reads less of it, and takes a
-topic "007" for a name and not for a number.
+Knows names only. ``snapshot`` finds the files, ``reading`` reads them, ``batches`` and
+``compaction`` write them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs import parquet
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.stores import Store
 
 # In the files.
 COLUMNS = (
@@ -30,8 +26,12 @@ ARCHIVE_SCHEMA = f"{COLUMNS}, topic STRING, date DATE, hour INT"
 
 # Readers of Parquet skip what starts with an underscore: checkpoints, staging, records.
 HIDDEN = "_gnsqsync"
-
-_TOPIC = f"{PARTITIONS[0]}="
+# Below it: files that were merged into another, for readers that have begun before; folders that
+# got files since they were compacted; the log of merges; merged files that are not in place yet.
+_OLD = f"{HIDDEN}/old"
+CHANGED = f"{HIDDEN}/changed"
+MERGES = f"{HIDDEN}/merges"
+MERGING = f"{HIDDEN}/merging"
 
 # What makes two rows the same message: ids are per nsqd and topic.
 KEY = ("nsqd", "id", "timestamp")
@@ -44,58 +44,74 @@ class Folder(NamedTuple):
     date: date
     hour: int
 
+    @classmethod
+    def parse(cls, name: str) -> Folder:
+        """Of ``topic=.../date=.../hour=...``; ValueError."""
+        parts = dict(part.split("=", 1) for part in name.split("/"))
+        try:
+            return cls(
+                unquote(parts["topic"]), date.fromisoformat(parts["date"]), int(parts["hour"])
+            )
+        except KeyError as error:
+            raise ValueError(f"{name!r} has no {error}") from None
+
+    @property
+    def name(self) -> str:
+        # As Spark writes it; of what is allowed in a topic's name only # is not allowed there.
+        topic = self.topic.replace("#", "%23")
+        return f"topic={topic}/date={self.date}/hour={self.hour:02}"
+
     @property
     def start(self) -> datetime:
         """When the hour begins."""
         day = datetime(self.date.year, self.date.month, self.date.day, tzinfo=UTC)
         return day + timedelta(hours=self.hour)
 
-
-def topics_of(path: str) -> list[str]:
-    """The topics of the archive at ``path``, a local folder; none where there is no archive."""
-    try:
-        names = sorted(os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [unquote(name[len(_TOPIC) :]) for name in names if name.startswith(_TOPIC)]
+    def overlaps(self, start: datetime | None, end: datetime | None) -> bool:
+        """Whether the hour has a moment at or after ``start`` and before ``end``."""
+        if start is not None and self.start + timedelta(hours=1) <= start:
+            return False
+        return end is None or self.start < end
 
 
-def has_parquet(path: str) -> bool:
-    """Whether there is an archive with at least one topic at ``path``, a local folder."""
-    return bool(topics_of(path))
+@dataclass(frozen=True)
+class Place:
+    """Where an archive or a rollup is, for the driver and for tasks."""
+
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    what: str = "the archive's path"
+
+    @classmethod
+    def of(
+        cls, path: str, options: Mapping[str, Any] | None, what: str = "the archive's path"
+    ) -> Place:
+        """With ``options`` if the path is a URL: they are for all paths of a job together."""
+        return cls(path, dict(options or {}) if "://" in path else {}, what)
+
+    def open(self) -> Store:
+        """Raises ConfigError."""
+        return open_store(self.path, self.options, what=self.what, options_name="storage_options")
 
 
-def read_archive(
-    spark: SparkSession,
-    path: str,
-    *,
-    topics: Sequence[str] = (),
-    start: datetime | None = None,
-    end: datetime | None = None,
-) -> DataFrame:
-    """The rows of an archive with the columns of ARCHIVE_SCHEMA.
+def folder_of(name: str) -> str:
+    return name.rpartition("/")[0]
 
-    Only of ``topics``, if any are given, and only what was published at or after ``start`` and
-    before ``end`` (aware datetimes); folders outside are not opened. Raises ConfigError when
-    there is no archive at ``path``.
-    """
-    from pyspark.sql import functions as F
 
-    if not has_parquet(path):
-        raise ConfigError(f"there is no archive at {path}: it has no folder topic=...")
-    rows = spark.read.schema(ARCHIVE_SCHEMA).parquet(parquet.uri(path))
-    if topics:
-        rows = rows.where(F.col("topic").isin(list(topics)))
-    if start is not None:
-        utc = start.astimezone(UTC)
-        day, hour = F.lit(utc.date()), F.lit(utc.hour)
-        rows = rows.where(
-            (F.col("date") > day) | ((F.col("date") == day) & (F.col("hour") >= hour))
-        ).where(F.col("timestamp") >= F.lit(start))
-    if end is not None:
-        utc = end.astimezone(UTC)
-        day, hour = F.lit(utc.date()), F.lit(utc.hour)
-        rows = rows.where(
-            (F.col("date") < day) | ((F.col("date") == day) & (F.col("hour") <= hour))
-        ).where(F.col("timestamp") < F.lit(end))
-    return rows
+def is_data(name: str) -> bool:
+    """Whether a name below an archive is one of its Parquet files, as others see it, too."""
+    return name.endswith(".parquet") and not any(part[0] in "._" for part in name.split("/"))
+
+
+def old_name(name: str) -> str:
+    """Where a file is kept that was merged into another."""
+    return f"{_OLD}/{name.replace('/', '~')}"
+
+
+def changed_name(folder: str) -> str:
+    """The mark of a folder that got files since it was compacted."""
+    return f"{CHANGED}/{folder.replace('/', '~')}"
+
+
+def changed_folder(name: str) -> str:
+    return name.rpartition("/")[2].replace("~", "/")

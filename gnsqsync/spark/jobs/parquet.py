@@ -1,44 +1,125 @@
-"""Parquet files as the jobs write and count them. Knows nothing of where they belong."""
+"""Parquet files as the jobs write and read them. Knows nothing of where they belong."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from gnsqsync.spark import files
+from gnsqsync.spark.stores import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
 
-# Files of a write that are open at once in a task; below it rows need no sorting by folder.
-_OPEN_FILES = "20"
-
-
-def prepare(spark: SparkSession) -> None:
-    """Set how a session of ours writes Parquet."""
-    # INT96, Spark's default, has no statistics, by which readers skip what they need not read.
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", _OPEN_FILES)
+# A row group has at most so much: readers skip whole ones, and need memory for one.
+_GROUP_BYTES = 32 << 20
+_GROUP_ROWS = 1 << 20
+_READ_ROWS = 1 << 16
 
 
-def write(rows: DataFrame, folder: str, compression: str, partitions: Iterable[str] = ()) -> None:
-    """Write rows to a new folder, in one folder for each value of ``partitions`` below it."""
-    rows.write.option("compression", compression).partitionBy(*partitions).parquet(uri(folder))
+def schema() -> pa.Schema:
+    """Of the files of an archive."""
+    import pyarrow as pa
+
+    moment = pa.timestamp("us", tz="UTC")
+    return pa.schema(
+        [
+            ("value", pa.binary()),
+            ("id", pa.string()),
+            ("timestamp", moment),
+            ("attempts", pa.int32()),
+            ("nsqd", pa.string()),
+            ("received_at", moment),
+        ]
+    )
 
 
-def uri(path: str) -> str:
-    """A local path for Spark, whose default file system may be another one."""
-    return f"file://{path}"
+class Rows:
+    """The rows of a file that is written, gathered to row groups of a good size."""
+
+    def __init__(self, writer: Any) -> None:
+        self.rows: int = 0
+        # Before compression.
+        self.bytes: int = 0
+        self.waiting_bytes: int = 0
+        self._writer = writer
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self.waiting_bytes += batch.nbytes
+        if self.waiting_bytes >= _GROUP_BYTES or self._waiting_rows >= _GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make a row group of what waits."""
+        import pyarrow as pa
+
+        if self._waiting:
+            self._writer.write_table(
+                pa.Table.from_batches(self._waiting), row_group_size=_GROUP_ROWS
+            )
+        self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0
 
 
-def count_rows(paths: Iterable[str]) -> int:
-    """The rows of Parquet files, from their last bytes alone."""
+@contextlib.contextmanager
+def writing(store: Store, name: str, compression: str) -> Iterator[Rows]:
+    """A new file, which is there at the end of the block, unless that raises."""
     from pyarrow import parquet
 
-    return sum(parquet.read_metadata(path).num_rows for path in paths)
+    with store.writing(name) as file:
+        with parquet.ParquetWriter(file, schema(), compression=compression) as writer:
+            rows = Rows(writer)
+            yield rows
+            rows.flush()
 
 
-def count_below(folder: str) -> int:
-    """The rows of all Parquet files below a folder, 0 when there is no such folder."""
-    return count_rows(os.path.join(folder, name) for name in files.parquet_files(folder))
+def read(
+    file: Any,
+    columns: list[str],
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file with the types of ``schema``.
+
+    Without the row groups of which none was published at or after ``start`` and before ``end``.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    found = parquet.ParquetFile(file)
+    groups = [
+        group
+        for group in range(found.metadata.num_row_groups)
+        if _overlaps(found.metadata.row_group(group), start, end)
+    ]
+    wanted = pa.schema([schema().field(name) for name in columns])
+    if groups:
+        for batch in found.iter_batches(_READ_ROWS, row_groups=groups, columns=columns):
+            yield from pa.Table.from_batches([batch]).select(columns).cast(wanted).to_batches()
+
+
+def _overlaps(group: Any, start: datetime | None, end: datetime | None) -> bool:
+    if start is None and end is None:
+        return True
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == "timestamp":
+            known = column.statistics
+            if known is None or not known.has_min_max or known.min.tzinfo is None:
+                return True
+            return (start is None or known.max >= start) and (end is None or known.min < end)
+    return True
+
+
+def count(store: Store, name: str) -> int:
+    """The rows of a file, from its last bytes alone."""
+    from pyarrow import parquet
+
+    with store.reading(name) as file:
+        return int(parquet.read_metadata(file).num_rows)

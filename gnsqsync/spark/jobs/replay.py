@@ -12,13 +12,16 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark.jobs.common import local_path
-from gnsqsync.spark.jobs.layout import read_archive, topics_of
+from gnsqsync.spark.jobs import reading
+from gnsqsync.spark.jobs.common import storage_path
+from gnsqsync.spark.jobs.layout import Place
 from gnsqsync.spark.jobs.replay_plan import Bucket, Plan, Wave, Waves, first_shift, pack
+from gnsqsync.spark.jobs.snapshot import topics_of
 from gnsqsync.spark.sink_options import SinkOptions
 from gnsqsync.spark.stores import Store
 
@@ -72,7 +75,7 @@ def replay(
     parallelism: int | None = None,
     part_messages: int = 10_000,
     dry_run: bool = False,
-    state_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[Replayed], object] | None = None,
 ) -> Replayed:
     """Publish to ``topic`` what ``archive`` holds of ``topics`` (all, if none are named).
@@ -83,7 +86,7 @@ def replay(
 
     Args:
         spark: The session.
-        archive: The path of an archive.
+        archive: The path or URL of an archive.
         topic: The topic to publish to.
         state: A folder or URL that driver and executors share. It keeps the parts and a record of
             each that is finished.
@@ -97,7 +100,7 @@ def replay(
             else several parts at a time.
         part_messages: About how many messages are a part.
         dry_run: Whether to count only; this needs no ``state``.
-        state_options: For the file system of ``state``.
+        storage_options: For fsspec's file systems of URLs.
         progress: Called every few seconds with what was done so far.
 
     Returns:
@@ -107,7 +110,7 @@ def replay(
         ConfigError: A value is not allowed. When tasks fail, Spark's own error is raised.
         NSQError: The archive does not have one of ``topics``.
     """
-    archive = local_path(archive, "the archive's path")
+    archive = storage_path(archive, "the archive's path")
     if rate is not None and not (rate > 0 and math.isfinite(rate)):
         raise ConfigError(f"rate is {rate!r} messages per second; it must be above 0")
     for name, value in (("parallelism", parallelism), ("part_messages", part_messages)):
@@ -128,41 +131,44 @@ def replay(
         )
     sink = {**(options or {}), "topic": topic}
     SinkOptions.parse(sink)
-    _check_topics(topics, archive)
-    rows = _filtered(read_archive(spark, archive, topics=topics, start=start, end=end), filter)
+    place = Place.of(archive, storage_options)
+    _check_topics(topics, place)
+    files = reading.find(place, topics=topics, start=start, end=end)
+    rows = _Rows(spark, files, start, end, filter)
     if dry_run:
-        return _counted(rows, part_messages)
+        return _counted(rows.times(), part_messages)
 
     from gnsqsync.spark.jobs.replay_sink import open_state
 
     assert state is not None
     if ":" not in state:
         state = os.path.abspath(state)
-    store = open_state(state, dict(state_options or {}))
+    state_options = dict(storage_options or {}) if "://" in state else {}
+    store = open_state(state, state_options)
     plan = _load_plan(store, what, state)
     if plan is None:
         if rate is not None:
             # Otherwise a slow replay would show no progress for hours, and repeat much after a
             # crash.
             part_messages = max(1, min(part_messages, int(rate * _WAVE_SECONDS)))
-        plan = _make_plan(store, rows, what, part_messages)
+        plan = _make_plan(store, rows.times(), what, part_messages)
     if rate is not None:
         parallelism = min(
             parallelism or math.ceil(rate / _TASK_RATE), spark.sparkContext.defaultParallelism
         )
     run = _Run(spark, store, plan, rows, parallelism or spark.sparkContext.defaultParallelism)
-    return run.publish(state, dict(state_options or {}), sink, rate, progress or (lambda _: None))
+    return run.publish(state, state_options, sink, rate, progress or (lambda _: None))
 
 
-def _check_topics(topics: Sequence[str], archive: str) -> None:
+def _check_topics(topics: Sequence[str], archive: Place) -> None:
     """A topic that the archive does not have is an error and not an empty replay."""
-    there = topics_of(archive)
+    there = topics_of(archive.open())
     for topic in topics:
         if there and topic not in there:
             named = ", ".join(there[:_TOPICS_NAMED])
             more = len(there) - _TOPICS_NAMED
             raise NSQError(
-                f"the archive at {archive} has no topic {topic!r}; it has {named}"
+                f"the archive at {archive.path} has no topic {topic!r}; it has {named}"
                 f"{f' and {more} more' if more > 0 else ''}"
             )
 
@@ -171,18 +177,41 @@ def _text(time: datetime | None) -> str | None:
     return None if time is None else time.astimezone(UTC).isoformat()
 
 
-def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
-    from pyspark.errors import AnalysisException, ParseException
+@dataclass(frozen=True)
+class _Rows:
+    """The rows to replay, all or of a shorter time."""
 
-    if condition is None:
-        return rows
-    try:
-        return rows.where(condition)
-    except (AnalysisException, ParseException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"filter {condition!r} is not a condition over {', '.join(rows.columns)}: {reason}"
-        ) from None
+    spark: SparkSession
+    files: reading.Files
+    start: datetime | None
+    end: datetime | None
+    filter: str | None
+
+    def times(self) -> DataFrame:
+        """With their publish time, and with the columns that the filter may need."""
+        if self.filter is None:
+            return self.files.rows(
+                self.spark, columns=["timestamp"], start=self.start, end=self.end
+            )
+        return self._filtered(self.start, self.end)
+
+    def between(self, start: datetime, end: datetime) -> DataFrame:
+        return self._filtered(start, end)
+
+    def _filtered(self, start: datetime | None, end: datetime | None) -> DataFrame:
+        from pyspark.errors import AnalysisException, ParseException
+
+        rows = self.files.rows(self.spark, start=start, end=end)
+        if self.filter is None:
+            return rows
+        try:
+            return rows.where(self.filter)
+        except (AnalysisException, ParseException) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(
+                f"filter {self.filter!r} is not a condition over {', '.join(rows.columns)}:"
+                f" {reason}"
+            ) from None
 
 
 def _published_at() -> Column:
@@ -273,7 +302,7 @@ class _Run:
     """One run of a replay over the parts that are left."""
 
     def __init__(
-        self, spark: SparkSession, store: Store, plan: Plan, rows: DataFrame, parallelism: int
+        self, spark: SparkSession, store: Store, plan: Plan, rows: _Rows, parallelism: int
     ) -> None:
         self._spark = spark
         self._store = store
@@ -353,10 +382,9 @@ class _Run:
 
         bounds, at = self._plan.bounds, _published_at()
         first, last = wave.parts[0], wave.parts[-1]
-        rows = self._rows.where(
-            (F.col("timestamp") >= F.lit(_time(bounds[first])))
-            & (F.col("timestamp") < F.lit(_time(bounds[last + 1])))
-        ).withColumn("part", _part_of(at, bounds, first, last + 1))
+        rows = self._rows.between(_time(bounds[first]), _time(bounds[last + 1])).withColumn(
+            "part", _part_of(at, bounds, first, last + 1)
+        )
         if len(wave.parts) <= last - first:
             rows = rows.where(F.col("part").isin(list(wave.parts)))
         places = {part: place for place, part in enumerate(wave.parts)}

@@ -45,14 +45,7 @@ def done_name(part: int) -> str:
 
 def open_state(path: str, options: dict[str, Any]) -> Store:
     """The store of a replay's state; ConfigError."""
-    try:
-        return open_store(path, options)
-    except ConfigError as error:
-        # Its texts are about the option of the source.
-        text = (
-            str(error).replace("walPath", "the state folder").replace("walOptions", "its options")
-        )
-        raise ConfigError(text) from error
+    return open_store(path, options, what="the state folder", options_name="storage_options")
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs.common import local_path
+from gnsqsync.spark.jobs.common import storage_path
 from gnsqsync.spark.jobs.report_page import page
 from gnsqsync.spark.jobs.series import Rollup, Series, load
 from gnsqsync.spark.jobs.units import bytes_text, duration_text, number_text
@@ -56,6 +56,7 @@ def report(
     start: datetime | None = None,
     end: datetime | None = None,
     title: str = "NSQ topics",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> str:
     """Draw the rollup in the folder ``rollup`` to the file ``path`` (.png or .html); returns it.
 
@@ -63,12 +64,13 @@ def report(
     messages in colours of their own. An HTML page has its pictures inside, and a table.
 
     Args:
-        rollup: The path of a rollup.
+        rollup: The path or URL of a rollup.
         path: The file to write.
         topics: Only these; empty: all.
         start: The begin of the time shown; None: of the rollup.
         end: The end of the time shown; None: of the rollup.
         title: The heading.
+        storage_options: For fsspec's file system of a URL.
 
     Returns:
         The path.
@@ -77,7 +79,7 @@ def report(
         ConfigError: A value is not allowed.
         ImportError: matplotlib or PyArrow is missing.
     """
-    rollup = local_path(rollup, "the rollup's path")
+    rollup = storage_path(rollup, "the rollup's path")
     kind = os.path.splitext(path)[1].lower()
     if kind not in (".png", ".html"):
         raise ConfigError(f"{path!r} is neither a .png nor a .html file")
@@ -90,7 +92,7 @@ def report(
             f"a report needs {error.name}, which is not installed here: pip install"
             ' "gnsqsync[report]"'
         ) from error
-    found = load(rollup, topics=topics, start=start, end=end)
+    found = load(rollup, topics=topics, start=start, end=end, storage_options=storage_options)
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         data = _html(found, title) if kind == ".html" else _png(found, title)
     with open(path, "wb") as file:

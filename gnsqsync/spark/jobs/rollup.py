@@ -7,22 +7,24 @@ rollup is one file, which is replaced in one step.
 from __future__ import annotations
 
 import hashlib
-import os
+import json
 import uuid
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark import files
-from gnsqsync.spark.jobs import parquet
-from gnsqsync.spark.jobs.common import local_path
-from gnsqsync.spark.jobs.layout import ARCHIVE_SCHEMA, HIDDEN, PARTITIONS, has_parquet
+from gnsqsync.spark.jobs import reading
+from gnsqsync.spark.jobs.common import storage_path
+from gnsqsync.spark.jobs.layout import HIDDEN, PARTITIONS, Place, folder_of
+from gnsqsync.spark.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_STATE = "rollup.json"
+_STATE = f"{HIDDEN}/rollup.json"
+# Hours that are counted at a time: their windows go through the driver.
+_HOURS = 500
 
 
 class Rolled(NamedTuple):
@@ -42,6 +44,7 @@ def rollup(
     start: datetime | None = None,
     end: datetime | None = None,
     whole: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Rolled:
     """Count the messages of ``archive`` per topic and window of publish time, into ``path``.
 
@@ -51,16 +54,17 @@ def rollup(
     Columns: topic, window_start, window_seconds, messages, bytes, attempts (their sum), redelivered
     (messages with more than one attempt), and delay_p50, delay_p95 and delay_max in seconds from
     nsqd's timestamp to the moment when the read task had the message. Percentiles are approximate
-    (0.01 %).
+    (0.01 %). Of two rollups into one path at a time, the next run counts the hours of both again.
 
     Args:
         spark: The session.
-        archive: The path of an archive, on a file system that driver and executors share.
-        path: Where the rollup is, on such a file system, too.
+        archive: The path or URL of an archive, as for ``archive``.
+        path: The path or URL of the rollup.
         window: Seconds; they divide an hour.
         start: Only hours that end after it; an aware datetime.
         end: Only hours that begin before it; an aware datetime.
         whole: Whether to read all hours.
+        storage_options: For fsspec's file systems of URLs.
 
     Returns:
         What was done.
@@ -68,102 +72,97 @@ def rollup(
     Raises:
         ConfigError: A value is not allowed.
     """
-    archive = local_path(archive, "the archive's path")
-    path = local_path(path, "the rollup's path")
+    archive = storage_path(archive, "the archive's path")
+    path = storage_path(path, "the rollup's path")
     if not 1 <= window <= 3600 or 3600 % window:
         raise ConfigError(f"window is {window} seconds; it must divide an hour, as 10, 60 or 300")
-    if not has_parquet(archive):
-        raise ConfigError(f"there is no archive at {archive}: it has no folder topic=...")
-    state_path = os.path.join(path, HIDDEN, _STATE)
-    staging = os.path.join(path, HIDDEN, "staging")
-    files.make_folder(staging)
-    with files.locked(os.path.join(path, HIDDEN, "lock")):
-        state: dict[str, Any] = files.read_json(state_path) or {"window": window, "hours": {}}
-        if state["window"] != window:
-            raise ConfigError(
-                f"the rollup at {path} has windows of {state['window']} seconds, not {window}: use"
-                " another folder"
-            )
-        for name in os.listdir(staging):
-            files.remove_tree(os.path.join(staging, name))
-        before = _fingerprints(archive, start, end)
-        changed = [
-            hour for hour, mark in before.items() if whole or state["hours"].get(hour) != mark
-        ]
-        if not changed:
-            return Rolled(0, 0, 0)
-        attempt = os.path.join(staging, uuid.uuid4().hex)
-        own = spark.newSession()
-        parquet.prepare(own)
-        counted = _count(_read(own, archive, changed), window).persist()
-        try:
-            # Together in one task, so that each hour is one file.
-            parquet.write(counted.repartition("date", "hour"), attempt, "zstd", ("date", "hour"))
-            windows, messages = counted.selectExpr(
-                "count(*)", "coalesce(sum(messages), 0)"
-            ).collect()[0]
-        finally:
-            counted.unpersist()
-        moves = []
-        for name in files.parquet_files(attempt):
-            files.sync_file(os.path.join(attempt, name))
-            moves.append(
-                (
-                    os.path.join(attempt, name),
-                    os.path.join(path, os.path.dirname(name), "windows.parquet"),
-                )
-            )
-        files.move_all(moves)
-        files.remove_tree(attempt)
-        # An hour that changed while it was read is read once more by the next run.
-        after = _fingerprints(archive, start, end)
-        state["hours"] |= {
-            hour: before[hour] for hour in changed if after.get(hour) == before[hour]
-        }
-        files.write_json(state_path, state)
+    place = Place.of(archive, storage_options)
+    files = reading.find(place, start=start, end=end)
+    store = Place.of(path, storage_options, "the rollup's path").open()
+    state = _state(store, window)
+    before = _fingerprints(files)
+    changed = [hour for hour, mark in before.items() if whole or state["hours"].get(hour) != mark]
+    windows = messages = 0
+    for first in range(0, len(changed), _HOURS):
+        hours = set(changed[first : first + _HOURS])
+        sizes = {name: size for name, size in files.sizes.items() if _hour(name) in hours}
+        rows = reading.Files(place, sizes).rows(spark, columns=_COLUMNS)
+        counted = _count(rows, window).toArrow()
+        windows += counted.num_rows
+        for hour, table in _by_hour(counted):
+            messages += sum(table.column("messages").to_pylist())
+            store.put(f"{hour}/windows.parquet", _parquet(table))
+    if changed:
+        _note(store, state, {hour: before[hour] for hour in changed})
     return Rolled(len(changed), windows, messages)
 
 
-def _fingerprints(archive: str, start: datetime | None, end: datetime | None) -> dict[str, str]:
-    """For each hour of the archive, as ``date=.../hour=...``, a fingerprint of its set of files."""
+_COLUMNS = ("value", "timestamp", "attempts", "received_at", *PARTITIONS)
+
+
+def _state(store: Store, window: int) -> dict[str, Any]:
+    """Which files of each hour are counted, and who wrote this last."""
+    data = store.read(_STATE)
+    if data is None:
+        return {"window": window, "hours": {}, "run": ""}
+    state: dict[str, Any] = json.loads(data)
+    if state["window"] != window:
+        raise ConfigError(
+            f"the rollup at {store.url} has windows of {state['window']} seconds, not {window}: use"
+            " another folder"
+        )
+    return state
+
+
+def _note(store: Store, state: dict[str, Any], counted: dict[str, str]) -> None:
+    """Note that these hours are counted, unless another rollup was at work meanwhile."""
+    now = _state(store, state["window"])
+    hours = now["hours"] | counted
+    if now["run"] != state["run"]:
+        # Of an hour that both have counted nobody knows who was the last.
+        hours = {hour: mark for hour, mark in now["hours"].items() if hour not in counted}
+    new = {"window": state["window"], "hours": hours, "run": uuid.uuid4().hex}
+    store.put(_STATE, json.dumps(new).encode())
+
+
+def _hour(name: str) -> str:
+    """``date=.../hour=...`` of a file of the archive."""
+    return folder_of(name).partition("/")[2]
+
+
+def _fingerprints(files: reading.Files) -> dict[str, str]:
+    """For each hour a fingerprint of its set of files. A file never changes under its name."""
     hours: dict[str, list[str]] = {}
-    for topic in _folders(archive, "topic"):
-        for date in _folders(os.path.join(archive, topic), "date"):
-            for hour in _folders(os.path.join(archive, topic, date), "hour"):
-                if not _overlaps(date, hour, start, end):
-                    continue
-                # A file never changes under its name.
-                if found := files.parquet_files(os.path.join(archive, topic, date, hour)):
-                    hours.setdefault(f"{date}/{hour}", []).extend([topic, *found])
+    for name in sorted(files.sizes):
+        hours.setdefault(_hour(name), []).append(name)
     return {
         hour: hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
         for hour, names in sorted(hours.items())
     }
 
 
-def _folders(path: str, column: str) -> list[str]:
-    return sorted(name for name in os.listdir(path) if name.startswith(f"{column}="))
+def _by_hour(table: Any) -> Iterator[tuple[str, Any]]:
+    """The rows of each hour, without the columns that its folder has."""
+    import pyarrow.compute as pc
+
+    for row in table.select(["date", "hour"]).group_by(["date", "hour"]).aggregate([]).to_pylist():
+        mine = table.filter(
+            pc.and_(pc.equal(table["date"], row["date"]), pc.equal(table["hour"], row["hour"]))
+        )
+        yield (
+            f"date={row['date']}/hour={row['hour']:02}",
+            mine.drop_columns(["date", "hour"]).sort_by("window_start"),
+        )
 
 
-def _overlaps(date: str, hour: str, start: datetime | None, end: datetime | None) -> bool:
-    began = datetime.fromisoformat(date.partition("=")[2]).replace(tzinfo=UTC)
-    began += timedelta(hours=int(hour.partition("=")[2]))
-    if start is not None and began + timedelta(hours=1) <= start:
-        return False
-    return end is None or began < end
+def _parquet(table: Any) -> bytes:
+    import io
 
+    from pyarrow import parquet
 
-def _read(spark: SparkSession, archive: str, hours: Iterable[str]) -> DataFrame:
-    def paths() -> Iterator[str]:
-        topics = _folders(archive, "topic")
-        for hour in hours:
-            for topic in topics:
-                path = os.path.join(archive, topic, hour)
-                if os.path.isdir(path):
-                    yield parquet.uri(path)
-
-    reader = spark.read.schema(ARCHIVE_SCHEMA).option("basePath", parquet.uri(archive))
-    return reader.parquet(*paths())
+    out = io.BytesIO()
+    parquet.write_table(table, out, compression="zstd")
+    return out.getvalue()
 
 
 def _count(rows: DataFrame, window: int) -> DataFrame:
@@ -205,6 +204,6 @@ def _count(rows: DataFrame, window: int) -> DataFrame:
             F.col("percentiles")[1].alias("delay_p95"),
             "delay_max",
             "date",
-            F.lpad(F.col("hour").cast("string"), 2, "0").alias("hour"),
+            "hour",
         )
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs.layout import Place
 
 # More points than this cannot be told apart in a picture.
 _POINTS = 480
 # Windows are put together to such lengths, in seconds.
 _LENGTHS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+# Files that are read at a time.
+_READS = 8
 _COLUMNS = [
     "topic",
     "window_start",
@@ -60,6 +63,7 @@ def load(
     topics: Sequence[str] = (),
     start: datetime | None = None,
     end: datetime | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Rollup:
     """Read what ``rollup`` wrote to ``path``; ConfigError when nothing is there.
 
@@ -68,10 +72,26 @@ def load(
     """
     import pyarrow as pa
     from pyarrow import compute as pc
-    from pyarrow import dataset
+    from pyarrow import parquet
 
-    if not os.path.isdir(path) or not any(name.startswith("date=") for name in os.listdir(path)):
+    store = Place.of(path, storage_options, "the rollup's path").open()
+    days = [name for name in store.folders() if name.startswith("date=")]
+    if not days:
         raise ConfigError(f"there is no rollup at {path}: run 'gnsqsync rollup ARCHIVE {path}'")
+    names = [
+        name
+        for day in days
+        if _has(day, start, end)
+        for name in store.list(day)
+        if name.endswith("/windows.parquet")
+    ]
+
+    def read(name: str) -> Any:
+        with store.reading(name) as file:
+            return parquet.read_table(file, columns=_COLUMNS)
+
+    with ThreadPoolExecutor(_READS) as pool:
+        tables = list(pool.map(read, names))
     chosen = pc.scalar(True)
     moment = pa.timestamp("us", tz="UTC")
     if start is not None:
@@ -81,11 +101,16 @@ def load(
     if topics:
         chosen &= pc.field("topic").isin(list(topics))
     # A topic "007" is a name; without the folders nothing is taken for a number.
-    found = dataset.dataset(path, format="parquet")
-    table = found.to_table(columns=_COLUMNS, filter=chosen)
-    if table.num_rows == 0:
+    table = pa.concat_tables(tables).filter(chosen) if tables else None
+    if table is None or table.num_rows == 0:
         raise ConfigError(f"the rollup at {path} has nothing of these topics and this time")
     return arrange(table)
+
+
+def _has(day: str, start: datetime | None, end: datetime | None) -> bool:
+    """Whether a folder ``date=...`` may have windows of this time."""
+    began = datetime.combine(date.fromisoformat(day.partition("=")[2]), datetime.min.time(), UTC)
+    return (start is None or began + timedelta(days=1) > start) and (end is None or began < end)
 
 
 def arrange(table: Any) -> Rollup:

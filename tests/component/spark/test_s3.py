@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,20 +19,8 @@ from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.stores import Store
 from gnsqsync.spark.wal import Wal, pending
 from tests.component.spark.test_read_task import Source, together
-from tests.support import leftovers
+from tests.support import leftovers, s3
 from tests.support.servers import Site, unique
-from tests.support.waiting import eventually
-
-STARTS = 60.0
-
-# One request after the other: between its look for an object and the write, moto lets a second
-# create of the same object through.
-SERVER = """
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
-
-run_simple("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
-"""
 
 
 def kept_by_fsspec(left: leftovers.Alive) -> leftovers.Alive:
@@ -47,34 +32,12 @@ def kept_by_fsspec(left: leftovers.Alive) -> leftovers.Alive:
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """walOptions for a server of this module, which has an empty bucket."""
-    log_path = tmp_path_factory.mktemp("moto") / "log"
-    with open(log_path, "wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=log, stderr=log)
     leftovers.keepers.append(kept_by_fsspec)
     try:
-        options = {
-            "key": "key",
-            "secret": "secret",
-            "client_kwargs": {"endpoint_url": wait_for(log_path), "region_name": "us-east-1"},
-        }
-        store = open_store("s3://bucket/x", options)
-        assert isinstance(store, ObjectStore)
-        store._fs.call_s3("create_bucket", Bucket="bucket")
-        yield options
+        with s3.running(tmp_path_factory.mktemp("moto")) as server:
+            yield server.options
     finally:
         leftovers.keepers.remove(kept_by_fsspec)
-        process.kill()
-        process.wait()
-
-
-def wait_for(log_path: Path) -> str:
-    found = eventually(
-        lambda: re.search(r"Running on (http://127\.0\.0\.1:\d+)", log_path.read_text()),
-        STARTS,
-        describe=log_path.read_text,
-    )
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture

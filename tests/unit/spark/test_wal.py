@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ pa = pytest.importorskip("pyarrow")
 
 from gnsqsync.errors import ConfigError  # noqa: E402
 from gnsqsync.spark.rows import Entry, Head  # noqa: E402
-from gnsqsync.spark.stores import FileStore, Store  # noqa: E402
+from gnsqsync.spark.stores import FileStore, Names, Store  # noqa: E402
 from gnsqsync.spark.wal import LogDamaged, Marker, Seen, Wal, pending  # noqa: E402
 
 NSQD = "127.0.0.1:4150"
@@ -41,10 +42,29 @@ class Memory(Store):
         self.done.append(f"put {name}")
         self.names[name] = data
 
-    def list(self, prefix: str = "") -> list[str]:
-        return sorted(n for n in self.names if not prefix or n.startswith(f"{prefix}/"))
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        return {
+            name: len(data)
+            for name, data in sorted(self.names.items())
+            if not prefix or name.startswith(f"{prefix}/")
+        }
 
-    def delete(self, names: Iterable[str]) -> None:
+    def folders(self, prefix: str = "") -> Names:
+        raise NotImplementedError
+
+    def exists(self, name: str) -> bool:
+        raise NotImplementedError
+
+    def writing(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def reading(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
+        raise NotImplementedError
+
+    def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
         for name in names:
             self.done.append(f"delete {name}")
             self.names.pop(name, None)

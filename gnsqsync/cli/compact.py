@@ -1,0 +1,66 @@
+"""``gnsqsync compact``: the small files of an archive merged into larger ones."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from gnsqsync.cli.common import Flag, Signals, print_json
+from gnsqsync.stats import counted
+
+
+@click.command(epilog="Example: gnsqsync compact s3://bucket/nsq --target-size 256")
+@click.argument("archive", metavar="ARCHIVE")
+@click.option(
+    "--target-size",
+    default=128,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="MB",
+    help="Size of merged files in MB.",
+)
+@click.option(
+    "--compression",
+    default="zstd",
+    show_default=True,
+    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
+    help="Compression of the Parquet files.",
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Look at all folders, and not only at those that got files since the last time.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def compact(archive: str, target_size: int, compression: str, whole: bool, as_json: bool) -> int:
+    """Merge the small files of an ARCHIVE, hour by hour, into files of the target size.
+
+    It may run while 'gnsqsync archive' writes and others read, and may be killed at any moment.
+    'gnsqsync archive' does the same by itself every --compact-every seconds, and at the end of
+    --once. Runs without Spark.
+    """
+    from gnsqsync.spark.jobs.compaction import compact as run_compact
+
+    stop = Flag()
+    began = time.monotonic()
+    with Signals(stop.set) as signals:
+        try:
+            done = run_compact(
+                archive,
+                whole=whole,
+                target_size=target_size << 20,
+                compression=compression,
+                stop=stop.is_set,
+            )
+        except ImportError as error:
+            raise click.ClickException(str(error)) from None
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json({**done._asdict(), "seconds": round(seconds, 3)})
+    else:
+        click.echo(
+            f"merged {counted(done.merged, 'file')} of {counted(done.folders, 'folder')} into"
+            f" {counted(done.made, 'file')} in {seconds:.1f} s"
+        )
+    return 0 if signals.received is None else 128 + signals.received

@@ -1,0 +1,109 @@
+"""What a task does that reads files of an archive. Knows PySpark's classes, and not which files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from gnsqsync.errors import NSQError
+from gnsqsync.spark.jobs import parquet
+from gnsqsync.spark.jobs.layout import Folder, Place, old_name
+from gnsqsync.spark.stores import Store
+
+__all__ = ["FORMAT", "Reading", "ReadingSource"]
+
+FORMAT = "gnsqsync-archive-files"
+_OPTION = "gnsqsyncreading"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read. ``tasks``: for each its files, as (name, the folder whose columns it has)."""
+
+    path: str
+    options: dict[str, Any] = field(repr=False)
+    tasks: list[list[tuple[str, str]]]
+    start: datetime | None
+    end: datetime | None
+
+    def to_options(self) -> dict[str, str]:
+        return {_OPTION: json.dumps(self.__dict__, default=datetime.isoformat)}
+
+    @classmethod
+    def from_options(cls, options: dict[str, str]) -> Reading:
+        found = json.loads(options[_OPTION])
+        for name in ("start", "end"):
+            if found[name] is not None:
+                found[name] = datetime.fromisoformat(found[name])
+        return cls(**found)
+
+
+class ReadingSource(DataSource):
+    """Registered by ``reading``, not for users."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = {name.lower(): value for name, value in self.options.items()}
+        return _Reader(Reading.from_options(options), schema.names)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, reading: Reading, columns: Sequence[str]) -> None:
+        self._place = Place(reading.path, reading.options)
+        self._reading = reading
+        self._columns = list(columns)
+
+    def partitions(self) -> list[InputPartition]:
+        # Without any PySpark would call read() once, with None.
+        return [InputPartition(files) for files in self._reading.tasks or [[]]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        store = self._place.open()
+        for name, folder in partition.value:
+            yield from self._file(store, name, Folder.parse(folder))
+
+    def _file(self, store: Store, name: str, folder: Folder) -> Iterator[pa.RecordBatch]:
+        inside = [column for column in self._columns if column not in Folder._fields]
+        constant = {
+            "topic": pa.scalar(folder.topic, pa.string()),
+            "date": pa.scalar(folder.date, pa.date32()),
+            "hour": pa.scalar(folder.hour, pa.int32()),
+        }
+        with _open(store, name) as file:
+            # Without a column there would be no number of rows.
+            columns = inside or ["attempts"]
+            for batch in parquet.read(file, columns, self._reading.start, self._reading.end):
+                arrays = [
+                    pa.repeat(constant[column], batch.num_rows)
+                    if column in constant
+                    else batch.column(inside.index(column))
+                    for column in self._columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, names=self._columns)
+
+
+@contextlib.contextmanager
+def _open(store: Store, name: str) -> Iterator[BinaryIO]:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(store.reading(name))
+        except FileNotFoundError:
+            try:
+                file = stack.enter_context(store.reading(old_name(name)))
+            except FileNotFoundError:
+                raise NSQError(
+                    f"{name} in {store.url} was deleted, or merged more than an hour ago, before it"
+                    " was read: run this again"
+                ) from None
+        yield file

@@ -1,0 +1,111 @@
+"""Which files an archive consists of at this moment, while others write and merge.
+
+Knows the log of merges. Merged file and parts hold the same rows: a snapshot has either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+from gnsqsync.errors import ConfigError
+from gnsqsync.spark.jobs.layout import HIDDEN, MERGES, Folder, folder_of, is_data, old_name
+from gnsqsync.spark.stores import Store
+
+_TOPIC = "topic="
+
+
+def snapshot(store: Store, folders: Iterable[str]) -> dict[str, int]:
+    """The Parquet files in these folders with their bytes; each row is in one of them.
+
+    A file may be merged away before it is read: then ``old_name`` has it for a while.
+    """
+    wanted = set(folders)
+    found = {}
+    for folder in sorted(wanted):
+        found.update({name: n for name, n in store.sizes(folder).items() if is_data(name)})
+    # Read after the files: a merge that began after this is none of ours.
+    parts_of: dict[str, list[str]] = {}
+    for _, entry in merges(store):
+        for merge in entry["merges"]:
+            merged = merge["merged"]
+            if folder_of(merged) not in wanted:
+                continue
+            parts_of[merged] = merge["parts"]
+            if merged in found or (
+                not all(part in found for part in merge["parts"])
+                and (store.exists(merged) or store.exists(old_name(merged)))
+            ):
+                found.setdefault(merged, merge["bytes"])
+                _remove_parts(merged, parts_of, found)
+    return found
+
+
+def _remove_parts(name: str, parts_of: dict[str, list[str]], found: dict[str, int]) -> None:
+    """Remove what a file was merged from, which may be merged files, too."""
+    for part in parts_of.get(name, ()):
+        found.pop(part, None)
+        _remove_parts(part, parts_of, found)
+
+
+def merges(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of the log of merges with their names, the first one first."""
+    for name in store.list(MERGES):
+        data = store.read(name)
+        if data is not None:
+            yield name, json.loads(data)
+
+
+def topics_of(store: Store) -> list[str]:
+    """The topics of an archive; none where there is no archive."""
+    names = store.folders()
+    return [unquote(name[len(_TOPIC) :]) for name in names if name.startswith(_TOPIC)]
+
+
+def folders(
+    store: Store,
+    topics: Iterable[str] = (),
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> list[str]:
+    """The folders of an archive that may have rows of these topics (all, if none) and this time.
+
+    Raises ConfigError when there is no archive.
+    """
+    there = [name for name in store.folders() if name.startswith(_TOPIC)]
+    if not there:
+        raise ConfigError(f"there is no archive at {store.url}: it has no folder topic=...")
+    wanted = set(topics)
+    found = []
+    for topic in there:
+        for date in store.folders(topic):
+            if not date.startswith("date="):
+                continue
+            day = Folder.parse(f"{topic}/{date}/hour=0"), Folder.parse(f"{topic}/{date}/hour=23")
+            if wanted and day[0].topic not in wanted:
+                break
+            if (end is not None and day[0].start >= end) or (
+                start is not None and not day[1].overlaps(start, None)
+            ):
+                continue
+            for hour in store.folders(f"{topic}/{date}"):
+                name = f"{topic}/{date}/{hour}"
+                if hour.startswith("hour=") and Folder.parse(name).overlaps(start, end):
+                    found.append(name)
+    return found
+
+
+def unfinished(store: Store) -> set[str]:
+    """The files of batches that are on their way into the archive."""
+    found: set[str] = set()
+    for stream in store.folders(HIDDEN):
+        records = store.list(f"{HIDDEN}/{stream}/batches")
+        data = store.read(records[-1]) if records else None
+        if data is not None:
+            record = json.loads(data)
+            if not record["done"]:
+                found.update(target for _, target in record["files"])
+    return found
