@@ -305,7 +305,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end["epoch"] == 0:
             return
         try:
-            self._open_log(end, new=False).commit(end["epoch"], time.monotonic())
+            wal = self._open_log(end, new=False)
+            wal.commit(end["epoch"], time.monotonic(), time.time())
         except OSError as error:
             # The next commit covers this one; until then the log is only longer.
             log.warning("the commit of epoch %d is not written: %s", end["epoch"], error)

@@ -3,7 +3,7 @@
 Knows names and their order over a Store; must not know nsqd or Spark. The layout::
 
     <stream>/plan                          the driver's mark: a task must see it
-    <stream>/committed                     [last committed epoch, first epoch that is kept]
+    <stream>/committed                     [last committed epoch, first epoch that is kept, when]
     <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... of which the last says END
 """
 
@@ -40,10 +40,14 @@ class LogDamaged(NSQError):
 
 @dataclass(frozen=True)
 class Marker:
-    """What the file ``committed`` says. -1: no epoch is committed yet."""
+    """What the file ``committed`` says. -1: no epoch is committed yet.
+
+    ``at``: when it was written, seconds since 1970 by the driver's clock; 0 when that is not known.
+    """
 
     committed: int = -1
     keep_from: int = 0
+    at: float = 0.0
 
 
 class Wal:
@@ -64,23 +68,29 @@ class Wal:
         if self.store.read(self._plan_name) is None:
             self.store.put(self._plan_name, b"{}")
 
-    def commit(self, epoch: int, now: float) -> None:
+    def commit(self, epoch: int, now: float, today: float) -> None:
         """The rows of ``epoch`` are safe in the sink; delete epochs that were committed long ago.
 
-        ``now``: seconds of any steady clock. The marker is written before anything is deleted:
-        what lies below its keep_from is never read.
+        ``now``: seconds of any steady clock. ``today``: seconds since 1970. The marker is written
+        before anything is deleted: what lies below its keep_from is never read.
         """
+        marker = self.marker()
         if self._committed_at is None:
-            # After a restart the age of old epochs is not known: they are kept once more.
-            self._committed_at = {old: now for old in self.epochs() if old <= epoch}
+            # Since an earlier process wrote the marker, the wall clock tells how long ago that was.
+            # A run on a schedule may be too short to see any of its own epochs grow old.
+            ago = max(0.0, today - marker.at) if marker.at else 0.0
+            self._committed_at = {
+                old: now - ago if old <= marker.committed else now
+                for old in self.epochs()
+                if old <= epoch
+            }
         self._committed_at.setdefault(epoch, now)
         over = [e for e, at in self._committed_at.items() if now - at >= self._retention]
         keep_from = max(over, default=-1) + 1
-        marker = self.marker()
         if epoch > marker.committed or keep_from > marker.keep_from:
             committed = max(epoch, marker.committed)
-            marker = Marker(committed, max(keep_from, marker.keep_from))
-            text = json.dumps([marker.committed, marker.keep_from])
+            marker = Marker(committed, max(keep_from, marker.keep_from), today)
+            text = json.dumps([marker.committed, marker.keep_from, marker.at])
             self.store.put(f"{self.stream}/committed", text.encode())
         for old in [e for e in self._committed_at if e < marker.keep_from]:
             self.store.delete_folder(f"{self.stream}/e={old}")
@@ -102,8 +112,8 @@ class Wal:
         data = self.store.read(f"{self.stream}/committed")
         if data is None:
             return Marker()
-        committed, keep_from = json.loads(data)
-        return Marker(committed, keep_from)
+        # Older versions did not write when.
+        return Marker(*json.loads(data))
 
     def create(self, epoch: int, partition: int, number: int, data: bytes) -> bool:
         """Make this entry, durably, unless it is there; whether it was made."""

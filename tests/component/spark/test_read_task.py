@@ -425,7 +425,7 @@ def test_an_attempt_that_wakes_up_after_the_commit(source: Source) -> None:
             "stream/e=0/p=0/000000.arrow",
             Entry.of([], [], plan, end=True).encode(),
         )
-        source.wal.commit(0, 0)
+        source.wal.commit(0, 0, 0)
         assert source.wal.epochs() == []
 
     error, _ = together(late, others)
@@ -463,13 +463,13 @@ def test_a_committed_epoch_that_is_kept_is_read_again(source: Source) -> None:
     bodies = source.publish(20)
     source.read(20)
     source.wal._retention = 60
-    source.wal.commit(0, 0)
+    source.wal.commit(0, 0, 0)
     assert sorted(source.read(20)) == bodies
 
 
 def test_a_committed_epoch_that_is_gone(source: Source) -> None:
     source.publish(20)
-    source.wal.commit(0, 0)
+    source.wal.commit(0, 0, 0)
     with pytest.raises(LogDamaged, match="set failOnDataLoss=false"):
         source.read(20)
     assert source.read(20, fail_on_data_loss=False) == []

@@ -153,6 +153,6 @@ def test_racing_attempts(site: Site, tmp_path: Path, url: str, options: dict[str
     assert sorted(results[0] + source.rest(200 - len(results[0]), 1, **read)) == bodies
     assert sum(epoch.rows for epoch in pending(url, options)) == 200
     for epoch in source.wal.epochs():
-        source.wal.commit(epoch, 0)
+        source.wal.commit(epoch, 0, 0)
     assert source.wal.epochs() == []
     source.close()

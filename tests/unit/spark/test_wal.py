@@ -132,7 +132,7 @@ def test_a_committed_epoch_is_kept_for_its_time(store: Memory) -> None:
     wal = Wal(store, "s", retention=60)
     for epoch, now in enumerate([0, 10, 59, 60, 69, 70]):
         wal.create(epoch, 0, 0, entry("a"))
-        wal.commit(epoch, now)
+        wal.commit(epoch, now, 0)
         assert wal.marker().committed == epoch
         if now == 59:
             assert (wal.marker().keep_from, wal.epochs()) == (0, [0, 1, 2])
@@ -146,7 +146,7 @@ def test_the_marker_is_written_before_anything_is_deleted(store: Memory) -> None
     wal.create(0, 0, 0, entry("a"))
     wal.create(0, 1, 0, entry("b"))
     store.done.clear()
-    wal.commit(0, 0)
+    wal.commit(0, 0, 0)
     changes = [what for what in store.done if not what.startswith("read")]
     assert changes == [
         "put s/committed",
@@ -160,15 +160,34 @@ def test_after_a_restart_old_epochs_are_kept_once_more_and_then_go(store: Memory
     first = Wal(store, "s", retention=60)
     for epoch in (0, 1, 2):
         first.create(epoch, 0, 0, entry("a"))
-        first.commit(epoch, 1000)
+        first.commit(epoch, 1000, 0)
     # Another process, with another clock.
     second = Wal(store, "s", retention=60)
     second.create(3, 0, 0, entry("a"))
-    second.commit(3, 5)
+    second.commit(3, 5, 0)
     assert second.epochs() == [0, 1, 2, 3]
-    second.commit(4, 65)
+    second.commit(4, 65, 0)
     assert second.epochs() == []
     assert second.marker() == Marker(4, 4)
+
+
+def test_runs_that_are_shorter_than_the_retention_delete_old_epochs(store: Memory) -> None:
+    # An hour apart, and each commits what the one before it read.
+    for run in range(1, 5):
+        wal = Wal(store, "s", retention=60)
+        wal.create(run, 0, 0, entry("a"))
+        wal.commit(run - 1, 7, 3600 * run)
+        wal.create(run + 1, 0, 0, entry("a"))
+        assert wal.epochs() == [epoch for epoch in (run - 1, run, run + 1) if epoch]
+
+
+def test_a_restart_within_the_retention_deletes_nothing(store: Memory) -> None:
+    for run, today in enumerate((1000, 1030, 900)):
+        wal = Wal(store, "s", retention=60)
+        wal.create(run, 0, 0, entry("a"))
+        # The clock of the third one is behind.
+        wal.commit(run, 7, today)
+        assert wal.epochs() == list(range(run + 1))
 
 
 def test_what_a_killed_driver_did_not_delete_is_deleted_later(store: Memory) -> None:
@@ -177,8 +196,8 @@ def test_what_a_killed_driver_did_not_delete_is_deleted_later(store: Memory) -> 
         wal.create(epoch, 0, 0, entry("a"))
     # It died between the marker and the deletion.
     store.put("s/committed", b"[1, 2]")
-    wal.commit(2, 0)
-    wal.commit(3, 60)
+    wal.commit(2, 0, 0)
+    wal.commit(3, 60, 0)
     assert wal.epochs() == []
     assert wal.marker() == Marker(3, 3)
 
@@ -186,9 +205,9 @@ def test_what_a_killed_driver_did_not_delete_is_deleted_later(store: Memory) -> 
 def test_a_commit_that_comes_again_takes_nothing_back(store: Memory) -> None:
     wal = Wal(store, "s", retention=60)
     wal.create(5, 0, 0, entry("a"))
-    wal.commit(5, 0)
-    wal.commit(5, 1)
-    Wal(store, "s", retention=60).commit(4, 0)
+    wal.commit(5, 0, 0)
+    wal.commit(5, 1, 0)
+    Wal(store, "s", retention=60).commit(4, 0, 0)
     assert wal.marker() == Marker(5, 0)
     assert wal.epochs() == [5]
 
@@ -224,7 +243,7 @@ def test_what_is_deleted_meanwhile_is_forgotten(store: Memory) -> None:
     wal.create(0, 0, 0, entry("a"))
     seen = Seen(wal, NSQD, "t")
     assert seen.among(["a"]) == {"a"}
-    wal.commit(0, 0)
+    wal.commit(0, 0, 0)
     assert seen.among(["a"]) == set()
 
 
@@ -241,7 +260,7 @@ def test_pending_epochs_are_listed_and_read(tmp_path: Path) -> None:
     wal.create(1, 0, 1, entry("b", "c", end=True))
     wal.create(1, 1, 0, entry("d", nsqd="127.0.0.1:4250", topic="u", end=True))
     wal.create(2, 0, 0, entry(end=True))
-    wal.commit(0, 0)
+    wal.commit(0, 0, 0)
     (first,) = pending(f"file://{tmp_path}")
     assert (first.stream, first.epoch, first.rows) == ("s", 1, 4)
     assert first.nsqds == (NSQD, "127.0.0.1:4250")
