@@ -17,10 +17,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         'QueryMetrics needs prometheus_client: pip install "gnsqsync[prometheus]"'
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
