@@ -19,6 +19,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
+    file_options,
     format_options,
     job_session,
     nsq_options,
@@ -68,7 +69,7 @@ def counts_text(counts: Counts) -> str:
     "path",
     required=True,
     metavar="FOLDER",
-    help="The archive, on a disk that the driver and all executors share.",
+    help="The archive: a folder that the driver and all executors share, or a URL as s3://bucket/nsq.",
 )
 @click.option(
     "--nsqd-http-address",
@@ -112,21 +113,7 @@ def counts_text(counts: Counts) -> str:
     help="Seconds between two merges of small files, as 'gnsqsync compact' does; with --once at the"
     " end. 0 for never.",
 )
-@click.option(
-    "--target-size",
-    default=128,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="MB",
-    help="Size of merged files in MB.",
-)
-@click.option(
-    "--compression",
-    default="zstd",
-    show_default=True,
-    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
-    help="Compression of the Parquet files.",
-)
+@file_options
 @click.option(
     "--look-up-all",
     is_flag=True,

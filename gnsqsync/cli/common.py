@@ -173,19 +173,10 @@ class Scope:
         self.end()
 
 
-class Signals(Scope):
-    """While it is entered: the first SIGINT or SIGTERM calls ``stop``, the second ends at once.
+class SignalScope(Scope):
+    """While it is entered, SIGINT and SIGTERM call ``_handle``; then who had them before."""
 
-    ``stop`` runs in the signal handler, so it must only set something. ``force`` ends what would
-    outlive the process. ``received`` is the signal's number, or None.
-    """
-
-    def __init__(
-        self, stop: Callable[[], object], force: Callable[[], object] | None = None
-    ) -> None:
-        self.received: int | None = None
-        self._stop = stop
-        self._force = force
+    def __init__(self) -> None:
         self._before: dict[int, Any] = {}
 
     def begin(self) -> None:
@@ -195,6 +186,25 @@ class Signals(Scope):
     def end(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+
+class Signals(SignalScope):
+    """While it is entered: the first SIGINT or SIGTERM calls ``stop``, the second ends at once.
+
+    ``stop`` runs in the signal handler, so it must only set something. ``force`` ends what would
+    outlive the process. ``received`` is the signal's number, or None.
+    """
+
+    def __init__(
+        self, stop: Callable[[], object], force: Callable[[], object] | None = None
+    ) -> None:
+        super().__init__()
+        self.received: int | None = None
+        self._stop = stop
+        self._force = force
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:

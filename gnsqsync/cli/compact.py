@@ -7,26 +7,13 @@ import time
 import click
 
 from gnsqsync.cli.common import Flag, Signals, print_json
+from gnsqsync.cli.spark_options import file_options
 from gnsqsync.stats import counted
 
 
 @click.command(epilog="Example: gnsqsync compact s3://bucket/nsq --target-size 256")
 @click.argument("archive", metavar="ARCHIVE")
-@click.option(
-    "--target-size",
-    default=128,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="MB",
-    help="Size of merged files in MB.",
-)
-@click.option(
-    "--compression",
-    default="zstd",
-    show_default=True,
-    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
-    help="Compression of the Parquet files.",
-)
+@file_options
 @click.option(
     "--whole",
     is_flag=True,

@@ -16,31 +16,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from gnsqsync.cli.common import Scope
+from gnsqsync.cli.common import SignalScope
 
 # Seconds for what was killed to be gone, before files are removed that it may write.
 _PATIENCE = 1.0
 
 
-class EndAtOnce(Scope):
+class EndAtOnce(SignalScope):
     """While it is entered, SIGINT and SIGTERM end this process and its descendants.
 
     ``clean`` removes the files; it is called when nobody else is left to write them.
     """
 
     def __init__(self, clean: Callable[[], object]) -> None:
+        super().__init__()
         self._clean = clean
-        self._before: dict[int, Any] = {}
-
-    def begin(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-
-    def end(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> NoReturn:
         for each in (signal.SIGINT, signal.SIGTERM):

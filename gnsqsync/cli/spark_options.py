@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from gnsqsync.cli.common import connection_options, lookupd_option, nsqd_option
 from gnsqsync.cli.spark_needs import need_java, need_master, need_packages
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.common import parse_time, session, submitted
+from gnsqsync.spark.jobs.layout import COMPRESSIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,11 +62,40 @@ _SPARK_OPTIONS = (
 )
 
 
-def spark_options(command: Command) -> Command:
-    """``--master`` and ``--conf``; ``job_session`` takes them out of the keywords again."""
-    for option in reversed(_SPARK_OPTIONS):
+_FILE_OPTIONS = (
+    click.option(
+        "--target-size",
+        default=128,
+        show_default=True,
+        type=click.IntRange(1),
+        metavar="MB",
+        help="Size of merged files in MB.",
+    ),
+    click.option(
+        "--compression",
+        default="zstd",
+        show_default=True,
+        type=click.Choice(COMPRESSIONS),
+        help="Compression of the Parquet files.",
+    ),
+)
+
+
+def _with(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
+    """The command with these options in their order."""
+    for option in reversed([*options]):
         command = option(command)
     return command
+
+
+def spark_options(command: Command) -> Command:
+    """``--master`` and ``--conf``; ``job_session`` takes them out of the keywords again."""
+    return _with(_SPARK_OPTIONS, command)
+
+
+def file_options(command: Command) -> Command:
+    """``--target-size`` and ``--compression`` of the files of an archive."""
+    return _with(_FILE_OPTIONS, command)
 
 
 def nsq_options(side: str, example: str) -> Callable[[Command], Command]:
@@ -92,12 +122,7 @@ def nsq_options(side: str, example: str) -> Callable[[Command], Command]:
         spark_options,
     )
 
-    def decorate(command: Command) -> Command:
-        for option in reversed(shared):
-            command = option(command)
-        return command
-
-    return decorate
+    return lambda command: _with(shared, command)
 
 
 def format_options(

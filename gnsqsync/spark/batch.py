@@ -6,7 +6,6 @@ a log that is never committed: the first action plans it, and every further acti
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ class NsqBatchReader(DataSourceReader):
         self._columns = columns_of(schema)
         # Nobody looks into the log when the tasks are over, so each has to fail by itself.
         must_reach = options.fail_on_unreachable == "any"
-        self._settings = dataclasses.replace(read_settings(options), must_reach=must_reach)
+        self._settings = read_settings(options, must_reach=must_reach)
         self._stream = f"drain-{options.drain_id or load_id}"
         make_readable()
 

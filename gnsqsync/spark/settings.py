@@ -71,10 +71,11 @@ def plans(
     ]
 
 
-def read_settings(options: SourceOptions) -> ReadSettings:
-    """What the tasks need of the options."""
+def read_settings(options: SourceOptions, *, must_reach: bool = False) -> ReadSettings:
+    """What the tasks need of the options, and ``must_reach``."""
     names = {field.name for field in dataclasses.fields(ReadSettings)} - {"must_reach"}
-    return ReadSettings(**{name: getattr(options, name) for name in names})
+    given = {name: getattr(options, name) for name in names}
+    return ReadSettings(**given, must_reach=must_reach)
 
 
 def open_log(settings: ReadSettings, stream: str, *, new: bool) -> Wal:

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from gnsqsync.spark.jobs import compact
-from gnsqsync.spark.jobs.layout import Place, changed_name, old_name
-from gnsqsync.spark.jobs.snapshot import folders, snapshot
+from gnsqsync.spark.jobs.layout import Place, changed_name
+from gnsqsync.spark.jobs.snapshot import folders, opened, snapshot
 from gnsqsync.spark.stores import Store
 from tests.support import s3
 from tests.support.servers import ROOT
@@ -83,14 +83,9 @@ def values(store: Store, names: Any) -> Counter[int]:
 
     found: Counter[int] = Counter()
     for name in names:
-        try:
-            with store.reading(name) as file:
-                batches = list(parquet.read(file, ["value"]))
-        except FileNotFoundError:
-            with store.reading(old_name(name)) as file:
-                batches = list(parquet.read(file, ["value"]))
-        for batch in batches:
-            found.update(int(value) for value in batch.column(0).to_pylist())
+        with opened(store, name) as file:
+            for batch in parquet.read(file, ["value"]):
+                found.update(int(value) for value in batch.column(0).to_pylist())
     return found
 
 

@@ -1,4 +1,7 @@
-"""Sink, source and archive in one go: what is run on each PySpark, see ``tests.spark.versions``."""
+"""Sink, source and archive, one after the other.
+
+``python -m tests.spark.versions`` runs this file on each PySpark.
+"""
 
 from __future__ import annotations
 

@@ -126,19 +126,24 @@ def _build(target: Path, programs: Sequence[str]) -> None:
             packages = [f"github.com/nsqio/nsq/apps/{name}" for name in programs]
             output = Path(scratch) / "bin"
             output.mkdir()
-            build = subprocess.run(
-                [go, "build", "-mod=readonly", "-o", str(output), *packages],
-                cwd=GO_MODULE,
-                env={**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if build.returncode != 0:
-                raise Unavailable(f"go build of nsq {VERSION} failed:\n{build.stderr.strip()}")
+            go_build(go, f"nsq {VERSION}", GO_MODULE, output, *packages)
             if target.exists():
                 shutil.rmtree(target)
             output.rename(target)
+
+
+def go_build(go: str, what: str, module: Path, output: Path, *packages: str) -> None:
+    """Build packages of a Go module to a file or into a folder; Unavailable with Go's own error."""
+    build = subprocess.run(
+        [go, "build", "-mod=readonly", "-o", str(output), *packages],
+        cwd=module,
+        env={**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if build.returncode != 0:
+        raise Unavailable(f"go build of {what} failed:\n{build.stderr.strip()}")
 
 
 def main() -> int:

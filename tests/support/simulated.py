@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.realnsq import Unavailable, cache_folder
+from tests.support.realnsq import Unavailable, cache_folder, go_build
 
 SOURCE = Path(__file__).parent / "manynsqs"
 
@@ -113,16 +113,7 @@ def program() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Whoever is last replaces the same program with the same one.
     scratch = target.with_name(f"{target.name}-{os.getpid()}")
-    build = subprocess.run(
-        [go, "build", "-o", str(scratch), "."],
-        cwd=SOURCE,
-        env={**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if build.returncode != 0:
-        raise Unavailable(f"go build of tests/support/manynsqs failed:\n{build.stderr.strip()}")
+    go_build(go, "tests/support/manynsqs", SOURCE, scratch, ".")
     scratch.rename(target)
     return target
 

@@ -18,7 +18,6 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import ConfigError, NSQError
@@ -29,6 +28,8 @@ from gnsqsync.spark.jobs.layout import (
     Place,
     changed_name,
     folder_of,
+    moment,
+    number_of,
 )
 from gnsqsync.spark.jobs.reading import read
 from gnsqsync.spark.jobs.snapshot import snapshot
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 # So many records are kept, so that a driver that was away for long finds its batch done.
 _RECORDS = 100
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,9 @@ class ArchiveWriter:
         names = self._store.list(f"{self._state}/batches")
         name = f"{self._state}/batches/{batch:012}.json"
         if names and names[-1] > name:
-            last = int(names[-1].rpartition("/")[2].removesuffix(".json"))
             raise ConfigError(
                 f"the checkpoint is at batch {batch}, but {self._store.url} has its batch"
-                f" {last}: an older checkpoint was put back; start with a new one"
+                f" {number_of(names[-1])}: an older checkpoint was put back; start with a new one"
             )
         if names:
             # A crash came before its end, or before Spark noted that it is done.
@@ -135,7 +134,7 @@ class ArchiveWriter:
         # No other attempt of this batch, or of one before it, can get a record any more.
         staging = f"{self._state}/staging"
         for folder in self._store.folders(staging):
-            if int(folder.partition("-")[0]) <= batch:
+            if number_of(folder) <= batch:
                 self._store.delete_folder(f"{staging}/{folder}")
         self._store.delete(names[: -_RECORDS + 1])
 
@@ -184,8 +183,8 @@ class ArchiveWriter:
         ]
         known += [(file.name, file.folder, file.bytes) for file in first if file.folder in hours]
         if known:
-            low = _EPOCH + timedelta(microseconds=min(file.low for file in again))
-            high = _EPOCH + timedelta(microseconds=max(file.high for file in again) + 1)
+            low = moment(min(file.low for file in again))
+            high = moment(max(file.high for file in again) + 1)
             there = read(spark, self._place, known, key, low, high)
             returned = returned.join(there, on=key, how="left_anti")
         returned = returned.select(*COLUMN_NAMES, "topic", F.lit(False).alias("again"))

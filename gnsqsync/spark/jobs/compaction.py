@@ -26,19 +26,20 @@ from gnsqsync.spark.jobs.common import storage_path
 from gnsqsync.spark.jobs.layout import (
     CHANGED,
     COLUMN_NAMES,
+    COMPRESSIONS,
     MERGES,
     MERGING,
     Place,
     changed_folder,
     changed_name,
     is_data,
+    number_of,
     old_name,
 )
 from gnsqsync.spark.jobs.snapshot import folders as all_folders
 from gnsqsync.spark.jobs.snapshot import merges, topics_of, unfinished
 from gnsqsync.spark.stores import Store
 
-COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 # How long the parts of a merged file are kept for readers that began before, in seconds.
 _KEEP = 3600.0
 # An entry ends when it has so much. Until then its merged files are there beside their parts.
@@ -154,7 +155,7 @@ class _Compaction:
         for name, entry in entries:
             finish(store, name, entry)
         if entries:
-            self._next = _number(entries[-1][0]) + 1
+            self._next = number_of(entries[-1][0]) + 1
         marks = {name: store.read(name) for name in store.list(CHANGED)}
         folders = all_folders(store) if whole else [changed_folder(name) for name in marks]
         # Looked at after the entries above, so it has no file that one of them has merged; and
@@ -229,11 +230,7 @@ class _Compaction:
             raise _Overtaken
         finish(store, name, entry)
         # Nobody can make this entry any more, so what is left of attempts at it is of no use.
-        store.delete(
-            staged
-            for staged in store.list(MERGING)
-            if _number(staged.partition("-")[0]) <= self._next
-        )
+        store.delete(staged for staged in store.list(MERGING) if number_of(staged) <= self._next)
         self._next += 1
         self._merged += sum(len(merge["parts"]) for merge in made)
         self._made += len(made)
@@ -247,10 +244,6 @@ class _Compaction:
                     old_name(part) for merge in entry["merges"] for part in merge["parts"]
                 )
                 self._store.delete([name])
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("/")[2].partition(".")[0])
 
 
 def finish(store: Store, name: str, entry: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ Knows names only. ``snapshot`` finds the files, ``reading`` reads them, ``batche
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +24,7 @@ COLUMN_NAMES = tuple(column.split()[0] for column in COLUMNS.split(", "))
 # In the names of the folders, in this order: the hour of the publish time, in UTC.
 PARTITIONS = ("topic", "date", "hour")
 ARCHIVE_SCHEMA = f"{COLUMNS}, topic STRING, date DATE, hour INT"
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 # Readers of Parquet skip what starts with an underscore: checkpoints, staging, records.
 HIDDEN = "_gnsqsync"
@@ -35,6 +37,8 @@ MERGING = f"{HIDDEN}/merging"
 
 # What makes two rows the same message: ids are per nsqd and topic.
 KEY = ("nsqd", "id", "timestamp")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Folder(NamedTuple):
@@ -74,9 +78,14 @@ class Folder(NamedTuple):
         return end is None or self.start < end
 
 
+def moment(microseconds: int) -> datetime:
+    """A publish time from microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where an archive or a rollup is, for the driver and for tasks."""
+    """Where an archive, a rollup or the state of a replay is, for the driver and for tasks."""
 
     path: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -92,6 +101,11 @@ class Place:
     def open(self) -> Store:
         """Raises ConfigError."""
         return open_store(self.path, self.options, what=self.what, options_name="storage_options")
+
+
+def number_of(name: str) -> int:
+    """The number with which the last part of a name begins, as in ``merges/000000000007.json``."""
+    return int(re.split(r"\D", name.rpartition("/")[2], maxsplit=1)[0])
 
 
 def folder_of(name: str) -> str:

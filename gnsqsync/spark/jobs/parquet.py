@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gnsqsync.spark.jobs.layout import COLUMN_NAMES
 from gnsqsync.spark.stores import Store
 
 if TYPE_CHECKING:
@@ -18,21 +19,11 @@ _GROUP_ROWS = 1 << 20
 _READ_ROWS = 1 << 16
 
 
-def schema() -> pa.Schema:
-    """Of the files of an archive."""
-    import pyarrow as pa
+def schema(columns: Sequence[str] = COLUMN_NAMES) -> pa.Schema:
+    """Of the files of an archive: the source's own columns."""
+    from gnsqsync.spark.rows import arrow_schema
 
-    moment = pa.timestamp("us", tz="UTC")
-    return pa.schema(
-        [
-            ("value", pa.binary()),
-            ("id", pa.string()),
-            ("timestamp", moment),
-            ("attempts", pa.int32()),
-            ("nsqd", pa.string()),
-            ("received_at", moment),
-        ]
-    )
+    return arrow_schema(columns)
 
 
 class Rows:
@@ -98,7 +89,7 @@ def read(
         for group in range(found.metadata.num_row_groups)
         if _overlaps(found.metadata.row_group(group), start, end)
     ]
-    wanted = pa.schema([schema().field(name) for name in columns])
+    wanted = schema(columns)
     if groups:
         for batch in found.iter_batches(_READ_ROWS, row_groups=groups, columns=columns):
             yield from pa.Table.from_batches([batch]).select(columns).cast(wanted).to_batches()

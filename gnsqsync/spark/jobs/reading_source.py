@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gnsqsync.errors import NSQError
 from gnsqsync.spark.jobs import parquet
-from gnsqsync.spark.jobs.layout import Folder, Place, old_name
+from gnsqsync.spark.jobs.layout import Folder, Place
+from gnsqsync.spark.jobs.snapshot import opened
 from gnsqsync.spark.stores import Store
 
 __all__ = ["FORMAT", "Reading", "ReadingSource"]
@@ -26,7 +25,10 @@ _OPTION = "gnsqsyncreading"
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read. ``tasks``: for each its files, as (name, the folder whose columns it has)."""
+    """What the tasks read. ``tasks``: the files of each task.
+
+    A file is a pair: its name, and the folder that gives topic, date and hour of its rows.
+    """
 
     path: str
     options: dict[str, Any] = field(repr=False)
@@ -80,7 +82,7 @@ class _Reader(DataSourceReader):
             "date": pa.scalar(folder.date, pa.date32()),
             "hour": pa.scalar(folder.hour, pa.int32()),
         }
-        with _open(store, name) as file:
+        with opened(store, name) as file:
             # Without a column there would be no number of rows.
             columns = inside or ["attempts"]
             for batch in parquet.read(file, columns, self._reading.start, self._reading.end):
@@ -91,19 +93,3 @@ class _Reader(DataSourceReader):
                     for column in self._columns
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, names=self._columns)
-
-
-@contextlib.contextmanager
-def _open(store: Store, name: str) -> Iterator[BinaryIO]:
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(store.reading(name))
-        except FileNotFoundError:
-            try:
-                file = stack.enter_context(store.reading(old_name(name)))
-            except FileNotFoundError:
-                raise NSQError(
-                    f"{name} in {store.url} was deleted, or merged more than an hour ago, before it"
-                    " was read: run this again"
-                ) from None
-        yield file

@@ -13,13 +13,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs import reading
 from gnsqsync.spark.jobs.common import storage_path
-from gnsqsync.spark.jobs.layout import Place
+from gnsqsync.spark.jobs.layout import Place, moment
 from gnsqsync.spark.jobs.replay_plan import Bucket, Plan, Wave, Waves, first_shift, pack
 from gnsqsync.spark.jobs.snapshot import topics_of
 from gnsqsync.spark.sink_options import SinkOptions
@@ -41,8 +41,6 @@ _TASK_RATE = 20_000.0
 _SPLIT_SHIFT = 6
 # How many topics an error names.
 _TOPICS_NAMED = 10
-_MICROSECONDS = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Replayed(NamedTuple):
@@ -138,13 +136,11 @@ def replay(
     if dry_run:
         return _counted(rows.times(), part_messages)
 
-    from gnsqsync.spark.jobs.replay_sink import open_state
-
     assert state is not None
     if ":" not in state:
         state = os.path.abspath(state)
-    state_options = dict(storage_options or {}) if "://" in state else {}
-    store = open_state(state, state_options)
+    records = Place.of(state, storage_options, "the state folder")
+    store = records.open()
     plan = _load_plan(store, what, state)
     if plan is None:
         if rate is not None:
@@ -157,7 +153,7 @@ def replay(
             parallelism or math.ceil(rate / _TASK_RATE), spark.sparkContext.defaultParallelism
         )
     run = _Run(spark, store, plan, rows, parallelism or spark.sparkContext.defaultParallelism)
-    return run.publish(state, state_options, sink, rate, progress or (lambda _: None))
+    return run.publish(records, sink, rate, progress or (lambda _: None))
 
 
 def _check_topics(topics: Sequence[str], archive: Place) -> None:
@@ -231,16 +227,12 @@ def _extent(rows: DataFrame) -> Bucket | None:
     return Bucket(low, high + 1, messages) if messages else None
 
 
-def _time(microseconds: int) -> datetime:
-    return _EPOCH + microseconds * _MICROSECONDS
-
-
 def _counted(rows: DataFrame, part_messages: int) -> Replayed:
     extent = _extent(rows)
     if extent is None:
         return Replayed(0, 0, 0, 0, None, None)
     parts = -(-extent.messages // part_messages)
-    return Replayed(extent.messages, 0, 0, parts, _time(extent.start), _time(extent.end - 1))
+    return Replayed(extent.messages, 0, 0, parts, moment(extent.start), moment(extent.end - 1))
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -313,8 +305,7 @@ class _Run:
 
     def publish(
         self,
-        state: str,
-        state_options: dict[str, Any],
+        state: Place,
         sink: dict[str, str],
         rate: float | None,
         progress: Callable[[Replayed], object],
@@ -332,8 +323,8 @@ class _Run:
             before,
             0,
             len(plan.counts),
-            _time(plan.bounds[0]) if plan.bounds else None,
-            _time(plan.bounds[-1] - 1) if plan.bounds else None,
+            moment(plan.bounds[0]) if plan.bounds else None,
+            moment(plan.bounds[-1] - 1) if plan.bounds else None,
         )
         progress(result)
         left = Waves(plan, done)
@@ -341,9 +332,7 @@ class _Run:
         while (wave := left.take(expected, _WAVE_PARTS)) is not None:
             began = time.monotonic()
             tasks = min(self._parallelism, len(wave.parts))
-            settings = Settings(
-                state, state_options, self._name, None if rate is None else rate / tasks
-            )
+            settings = Settings(state, self._name, None if rate is None else rate / tasks)
             (
                 self._rows_of(wave, tasks)
                 .write.format(FORMAT)
@@ -382,7 +371,7 @@ class _Run:
 
         bounds, at = self._plan.bounds, _published_at()
         first, last = wave.parts[0], wave.parts[-1]
-        rows = self._rows.between(_time(bounds[first]), _time(bounds[last + 1])).withColumn(
+        rows = self._rows.between(moment(bounds[first]), moment(bounds[last + 1])).withColumn(
             "part", _part_of(at, bounds, first, last + 1)
         )
         if len(wave.parts) <= last - first:

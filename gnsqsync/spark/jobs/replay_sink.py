@@ -10,8 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,12 +18,12 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.jobs.layout import Place
 from gnsqsync.spark.publishing import Columns, PartitionPublisher
 from gnsqsync.spark.sink_options import SinkOptions
 from gnsqsync.spark.stores import Store
 
-__all__ = ["FORMAT", "Pace", "ReplaySink", "Settings", "done_name", "open_state"]
+__all__ = ["FORMAT", "Pace", "ReplaySink", "Settings", "done_name"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
@@ -43,22 +42,21 @@ def done_name(part: int) -> str:
     return f"done/{part:08d}"
 
 
-def open_state(path: str, options: dict[str, Any]) -> Store:
-    """The store of a replay's state; ConfigError."""
-    return open_store(path, options, what="the state folder", options_name="storage_options")
-
-
 @dataclass(frozen=True)
 class Settings:
     """What the tasks of one run need. ``rate``: messages per second of each task, or None."""
 
-    state: str
-    state_options: dict[str, Any] = field(repr=False)
+    state: Place
     run: str
     rate: float | None
 
     def to_options(self) -> dict[str, str]:
-        return {_SETTINGS: json.dumps(self.__dict__)}
+        return {_SETTINGS: json.dumps(dataclasses.asdict(self))}
+
+    @classmethod
+    def from_text(cls, text: str) -> Settings:
+        found = json.loads(text)
+        return cls(Place(**found.pop("state")), **found)
 
 
 class Pace:
@@ -97,7 +95,7 @@ class ReplaySink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         options = {name.lower(): value for name, value in self.options.items()}
-        settings = Settings(**json.loads(options.pop(_SETTINGS)))
+        settings = Settings.from_text(options.pop(_SETTINGS))
         return ReplayWriter(settings, SinkOptions.parse(options))
 
 
@@ -113,7 +111,7 @@ class ReplayWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        store = open_state(self._settings.state, self._settings.state_options)
+        store = self._settings.state.open()
         pace = None if self._settings.rate is None else Pace(self._settings.rate)
         task = _Task(store, self._settings, self._options, pace)
         try:
@@ -154,13 +152,13 @@ class _Task:
         run = self._store.read(RUN)
         if run is None:
             raise ConfigError(
-                f"this executor does not see the state folder {self._settings.state!r} of the"
+                f"this executor does not see the state folder {self._settings.state.path!r} of the"
                 " replay; set it to storage that the driver and all executors share"
             )
         if run.decode() != self._settings.run:
             raise ConfigError(
                 f"another run of this replay has begun with the state folder"
-                f" {self._settings.state!r}, and this one ends; let one of them run"
+                f" {self._settings.state.path!r}, and this one ends; let one of them run"
             )
         self._part = part
         if self._store.read(done_name(part)) is None:

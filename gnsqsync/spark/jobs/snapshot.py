@@ -5,13 +5,14 @@ Knows the log of merges. Merged file and parts hold the same rows: a snapshot ha
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from gnsqsync.errors import ConfigError
+from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.layout import HIDDEN, MERGES, Folder, folder_of, is_data, old_name
 from gnsqsync.spark.stores import Store
 
@@ -21,7 +22,7 @@ _TOPIC = "topic="
 def snapshot(store: Store, folders: Iterable[str]) -> dict[str, int]:
     """The Parquet files in these folders with their bytes; each row is in one of them.
 
-    A file may be merged away before it is read: then ``old_name`` has it for a while.
+    A file may be merged away before it is read: then ``opened`` still finds it for a while.
     """
     wanted = set(folders)
     found = {}
@@ -42,6 +43,26 @@ def snapshot(store: Store, folders: Iterable[str]) -> dict[str, int]:
                 found.setdefault(merged, merge["bytes"])
                 _remove_parts(merged, parts_of, found)
     return found
+
+
+@contextlib.contextmanager
+def opened(store: Store, name: str) -> Iterator[BinaryIO]:
+    """A file of a snapshot to read, which may have been merged into another since.
+
+    Raises NSQError when it is gone.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(store.reading(name))
+        except FileNotFoundError:
+            try:
+                file = stack.enter_context(store.reading(old_name(name)))
+            except FileNotFoundError:
+                raise NSQError(
+                    f"{name} in {store.url} was deleted, or merged more than an hour ago, before it"
+                    " was read: run this again"
+                ) from None
+        yield file
 
 
 def _remove_parts(name: str, parts_of: dict[str, list[str]], found: dict[str, int]) -> None:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from gnsqsync.spark.jobs import parquet
-from gnsqsync.spark.jobs.layout import COLUMN_NAMES, Folder, Place
+from gnsqsync.spark.jobs.layout import COLUMN_NAMES, Folder, Place, moment
 
 FORMAT = "gnsqsync-archive-staging"
 # Below the folder: the files of all tasks, for the driver.
@@ -30,7 +29,6 @@ LIST = "list.json"
 _WAITING_BYTES = 128 << 20
 _TIME = COLUMN_NAMES.index("timestamp")
 _HOUR = 3_600_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Staged(NamedTuple):
@@ -95,7 +93,7 @@ class _Writer(DataSourceArrowWriter):
                     max((rows for _, rows in files.values()), key=lambda r: r.waiting_bytes).flush()
         found = []
         for key, (name, rows) in files.items():
-            start = _EPOCH + timedelta(hours=key.hour)
+            start = moment(key.hour * _HOUR)
             folder = Folder(key.topic, start.date(), start.hour).name
             low = min(each["min"].as_py() for each in times[key])
             high = max(each["max"].as_py() for each in times[key])
@@ -116,11 +114,11 @@ class _Key(NamedTuple):
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[tuple[_Key, pa.RecordBatch]]:
+    schema = parquet.schema()
     columns = [
-        column.cast(field.type)
-        for column, field in zip(batch.columns, parquet.schema(), strict=False)
+        column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)
     ]
-    rows = pa.RecordBatch.from_arrays(columns, schema=parquet.schema())
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     topics = batch.column(len(COLUMN_NAMES)).dictionary_encode()
     again = batch.column(len(COLUMN_NAMES) + 1).cast(pa.int64())
     hours = pc.divide(columns[_TIME].cast(pa.int64()), _HOUR)

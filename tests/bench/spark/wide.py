@@ -1,10 +1,11 @@
 """``python -m tests.bench.spark.wide``: what a micro-batch costs with many nsqds and topics.
 
-One program plays all nsqds (``tests/support/simulated.py``), so what is measured is the query: its
-driver, its tasks and its log. Each size gets rounds of two batches in one session, ``local[2]``:
-one message for each partition, which is all overhead, and many. Overhead is a look at all nsqds
-and, as Spark reports them, the seconds of such a batch without the wait for its messages. CPU is of
-all processes of the query, without the nsqds. Figures are medians of the rounds.
+One program plays all nsqds (``tests/support/simulated.py``). It takes little CPU, so the figures
+are of the query: its driver, its tasks and its log. Each size gets rounds of two batches in one
+session, ``local[2]``: one message for each partition, which is all overhead, and many. Overhead is
+a look at all nsqds and, as Spark reports them, the seconds of such a batch without the wait for its
+messages. CPU is of all processes of the query, without the nsqds. Figures are medians of the
+rounds.
 """
 
 from __future__ import annotations
