@@ -1,4 +1,4 @@
-"""``gnsqsync archive``: the messages of topics as Parquet."""
+"""``gnsqsync archive``: the messages of topics as Parquet files or a Delta table."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
+    delta_settings,
     file_options,
     format_options,
     job_session,
@@ -72,6 +73,14 @@ def counts_text(counts: Counts) -> str:
     help="The archive: a folder that the driver and all executors share, or a URL as s3://bucket/nsq.",
 )
 @click.option(
+    "--format",
+    default="parquet",
+    show_default=True,
+    type=click.Choice(["parquet", "delta"]),
+    help="Parquet files in folders by topic, date and hour; or a Delta table, with one MERGE per"
+    " batch. That needs Delta's package.",
+)
+@click.option(
     "--nsqd-http-address",
     "nsqd_http_addresses",
     multiple=True,
@@ -110,21 +119,22 @@ def counts_text(counts: Counts) -> str:
     show_default=True,
     type=Number(0),
     metavar="SECONDS",
-    help="Seconds between two merges of small files, as 'gnsqsync compact' does; with --once at the"
-    " end. 0 for never.",
+    help="Seconds between two merges of small files, as 'gnsqsync compact' does, or Delta's"
+    " OPTIMIZE; with --once at the end. 0 for never.",
 )
 @file_options
 @click.option(
     "--look-up-all",
     is_flag=True,
     help="Look up each message in the archive, and not only those that nsqd says it delivers again:"
-    " an nsqd that was killed may not know. Costs a join per batch.",
+    " an nsqd that was killed may not know. Costs a join per batch. A Delta table always does.",
 )
 @nsq_options("source", "maxInFlight=1000")
 def archive(
     topics: tuple[str, ...],
     channel: str,
     path: str,
+    format: str,
     nsqd_tcp_addresses: tuple[str, ...],
     nsqd_http_addresses: tuple[str, ...],
     lookupd_http_addresses: tuple[str, ...],
@@ -140,7 +150,7 @@ def archive(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Keep what is published to TOPICs as Parquet files, each message exactly once.
+    """Keep what is published to TOPICs as Parquet or a Delta table, each message exactly once.
 
     The files are sorted into folders by topic and by date and hour of the publish time (UTC), so
     spark.read.parquet, DuckDB or pandas read them as they are. A message is finished in nsqd only
@@ -153,7 +163,9 @@ def archive(
     from gnsqsync.spark.jobs.archive import archive as start_archive
     from gnsqsync.spark.jobs.archive import check
     from gnsqsync.spark.jobs.batches import Counts
+    from gnsqsync.spark.jobs.common import spark_path, storage_path
     from gnsqsync.spark.jobs.compaction import compact
+    from gnsqsync.spark.jobs.delta import optimize
 
     verbose = options["verbose"]
     source = format_options(
@@ -179,6 +191,9 @@ def archive(
         progress(counts)
 
     def merge_small_files() -> int:
+        if format == "delta":
+            url = spark_path(storage_path(path, "--to"))
+            return optimize(spark, url, target_size=target_size << 20, compression=compression)
         done = compact(
             path,
             may_be_empty=True,
@@ -190,12 +205,15 @@ def archive(
 
     stop = Flag()
     began = time.monotonic()
+    if format == "delta":
+        options["conf"] = delta_settings() | options["conf"]
     with job_session("gnsqsync archive", options, verbose=verbose) as spark:
         with spark_errors(verbose), Signals(stop.set) as signals:
             query = start_archive(
                 spark,
                 topics,
                 path,
+                format=format,
                 interval=interval,
                 available_now=once,
                 compression=compression,

@@ -1,8 +1,8 @@
-"""The job of a campaign as a program of its own: what is published goes to Parquet until SIGTERM.
+"""The job of a campaign as a program of its own: what is published is archived until SIGTERM.
 
-``python -m tests.spark.archiving FOLDER ARCHIVE LOOKUPD TOPIC CHANNEL [KEY=VALUE...]``: checkpoint
-and log are in FOLDER, ARCHIVE is a folder or URL. KEY=VALUE are options of the source. It compacts
-the archive all the time.
+``python -m tests.spark.archiving FORMAT FOLDER ARCHIVE LOOKUPD TOPIC CHANNEL [KEY=VALUE...]``:
+checkpoint and log are in FOLDER, ARCHIVE is a folder or URL. KEY=VALUE are options of the source.
+It compacts the archive all the time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from tests.spark import session
 
 
 def run(
-    folder: Path, path: str, lookupd: str, topic: str, channel: str, options: dict[str, str]
+    format: str,
+    folder: Path,
+    path: str,
+    lookupd: str,
+    topic: str,
+    channel: str,
+    options: dict[str, str],
 ) -> None:
     """Archive until SIGTERM, in batches as soon as there is something."""
     from gnsqsync.spark import archive, compact
+    from gnsqsync.spark.jobs.delta import optimize
 
     spark = session.start(folder)
     query = archive(
@@ -27,6 +34,7 @@ def run(
         topic,
         path,
         channel=channel,
+        format=format,
         options={"lookupdHttpAddresses": lookupd, **options},
         checkpoint=str(folder / "checkpoint"),
         interval=0.0,
@@ -35,14 +43,17 @@ def run(
     signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
     # An exception in the middle of a call through py4j would break the gateway, so: short waits.
     while not asked.is_set() and not query.awaitTermination(1):
-        compact(path, may_be_empty=True)
+        if format == "delta":
+            optimize(spark, f"file://{path}", target_size=128 << 20, compression="zstd")
+        else:
+            compact(path, may_be_empty=True)
     query.stop()
     session.stop(spark)
 
 
 def main() -> None:
-    folder, path, lookupd, topic, channel, *options = sys.argv[1:]
-    run(Path(folder), path, lookupd, topic, channel, dict(o.split("=", 1) for o in options))
+    format, folder, path, lookupd, topic, channel, *options = sys.argv[1:]
+    run(format, Path(folder), path, lookupd, topic, channel, dict(o.split("=", 1) for o in options))
 
 
 if __name__ == "__main__":

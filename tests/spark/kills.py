@@ -20,10 +20,11 @@ from pathlib import Path
 
 from gnsqsync import Writer
 from gnsqsync.spark.jobs import parquet
+from gnsqsync.spark.jobs.archive import FORMATS
 from gnsqsync.spark.jobs.layout import Place, is_data
 from tests.bench import progress as progress_kinds
 from tests.bench.progress import Progress
-from tests.spark import session
+from tests.spark import delta, session
 from tests.spark.nsqds import Cluster, OwnCluster, number_of, numbered, scratch
 from tests.spark.processes import Family
 from tests.support.s3 import BUCKET, S3
@@ -48,6 +49,7 @@ class Plan:
     seed: int
     workers_survive: bool = False
     s3: bool = False
+    format: str = "parquet"
     options: tuple[str, ...] = ()
 
 
@@ -184,6 +186,10 @@ class Campaign:
         self._log = folder / "job.log"
         self._options = [*plan.options]
         self._environment = session.environment()
+        if plan.format == "delta":
+            import pyspark
+
+            self._environment |= delta.environment(pyspark.__version__)
         self._archive = Place(str(folder / "archive"))
         if server is not None:
             self._archive = Place(f"s3://{BUCKET}/archive", server.options)
@@ -256,7 +262,8 @@ class Campaign:
 
     def _start(self) -> Family:
         command = [sys.executable, "-m", "tests.spark.archiving"]
-        command += [str(self._folder), self._archive.path, self._cluster.lookupd, TOPIC, CHANNEL]
+        command += [self._plan.format, str(self._folder), self._archive.path]
+        command += [self._cluster.lookupd, TOPIC, CHANNEL]
         return Family([*command, *self._options], self._environment, self._log)
 
     def _wait_for_work(self, family: Family) -> float:
@@ -328,6 +335,8 @@ class Campaign:
 def count(archive: Place) -> int:
     """The rows of an archive, as anybody counts them; -1 while files are replaced."""
     store = archive.open()
+    if delta.is_table(store):
+        return delta.count(archive)
     try:
         return sum(parquet.count(store, name) for name in store.list() if is_data(name))
     except FileNotFoundError:
@@ -337,6 +346,9 @@ def count(archive: Place) -> int:
 def numbers(archive: Place) -> Iterator[int]:
     """The number in each row of an archive, in no order."""
     store = archive.open()
+    if delta.is_table(store):
+        yield from map(number_of, delta.values(archive))
+        return
     for name in store.list():
         if is_data(name):
             with store.reading(name) as file:
@@ -368,6 +380,12 @@ def arguments(argv: Sequence[str] | None) -> Plan:
     )
     parser.add_argument("--s3", action="store_true", help="archive and log on S3 (moto's server)")
     parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="parquet",
+        help="delta: python -m tests.spark.delta has what that needs",
+    )
+    parser.add_argument(
         "--option",
         action="append",
         default=[],
@@ -384,6 +402,7 @@ def arguments(argv: Sequence[str] | None) -> Plan:
         seed,
         chosen.workers_survive,
         chosen.s3,
+        chosen.format,
         tuple(chosen.option),
     )
 

@@ -1,6 +1,6 @@
-"""The archive job: the messages of topics as Parquet, by topic and hour of their publish time.
+"""The archive job: the messages of topics as Parquet files or as a Delta table.
 
-Knows how to start the query. ``batches`` knows what it does with a batch.
+Knows how to start the query. ``batches`` and ``delta`` know what it does with a batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.common import join, spark_path, storage_path
 from gnsqsync.spark.jobs.compaction import check_compression
-from gnsqsync.spark.jobs.layout import HIDDEN, Place
+from gnsqsync.spark.jobs.delta import DeltaWriter, need_delta, set_compression
+from gnsqsync.spark.jobs.layout import HIDDEN, Place, refuse_delta
 from gnsqsync.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _SOURCE_COLUMNS = (
     " received_at timestamp"
 )
 _STREAM = "gnsqsync-archive.json"
+FORMATS = ("parquet", "delta")
 
 
 def archive(
@@ -37,6 +39,7 @@ def archive(
     *,
     channel: str,
     options: Mapping[str, str],
+    format: str = "parquet",
     checkpoint: str | None = None,
     interval: float = 60.0,
     available_now: bool = False,
@@ -46,11 +49,15 @@ def archive(
     storage_options: Mapping[str, Any] | None = None,
     on_batch: Callable[[Counts], None] | None = None,
 ) -> StreamingQuery:
-    """Start to copy what ``topics`` get to Parquet at ``path``; returns the running query.
+    """Start to copy what ``topics`` get to files at ``path``; returns the running query.
 
     Files lie in ``<path>/topic=.../date=.../hour=.../`` by publish time (UTC).
     ``spark.read.parquet(path)`` reads exactly what was published, each message once. Each batch
     adds files: call `compact` now and then.
+
+    With ``format="delta"`` it is a Delta table with the partitions topic and date, and each batch
+    is one MERGE. The session must be made with Delta's package, extension and catalog. Delta's
+    OPTIMIZE merges the files.
 
     Args:
         spark: The session.
@@ -58,6 +65,7 @@ def archive(
         path: A folder that driver and executors share, or a URL: s3://, gs://, abfs://.
         channel: The channel to consume.
         options: Those of ``format("nsq")``: addresses, ``nsq.*`` and the like.
+        format: "parquet" or "delta".
         checkpoint: Where Spark keeps what it knows about the query, and the source its log; shared
             as ``path``. None: hidden inside ``path``.
         interval: Seconds between two batches.
@@ -65,8 +73,9 @@ def archive(
         max_messages: The most of a batch; None: no limit.
         compression: The codec of Parquet.
         look_up_all: Whether to look up every message in the archive, and not only those with
-            attempts above 1. An nsqd that was killed may deliver again without saying so.
-        storage_options: For fsspec's file system of a URL.
+            attempts above 1. An nsqd that was killed may deliver again without saying so. In a
+            Delta table every message is looked up.
+        storage_options: For fsspec's file system of a URL. Spark's own writes a Delta table.
         on_batch: Called after each batch with what was done so far (rows, duplicates, batches).
 
     Returns:
@@ -74,13 +83,15 @@ def archive(
         messages, and names them all.
 
     Raises:
-        ConfigError: A value is not allowed.
+        ConfigError: A value is not allowed, or the session has no Delta.
 
     Threads:
         ``on_batch`` is called on the query's thread.
     """
     if interval < 0:
         raise ConfigError(f"interval is {interval}; allowed is 0 or more")
+    if format not in FORMATS:
+        raise ConfigError(f"format is {format!r}; allowed are {', '.join(FORMATS)}")
     check_compression(compression)
     path, checkpoint, source = check(
         topics,
@@ -93,8 +104,7 @@ def archive(
     )
     from gnsqsync.spark.source import NsqDataSource
 
-    place = Place.of(path, storage_options)
-    place.open().probe()
+    writer: ArchiveWriter | DeltaWriter
     checkpoint_url = spark_path(checkpoint)
     check_file_system(spark, checkpoint_url, "the checkpoint's path")
     # A session of its own: the setting is not the caller's.
@@ -103,10 +113,16 @@ def archive(
     source["availableNow"] = str(available_now).lower()
     own.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
     _register(own, NsqDataSource)
+    if format == "delta":
+        writer = _delta_writer(own, path, compression, on_batch)
+    else:
+        place = Place.of(path, storage_options)
+        place.open().probe()
+        refuse_delta(place.open())
+        stream = _stream(Place.of(checkpoint, storage_options, "the checkpoint's path"))
+        writer = ArchiveWriter(place, stream, Settings(compression, look_up_all), on_batch)
+        writer.heal()
     messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
-    stream = _stream(Place.of(checkpoint, storage_options, "the checkpoint's path"))
-    writer = ArchiveWriter(place, stream, Settings(compression, look_up_all), on_batch)
-    writer.heal()
     writing = (
         messages.writeStream.foreachBatch(writer)
         .option("checkpointLocation", checkpoint_url)
@@ -147,6 +163,21 @@ def check(
     return path, checkpoint, source
 
 
+def _delta_writer(
+    spark: SparkSession,
+    path: str,
+    compression: str,
+    on_batch: Callable[[Counts], None] | None,
+) -> DeltaWriter:
+    need_delta(spark)
+    url = spark_path(path)
+    check_file_system(spark, url, "the archive's path")
+    set_compression(spark, compression)
+    writer = DeltaWriter(url, on_batch)
+    writer.create(spark)
+    return writer
+
+
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
     """Make ``source`` known to the session, where Spark has not found it by itself."""
     from pyspark.errors import AnalysisException
@@ -180,7 +211,7 @@ def check_file_system(spark: SparkSession, url: str, what: str) -> None:
             needed = f"--packages org.apache.hadoop:{package}:{version}"
         raise ConfigError(
             f"{what} {url!r} needs Spark's own file system for {scheme}://: add {needed}, or set it"
-            " to a folder on a disk (the archive's path needs no such package)"
+            " to a folder on a disk (an archive of Parquet files needs no such package)"
         ) from None
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from gnsqsync.errors import ConfigError
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.stores import Store
 
@@ -34,6 +35,9 @@ _OLD = f"{HIDDEN}/old"
 CHANGED = f"{HIDDEN}/changed"
 MERGES = f"{HIDDEN}/merges"
 MERGING = f"{HIDDEN}/merging"
+
+# What each Delta table has.
+_DELTA_LOG = "_delta_log"
 
 # What makes two rows the same message: ids are per nsqd and topic.
 KEY = ("nsqd", "id", "timestamp")
@@ -101,6 +105,15 @@ class Place:
     def open(self) -> Store:
         """Raises ConfigError."""
         return open_store(self.path, self.options, what=self.what, options_name="storage_options")
+
+
+def refuse_delta(store: Store) -> None:
+    """Raises ConfigError when this is a Delta table: its files are not what is in it."""
+    if _DELTA_LOG in store.folders():
+        raise ConfigError(
+            f"{store.url} is a Delta table: archive to it with the format delta, read it with"
+            ' spark.read.format("delta") and merge its files with OPTIMIZE'
+        )
 
 
 def number_of(name: str) -> int:

@@ -13,7 +13,15 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.spark.jobs.layout import HIDDEN, MERGES, Folder, folder_of, is_data, old_name
+from gnsqsync.spark.jobs.layout import (
+    HIDDEN,
+    MERGES,
+    Folder,
+    folder_of,
+    is_data,
+    old_name,
+    refuse_delta,
+)
 from gnsqsync.spark.stores import Store
 
 _TOPIC = "topic="
@@ -81,7 +89,8 @@ def merges(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def topics_of(store: Store) -> list[str]:
-    """The topics of an archive; none where there is no archive."""
+    """The topics of an archive; none where there is no archive. ConfigError for a Delta table."""
+    refuse_delta(store)
     names = store.folders()
     return [unquote(name[len(_TOPIC) :]) for name in names if name.startswith(_TOPIC)]
 
@@ -96,6 +105,7 @@ def folders(
 
     Raises ConfigError when there is no archive.
     """
+    refuse_delta(store)
     there = [name for name in store.folders() if name.startswith(_TOPIC)]
     if not there:
         raise ConfigError(f"there is no archive at {store.url}: it has no folder topic=...")

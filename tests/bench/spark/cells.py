@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,10 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured cell. ``seconds``: of the batches with rows; ``wall``: of the whole query."""
+    """One measured cell. ``seconds``: of the batches with rows; ``wall``: of the whole query.
+
+    ``phases``: seconds by Spark's names of a batch's parts; none of a cell that is no query.
+    """
 
     row: str
     client: str
@@ -54,6 +58,7 @@ class Sample:
     batches: int
     seconds: float
     wall: float
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -93,15 +98,16 @@ class Bench:
                 for client in (*clients[turn:], *clients[:turn]):
                     label = f"round {number}" if number else "warm-up"
                     self._progress.begin(f"{label}: {row.name} {client}")
-                    sample = self._cell(row, client, number)
+                    sample = self.cell(row, client, number)
                     if number:
                         self.samples.append(sample)
 
-    def _cell(self, row: Row, client: str, number: int) -> Sample:
+    def cell(self, row: Row, client: str, number: int) -> Sample:
         self._topics += 1
         topic = f"bench-{self._topics}"
         self._cluster.create(topic, CHANNEL)
         folder = self._folder / topic
+        phases: dict[str, float] = {}
         try:
             if row.kind == "publish":
                 seconds = wall = self._publish(client, topic, row.body_size)
@@ -109,7 +115,8 @@ class Bench:
             else:
                 self._cluster.publish(topic, [b"x" * row.body_size] * self._messages)
                 frame = self._stream(client, topic, folder)
-                batches, seconds, wall = self._read(frame, row.kind, folder)
+                batches, phases, wall = self._read(frame, row.kind, folder)
+                seconds = phases["triggerExecution"]
                 left = 0
             if self._cluster.left(topic, CHANNEL) != left:
                 raise RuntimeError(
@@ -119,7 +126,7 @@ class Bench:
         finally:
             self._cluster.forget([topic])
             shutil.rmtree(folder, ignore_errors=True)
-        return Sample(row.name, client, number, self._messages, batches, seconds, wall)
+        return Sample(row.name, client, number, self._messages, batches, seconds, wall, phases)
 
     def _stream(self, client: str, topic: str, folder: Path) -> DataFrame:
         if client == "floor":
@@ -145,8 +152,10 @@ class Bench:
             .load()
         )
 
-    def _read(self, frame: DataFrame, kind: str, folder: Path) -> tuple[int, float, float]:
-        """Batches with rows, their seconds, and the seconds of the whole query."""
+    def _read(
+        self, frame: DataFrame, kind: str, folder: Path
+    ) -> tuple[int, dict[str, float], float]:
+        """Batches with rows, their seconds by phase, and the seconds of the whole query."""
         writer = frame.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         if kind == "parquet":
             writer = writer.format("parquet").option("path", str(folder / "rows"))
@@ -160,7 +169,10 @@ class Bench:
         rows = sum(p["numInputRows"] for p in batches)
         if rows != self._messages:
             raise RuntimeError(f"Spark counted {rows} rows, {self._messages} were published")
-        return len(batches), sum(p["durationMs"]["triggerExecution"] for p in batches) / 1e3, wall
+        phases: Counter[str] = Counter()
+        for batch in batches:
+            phases.update(batch["durationMs"])
+        return len(batches), {name: ms / 1e3 for name, ms in phases.items()}, wall
 
     def _publish(self, client: str, topic: str, body_size: int) -> float:
         from pyspark.sql import functions as F

@@ -1,0 +1,99 @@
+"""Runs what needs Delta Lake, in an environment whose PySpark it has a release for.
+
+First the tests, then a campaign of kills whose archive is a Delta table. Delta-rs counts the rows,
+which knows nothing of Spark::
+
+    python -m tests.spark.delta [--pyspark 4.2] [--messages 1000000] [--kills 10] [--seed N]
+
+Needs pip, Java and Maven Central.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from gnsqsync.spark.jobs.delta import SETTINGS, SPARKS, package
+from gnsqsync.spark.jobs.layout import Place
+from gnsqsync.spark.stores import Store
+from tests.spark import versions
+from tests.support.servers import ROOT
+
+TESTS = "tests/spark/test_delta.py"
+_MAVEN = "https://repo1.maven.org/maven2/"
+
+
+def environment(pyspark: str) -> dict[str, str]:
+    """With this each session of this PySpark ("4.2.0") has Delta; empty where there is none."""
+    coordinates = package(pyspark)
+    if coordinates is None:
+        return {}
+    words = ["--packages", coordinates]
+    for key, value in SETTINGS.items():
+        words += ["--conf", f"{key}={value}"]
+    return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
+
+
+def is_table(store: Store) -> bool:
+    return "_delta_log" in store.folders()
+
+
+def count(archive: Place) -> int:
+    """The rows of a table, as Delta-rs counts them."""
+    import deltalake
+
+    rows = deltalake.DeltaTable(archive.path).to_pyarrow_dataset().count_rows()
+    assert isinstance(rows, int)
+    return rows
+
+
+def values(archive: Place) -> Iterator[bytes]:
+    """The bodies in a table, as Delta-rs reads them."""
+    import deltalake
+
+    for batch in deltalake.DeltaTable(archive.path).to_pyarrow_dataset().to_batches(["value"]):
+        yield from batch.column(0).to_pylist()
+
+
+def is_reachable() -> bool:
+    """Whether Maven Central answers."""
+    try:
+        with urllib.request.urlopen(_MAVEN, timeout=20):
+            return True
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+def main() -> int:
+    """The exit status: 0, 1 when a test failed or a message is lost or there twice."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pyspark", choices=SPARKS, default=SPARKS[-1])
+    parser.add_argument(
+        "--here", action="store_true", help="the tests alone, with the PySpark of this Python"
+    )
+    given, campaign = parser.parse_known_args()
+    if given.here:
+        if not is_reachable():
+            print(f"{_MAVEN} cannot be reached: nothing of Delta is tested", file=sys.stderr)
+            return 0
+        python = Path(sys.executable)
+    else:
+        python = versions.environment(given.pyspark)
+        versions.install(python, "deltalake>=1")
+    own = environment(versions.versions_in(python)[0])
+    tests = [python, "-m", "pytest", "-q", "-n", "0", TESTS]
+    status = subprocess.run(tests, cwd=ROOT, env=os.environ | own, check=False).returncode
+    if status or given.here:
+        return min(status, 1)
+    kills = [python, "-m", "tests.spark.kills", "--format", "delta", *campaign]
+    return subprocess.run(kills, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
