@@ -37,6 +37,18 @@ if TYPE_CHECKING:
 HAS_DELTA = "delta-spark" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def delta_rs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Delta-rs keeps some sockets from its first table on: before the first test."""
+    if HAS_DELTA:
+        import deltalake
+        import pyarrow as pa
+
+        folder = str(tmp_path_factory.mktemp("delta-rs"))
+        deltalake.write_deltalake(folder, pa.table({"value": [b"x"]}))
+        assert list(delta.values(Place(folder))) == [b"x"]
+
+
 @pytest.fixture
 def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, where it has Delta."""
@@ -75,16 +87,17 @@ def files(folder: Path) -> list[str]:
 
 def refuse_all(spark: SparkSession, folder: Path, state: Path) -> Iterator[Any]:
     """What each job that wants Parquet files says of a table."""
+    nsqds = {"nsqdTcpAddresses": "127.0.0.1:1"}
     calls = (
         lambda: compact(str(folder)),
-        lambda: archive(spark, "t", str(folder), channel="c", options={}),
+        lambda: archive(spark, "t", str(folder), channel="c", options=nsqds),
         lambda: rollup(spark, str(folder), str(state / "rollup")),
         lambda: replay(
             spark,
             str(folder),
             "t",
             state=str(state / "state"),
-            options={"nsqdTcpAddresses": "127.0.0.1:1"},
+            options=nsqds,
         ),
     )
     for call in calls:
