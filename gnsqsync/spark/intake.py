@@ -138,12 +138,15 @@ class Intake(Observer):
         while (missing := self._segment(whole) - len(self.hand)) > 0:
             if self._bytes >= settings.segment_bytes or self._age >= _PATIENCE:
                 return True
-            wait = settings.idle_timeout if self._taken else settings.poll_timeout
+            wait = settings.poll_timeout
             batch = self._pull(missing, min(wait, _FULL_WAIT) if self.hand else wait)
             if not batch and self.hand:
                 if self._is_full:
                     return True
-                batch = self._pull(missing, wait)
+                left = (_PATIENCE - self._age) * settings.msg_timeout
+                batch = self._pull(missing, max(0.0, min(wait, left)))
+                if not batch and left < wait:
+                    return True
             if not batch:
                 return False
             self._accept(batch)

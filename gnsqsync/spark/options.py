@@ -250,7 +250,6 @@ class SourceOptions:
     segment_bytes: int
     max_bytes_in_memory: int
     poll_timeout: float
-    idle_timeout: float
     poll_interval: float
     lookupd_poll_interval: float
     msg_timeout: float
@@ -300,7 +299,6 @@ class SourceOptions:
             segment_bytes=given.count("segmentBytes", 16 << 20),
             max_bytes_in_memory=given.count("maxBytesInMemory", 64 << 20),
             poll_timeout=given.seconds("pollTimeoutMs", 1000, 1),
-            idle_timeout=given.seconds("idleTimeoutMs", 100, 1),
             poll_interval=given.seconds("pollIntervalMs", 200, 10),
             lookupd_poll_interval=given.seconds("lookupdPollIntervalMs", 15000, 100),
             msg_timeout=msg_timeout,

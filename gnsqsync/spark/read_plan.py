@@ -34,8 +34,8 @@ class ReadSettings:
 
     ``wal_path``, ``wal_options``: see open_store. ``max_in_flight``: of one connection.
     ``segment_bytes``: bodies in one log entry. ``max_bytes_in_memory``: rows above it are read
-    from the log again. ``poll_timeout``: for the first message; ``idle_timeout``: for the next
-    ones. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
+    from the log again. ``poll_timeout``: without a message, it ends an attempt that has not read
+    all it was to. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
     ``retention``: how long committed epochs stay in the log. ``deduplicate``: drop what nsqd
     delivers again and the log has. ``fail_on_data_loss``: whether a damaged log is an error.
     ``must_reach``: whether an nsqd that cannot be reached is one, where no driver judges that.
@@ -48,7 +48,6 @@ class ReadSettings:
     segment_bytes: int = 16 * 1024 * 1024
     max_bytes_in_memory: int = 64 * 1024 * 1024
     poll_timeout: float = 1.0
-    idle_timeout: float = 0.1
     msg_timeout: float = 15.0
     retention: float = 60.0
     deduplicate: bool = True

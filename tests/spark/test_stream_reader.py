@@ -167,7 +167,7 @@ def test_it_reports_what_was_read_and_what_waits(
     costs = Costs()
     monkeypatch.setattr(read_task, "costs_of_process", lambda: costs)
     # Segments of 5 messages, so that the last entry of a task is not its first.
-    reader = driver(maxInFlight=10, pollTimeoutMs=20_000, idleTimeoutMs=20_000)
+    reader = driver(maxInFlight=10, pollTimeoutMs=20_000)
     end = reader.initialOffset()
     read = 0
     for count in (30, 12):

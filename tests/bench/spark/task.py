@@ -107,7 +107,7 @@ def rounds(many: ManyNsqds, folder: str, chosen: argparse.Namespace) -> list[dic
     messages, (nsqd, *_) = chosen.messages, many.tcp_addresses
     many.create(TOPIC, CHANNEL)
     # A busy machine may keep nsqd waiting for longer than the default.
-    settings = ReadSettings(os.path.join(folder, "wal"), idle_timeout=10.0)
+    settings = ReadSettings(os.path.join(folder, "wal"), poll_timeout=10.0)
     open_log(settings, "task", new=True)
     found = []
     for number in range(chosen.rounds + 1):

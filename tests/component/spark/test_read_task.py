@@ -57,7 +57,7 @@ class Source:
         self.server = server
         self.nsqd = "{}:{}".format(*server.tcp_address)
         self.topic = unique("spark")
-        self.settings = ReadSettings(str(folder / "wal"), idle_timeout=0.2, msg_timeout=5.0)
+        self.settings = ReadSettings(str(folder / "wal"), poll_timeout=0.5, msg_timeout=5.0)
         self.wal = Wal(FileStore(str(folder / "wal")), "stream", retention=0)
         self.wal.announce()
         self._http = NsqdHTTP("http://{}:{}".format(*server.http_address))

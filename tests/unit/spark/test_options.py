@@ -30,7 +30,7 @@ def test_the_defaults() -> None:
     assert options.topics == ("orders",)
     assert options.max_messages is None
     assert (options.max_in_flight, options.segment_bytes) == (2500, 16 << 20)
-    assert (options.poll_timeout, options.idle_timeout, options.poll_interval) == (1, 0.1, 0.2)
+    assert (options.poll_timeout, options.poll_interval) == (1, 0.2)
     assert (options.msg_timeout, options.retention) == (15, 60)
     assert options.deduplicate and options.fail_on_data_loss
 
