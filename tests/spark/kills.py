@@ -24,7 +24,7 @@ from gnsqsync.spark.jobs.archive import FORMATS
 from gnsqsync.spark.jobs.layout import Place, is_data
 from tests.bench import progress as progress_kinds
 from tests.bench.progress import Progress
-from tests.spark import delta, session
+from tests.spark import maven, session
 from tests.spark.nsqds import Cluster, OwnCluster, number_of, numbered, scratch
 from tests.spark.processes import Family
 from tests.support.s3 import BUCKET, S3
@@ -189,7 +189,7 @@ class Campaign:
         if plan.format == "delta":
             import pyspark
 
-            self._environment |= delta.environment(pyspark.__version__)
+            self._environment |= maven.environment(pyspark.__version__)
         self._archive = Place(str(folder / "archive"))
         if server is not None:
             self._archive = Place(f"s3://{BUCKET}/archive", server.options)
@@ -335,8 +335,8 @@ class Campaign:
 def count(archive: Place) -> int:
     """The rows of an archive, as anybody counts them; -1 while files are replaced."""
     store = archive.open()
-    if delta.is_table(store):
-        return delta.count(archive)
+    if maven.is_table(store):
+        return maven.count(archive)
     try:
         return sum(parquet.count(store, name) for name in store.list() if is_data(name))
     except FileNotFoundError:
@@ -346,8 +346,8 @@ def count(archive: Place) -> int:
 def numbers(archive: Place) -> Iterator[int]:
     """The number in each row of an archive, in no order."""
     store = archive.open()
-    if delta.is_table(store):
-        yield from map(number_of, delta.values(archive))
+    if maven.is_table(store):
+        yield from map(number_of, maven.values(archive))
         return
     for name in store.list():
         if is_data(name):
@@ -383,7 +383,7 @@ def arguments(argv: Sequence[str] | None) -> Plan:
         "--format",
         choices=FORMATS,
         default="parquet",
-        help="delta: python -m tests.spark.delta has what that needs",
+        help="delta: python -m tests.spark.maven has what that needs",
     )
     parser.add_argument(
         "--option",

@@ -1,4 +1,4 @@
-"""Archives that are Delta tables. ``python -m tests.spark.delta`` runs this where there is a Delta.
+"""Archives that are Delta tables. ``python -m tests.spark.maven`` runs this where there is a Delta.
 
 Delta-rs reads the tables, which knows nothing of Spark.
 """
@@ -6,7 +6,6 @@ Delta-rs reads the tables, which knows nothing of Spark.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import threading
 from collections import Counter
@@ -25,7 +24,7 @@ from gnsqsync.spark.jobs.delta import SPARKS, DeltaWriter, need_delta, optimize,
 from gnsqsync.spark.jobs.layout import Place
 from gnsqsync.spark.jobs.replay import replay
 from tests.bench.progress import Progress
-from tests.spark import delta
+from tests.spark import maven
 from tests.spark.kills import Campaign, Plan
 from tests.spark.nsqds import Cluster
 from tests.spark.test_archive import TIMEOUT, batch, command, environment, message, source
@@ -33,20 +32,17 @@ from tests.spark.test_archive import TIMEOUT, batch, command, environment, messa
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Whether sessions get Delta by the environment, as tests.spark.delta sets it.
-HAS_DELTA = "delta-spark" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def delta_rs(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Delta-rs keeps some sockets from its first table on: before the first test."""
-    if HAS_DELTA:
+    if maven.is_here():
         import deltalake
         import pyarrow as pa
 
         folder = str(tmp_path_factory.mktemp("delta-rs"))
         deltalake.write_deltalake(folder, pa.table({"value": [b"x"]}))
-        assert list(delta.values(Place(folder))) == [b"x"]
+        assert list(maven.values(Place(folder))) == [b"x"]
 
 
 @pytest.fixture
@@ -62,8 +58,8 @@ def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
 @pytest.fixture
 def delta_here(pyspark: ModuleType) -> ModuleType:
     """For tests whose processes start sessions with Delta."""
-    if not HAS_DELTA:
-        pytest.skip("python -m tests.spark.delta runs this")
+    if not maven.is_here():
+        pytest.skip("python -m tests.spark.maven runs this")
     return pyspark
 
 
@@ -76,7 +72,7 @@ def writer(spark: SparkSession, folder: Path) -> DeltaWriter:
 
 def content(folder: Path) -> Counter[int]:
     """The numbers in the rows."""
-    return Counter(map(int, delta.values(Place(str(folder)))))
+    return Counter(map(int, maven.values(Place(str(folder)))))
 
 
 def files(folder: Path) -> list[str]:
@@ -119,7 +115,7 @@ def test_no_package() -> None:
 
 
 def test_the_sentence_without_delta(spark: SparkSession, tmp_path: Path) -> None:
-    if HAS_DELTA:
+    if maven.is_here():
         pytest.skip("Delta is here")
     with pytest.raises(ConfigError) as raised:
         archive(spark, "t", str(tmp_path), channel="c", options={}, format="delta")

@@ -32,7 +32,7 @@ def placed(name: str, nsqd: Nsqd, folder: Path) -> Path:
     text = (EXAMPLES / name).read_text(encoding="utf-8")
     program = folder / name
     # The example relies on the usual ports, one after the other.
-    http = f'.option("nsqdHttpAddresses", "{nsqd.http_address}")' if "readStream" in text else ""
+    http = f'.option("nsqdHttpAddresses", "{nsqd.http_address}")' if "spark.read" in text else ""
     line = '.option("nsqdTcpAddresses", "127.0.0.1:4150")'
     assert line in text
     text = text.replace(line, line.replace("127.0.0.1:4150", nsqd.tcp_address) + http)

@@ -1,9 +1,9 @@
-"""Runs what needs Delta Lake, in an environment whose PySpark it has a release for.
+"""Runs what needs Spark packages of Maven Central, in an environment whose PySpark they are for.
 
-First the tests, then a campaign of kills whose archive is a Delta table. Delta-rs counts the rows,
-which knows nothing of Spark::
+First the tests on Delta Lake and Avro, then a campaign of kills whose archive is a Delta
+table. Delta-rs counts the rows, which knows nothing of Spark::
 
-    python -m tests.spark.delta [--pyspark 4.2] [--messages 1000000] [--kills 10] [--seed N]
+    python -m tests.spark.maven [--pyspark 4.2] [--messages 1000000] [--kills 10] [--seed N]
 
 Needs pip, Java and Maven Central.
 """
@@ -25,19 +25,27 @@ from gnsqsync.spark.stores import Store
 from tests.spark import versions
 from tests.support.servers import ROOT
 
-TESTS = "tests/spark/test_delta.py"
+TESTS = ("tests/spark/test_delta.py", "tests/spark/test_avro.py")
+# The newest release of Spark's package that Maven Central has for each.
+AVRO = {"4.0": "4.0.2", "4.1": "4.1.1", "4.2": "4.2.0"}
 _MAVEN = "https://repo1.maven.org/maven2/"
 
 
 def environment(pyspark: str) -> dict[str, str]:
-    """With this each session of this PySpark ("4.2.0") has Delta; empty where there is none."""
+    """With this each session of this PySpark ("4.2.0") has the packages; empty without a Delta."""
     coordinates = package(pyspark)
     if coordinates is None:
         return {}
-    words = ["--packages", coordinates]
+    avro = f"org.apache.spark:spark-avro_2.13:{AVRO[pyspark.rpartition('.')[0]]}"
+    words = ["--packages", f"{coordinates},{avro}"]
     for key, value in SETTINGS.items():
         words += ["--conf", f"{key}={value}"]
     return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
+
+
+def is_here() -> bool:
+    """Whether this process has the packages, by ``environment``."""
+    return "delta-spark" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
 
 
 def is_table(store: Store) -> bool:
@@ -80,14 +88,14 @@ def main() -> int:
     given, campaign = parser.parse_known_args()
     if given.here:
         if not is_reachable():
-            print(f"{_MAVEN} cannot be reached: nothing of Delta is tested", file=sys.stderr)
+            print(f"{_MAVEN} cannot be reached: nothing of its packages is tested", file=sys.stderr)
             return 0
         python = Path(sys.executable)
     else:
         python = versions.environment(given.pyspark)
         versions.install(python, "deltalake>=1")
     own = environment(versions.versions_in(python)[0])
-    tests = [python, "-m", "pytest", "-q", "-n", "0", TESTS]
+    tests = [python, "-m", "pytest", "-q", "-n", "0", *TESTS]
     status = subprocess.run(tests, cwd=ROOT, env=os.environ | own, check=False).returncode
     if status or given.here:
         return min(status, 1)
