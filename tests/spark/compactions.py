@@ -42,7 +42,8 @@ from gnsqsync.spark.jobs import compact
 
 path, options, target = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 while True:
-    print(compact(path, storage_options=options, target_size=target).merged, flush=True)
+    done = compact(path, may_be_empty=True, storage_options=options, target_size=target)
+    print(done.merged, flush=True)
 """
 
 

@@ -1,6 +1,6 @@
 """``python -m tests.spark.kills``: archive numbered messages under kill -9, then count them.
 
-Three real nsqds, a publisher that numbers every message, and the archive job as its own tree of
+Real nsqds, a publisher that numbers every message, and the archive job as its own tree of
 processes: JVM, the driver's Python, daemon and workers. The whole tree gets SIGKILL at random
 moments and is started again. In the end every number must be in the archive exactly once. The exit
 status is 1 when one is missing or there twice.
@@ -50,6 +50,7 @@ class Plan:
     workers_survive: bool = False
     s3: bool = False
     format: str = "parquet"
+    nsqds: int = 3
     options: tuple[str, ...] = ()
 
 
@@ -360,7 +361,7 @@ def run(plan: Plan, progress: Progress) -> Report:
     """One campaign with servers and files of its own. RuntimeError when the job itself fails."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch("kills")))
-        cluster = stack.enter_context(OwnCluster("real", 3))
+        cluster = stack.enter_context(OwnCluster("real", plan.nsqds))
         server = stack.enter_context(running_s3(folder)) if plan.s3 else None
         return Campaign(plan, cluster, folder, progress, server).run()
 
@@ -372,6 +373,7 @@ def arguments(argv: Sequence[str] | None) -> Plan:
     )
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--nsqds", type=int, default=3, help="with more than 16, tasks share them")
     parser.add_argument("--seed", type=int, help="of the moments; a new one by default")
     parser.add_argument(
         "--workers-survive",
@@ -403,6 +405,7 @@ def arguments(argv: Sequence[str] | None) -> Plan:
         chosen.workers_survive,
         chosen.s3,
         chosen.format,
+        chosen.nsqds,
         tuple(chosen.option),
     )
 

@@ -91,6 +91,13 @@ class Size:
         """All of a large batch, its overhead included."""
         return statistics.median(batch.cpu_seconds / batch.messages for batch in self.large)
 
+    def cpu_of_one_more(self) -> float:
+        """What a message costs beyond the overhead: of a large batch against a small one."""
+        return statistics.median(
+            (large.cpu_seconds - small.cpu_seconds) / (large.messages - small.messages)
+            for small, large in zip(self.small, self.large, strict=True)
+        )
+
 
 class Wide:
     """One query over so many simulated nsqds and topics."""
@@ -258,6 +265,7 @@ HEADS = (
     ("Spark's log", lambda s: f"{s.phase('walCommit') + s.phase('commitOffsets'):.2f}"),
     ("CPU s", lambda s: f"{s.cpu_of_overhead():.2f}"),
     ("CPU us/msg", lambda s: f"{1e6 * s.cpu_a_message():.2f}"),
+    ("one more", lambda s: f"{1e6 * s.cpu_of_one_more():.2f}"),
     ("objects", lambda s: f"{s.objects:.0f}"),
     ("list s", lambda s: f"{s.listing:.2f} of {s.names}"),
     ("driver MB", lambda s: f"{s.driver_memory / 1e6:.0f}"),
