@@ -32,6 +32,8 @@ from tests.spark.test_archive import TIMEOUT, batch, command, environment, messa
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NSQDS = {"nsqdTcpAddresses": "127.0.0.1:1"}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def delta_rs(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -83,17 +85,16 @@ def files(folder: Path) -> list[str]:
 
 def refuse_all(spark: SparkSession, folder: Path, state: Path) -> Iterator[Any]:
     """What each job that wants Parquet files says of a table."""
-    nsqds = {"nsqdTcpAddresses": "127.0.0.1:1"}
     calls = (
         lambda: compact(str(folder)),
-        lambda: archive(spark, "t", str(folder), channel="c", options=nsqds),
+        lambda: archive(spark, "t", str(folder), channel="c", options=NSQDS),
         lambda: rollup(spark, str(folder), str(state / "rollup")),
         lambda: replay(
             spark,
             str(folder),
             "t",
             state=str(state / "state"),
-            options=nsqds,
+            options=NSQDS,
         ),
     )
     for call in calls:
@@ -118,7 +119,7 @@ def test_the_sentence_without_delta(spark: SparkSession, tmp_path: Path) -> None
     if maven.is_here():
         pytest.skip("Delta is here")
     with pytest.raises(ConfigError) as raised:
-        archive(spark, "t", str(tmp_path), channel="c", options={}, format="delta")
+        archive(spark, "t", str(tmp_path), channel="c", options=NSQDS, format="delta")
     coordinates = package(spark.version)
     if coordinates is None:
         assert f"none for Spark {spark.version}: take PySpark 4.2" in str(raised.value)
@@ -128,7 +129,7 @@ def test_the_sentence_without_delta(spark: SparkSession, tmp_path: Path) -> None
 
 def test_a_format_that_there_is_not(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="format is 'orc'; allowed are parquet, delta"):
-        archive(spark, "t", str(tmp_path), channel="c", options={}, format="orc")
+        archive(spark, "t", str(tmp_path), channel="c", options=NSQDS, format="orc")
 
 
 def test_jobs_on_parquet_refuse_a_table(spark: SparkSession, tmp_path: Path) -> None:
