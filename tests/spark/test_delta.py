@@ -252,6 +252,7 @@ def test_the_command(
     assert content(tmp_path / "archive") == Counter(range(100))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_number_is_in_the_table_once_under_kill_9(
     delta_here: ModuleType, own_cluster: Cluster, tmp_path: Path
