@@ -236,8 +236,10 @@ class SendQueue:
             self._seen = (holds, False, now + ownership.GRACE_SECONDS)
         elif now >= sure_at and not self.has_ended:
             if not is_suspect:
-                # Perhaps another one than was seen then, which is just about to count itself.
-                self._seen = (holds, True, now + _SURE_SECONDS)
+                # Perhaps another one than was seen then, which is just about to count itself; or
+                # one that waits, among hundreds of busy threads, to go on.
+                patience = _SURE_SECONDS + self._runtime.longest_wait_to_run()
+                self._seen = (holds, True, now + patience)
             else:
                 self._is_deserted = True
                 self.broken = ConnectionLost("a sender was killed before its send")

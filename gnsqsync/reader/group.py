@@ -342,12 +342,12 @@ class _SharedLimit:
     def _round(self) -> None:
         now = self._runtime.now()
         loads = {}
-        for reader, received in self._received.items():
-            stats = reader.stats()
-            if stats.received != received:
-                self._received[reader] = stats.received
+        for reader, before in self._received.items():
+            received, in_flight = reader._load()
+            if received != before:
+                self._received[reader] = received
                 self._busy_at[reader] = now
-            loads[reader] = Load(stats.in_flight, self._busy_at[reader])
+            loads[reader] = Load(in_flight, self._busy_at[reader])
         for reader, share in self._allocator.update(now, loads):
             reader.set_max_in_flight(share)
 

@@ -109,7 +109,7 @@ class RdyControl:
         Each gets one at least, since nobody knows which of them has messages: so with more nsqds
         than tokens, a message more than allowed may come from each. The next ones come later then.
         """
-        received = sum((c.received for c in self.connections.values()), self._past["received"])
+        received = self.received
         rate.take(received - self._counted, now)
         self._counted = received
         tokens = rate.tokens(now)
@@ -196,6 +196,11 @@ class RdyControl:
         if self.rate_at is not None:
             return True, "rate_limit allows none until later"
         return False, "the messages in flight use up max_in_flight; handlers are slow or stuck"
+
+    @property
+    def received(self) -> int:
+        """By all connections that there are or were."""
+        return sum((c.received for c in self.connections.values()), self._past["received"])
 
     def totals(self) -> Counter[str]:
         """The counts of all connections that there are or were."""

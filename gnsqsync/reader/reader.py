@@ -544,6 +544,10 @@ class Reader:
         """Counters and connections at this moment. From any thread."""
         return self._running().stats()
 
+    def _load(self) -> tuple[int, int]:
+        """How many messages came, and how many of them are in flight; for a group."""
+        return self._running().subscription.load()
+
     # -- the pull form ---------------------------------------------------------------------------
 
     def batches(

@@ -471,6 +471,12 @@ class Subscription:
         """Takes no lock."""
         return any(c.state is State.OPEN for c in self.connections())
 
+    def load(self) -> tuple[int, int]:
+        """How many messages came, and how many of them are in flight."""
+        with self._lock:
+            received = self._rdy.received
+        return received, self.in_flight
+
     def totals(self) -> Counter[str]:
         with self._lock:
             return self._rdy.totals()

@@ -205,6 +205,10 @@ class Runtime(ABC):
         """ConfigError where the calling OS thread cannot use what the runtime has made."""
         return
 
+    def longest_wait_to_run(self) -> float:
+        """Seconds that a task which could go on may wait for others, as far as that is known."""
+        return 0.0
+
     @abstractmethod
     def current(self) -> int:
         """A number that tells the running thread or greenlet from all others that are alive."""

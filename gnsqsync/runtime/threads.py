@@ -24,6 +24,8 @@ __all__ = ["ThreadRuntime"]
 
 logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 
+_PASSED_OVER = 5
+
 
 class ThreadRuntime(base.Runtime):
     """Threads; every object may be used from any thread."""
@@ -49,6 +51,11 @@ class ThreadRuntime(base.Runtime):
         thread = threading.Thread(target=_run, args=(fn, args), name=name, daemon=True)
         thread.start()
         return _Task(thread)
+
+    def longest_wait_to_run(self) -> float:
+        # Each of the others may keep the interpreter for its switch interval; who is next is
+        # chance, so that one may be passed over several times.
+        return threading.active_count() * sys.getswitchinterval() * _PASSED_OVER
 
     def current(self) -> int:
         return threading.get_ident()

@@ -28,8 +28,13 @@ class Kernel:
         self.segments: list[bytes] = []
         self.is_shut = self.is_closed = self.has_eof = False
         self.time = 100.0
+        # How long a sender may wait until it runs again.
+        self.wait_to_run = 0.0
         self.on_send: Any = None
         self.on_wait: Any = None
+
+    def longest_wait_to_run(self) -> float:
+        return self.wait_to_run
 
     # The stream.
 
@@ -587,6 +592,19 @@ def test_another_sender_is_not_taken_for_the_one_that_was_seen_before() -> None:
         assert not send_queue.flush()
     assert kernel.taken == b"NOP\n"
     assert not kernel.is_shut
+
+
+def test_a_sender_among_many_busy_threads_is_not_taken_for_a_dead_one() -> None:
+    kernel = Kernel()
+    kernel.wait_to_run = 30.0
+    send_queue = outbox_on(kernel)
+    send_queue.commands.append(b"NOP\n")
+    with send_queue._lock:
+        for _ in range(3):
+            assert not send_queue.flush()
+            kernel.time += 10.0
+    assert not kernel.is_shut
+    assert send_queue.flush()
 
 
 class SlowKernel(Kernel):
