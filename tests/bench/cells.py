@@ -105,6 +105,25 @@ class Sample:
         return (self.stop_kib - self.start_kib) * 1024 / self.messages
 
 
+# Seconds of CPU that a server needs at least for a message that it delivers: a tenth of nsqd's.
+LEAST_SERVER_SECONDS = 0.1e-6
+
+
+def check_delivered(order: Order, result: Mapping[str, Any]) -> None:
+    """Failed when the server did too little in the measured time for what a consumer counted.
+
+    Then most of it had been delivered before, and its rate says nothing.
+    """
+    spent = result["server"]
+    if order.kind != "consume" or spent is None:
+        return
+    if spent < LEAST_SERVER_SECONDS * result["messages"]:
+        raise Failed(
+            f"{result['messages']:,} messages were counted while the server used {spent:.6f} s of"
+            " CPU: they had been delivered before the measured time"
+        )
+
+
 class Bench:
     """The state of one run of the command; ``servers`` by the name of their layout."""
 
@@ -308,6 +327,7 @@ class Bench:
                 f"exit status {child.returncode}:\n{said.strip()[-4000:] or 'it said nothing'}"
             )
         result: dict[str, Any] = json.loads(lines[-1])
+        check_delivered(order, result)
         return result
 
 

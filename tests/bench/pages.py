@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.bench import kernel, machine, report, rows
 from tests.bench.report import short
+from tests.bench.scale import kind_of
 
 PEERS = ("gnsq", "pynsq", "nsq-py", "go-nsq", "nsq-bench")
 ON_GEVENT = ("gnsq", "go-nsq")
@@ -186,8 +187,9 @@ def _more(found: Mapping[str, Any]) -> Lines:
     for name in ("connections", "topics", "processes"):
         for point in found[name]:
             micros = short(point["micros"]) if "micros" in point else "-"
-            mode = f", latency {point['latency']}" if "latency" in point else ""
-            lines.append([f"{point['count']} {name}{mode}", short(point["rate"] / 1000), micros])
+            lines.append(
+                [f"{point['count']} {name}{kind_of(point)}", short(point["rate"] / 1000), micros]
+            )
     return lines
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import rows
+from tests.bench.scale import kind_of
 
 COLOURS = {
     "ours": "#0072B2",
@@ -23,7 +24,13 @@ COLOURS = {
     "go-nsq": "#009E73",
 }
 MODES = {"adaptive": ("#0072B2", "o"), "throughput": ("#D55E00", "s")}
-LINES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
+LINES = (
+    ("#0072B2", "o"),
+    ("#E69F00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#56B4E9", "v"),
+)
 BARS = (
     ("publish-1", "publish-16", "consume-1"),
     ("publish-many", "consume-2500-workers", "consume-200"),
@@ -224,10 +231,10 @@ def _scale(scale: Mapping[str, Any], path: Path) -> None:
     figure, ((left, right), (low_left, low_right)) = pyplot.subplots(
         2, 2, figsize=(9, 7), layout="constrained"
     )
-    lines: dict[str, list[Mapping[str, Any]]] = {"connections": scale["connections"]}
-    for point in scale["topics"]:
-        name = f"topics, {point['latency']}" if "latency" in point else "topics"
-        lines.setdefault(name, []).append(point)
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for name in ("connections", "topics"):
+        for point in scale[name]:
+            lines.setdefault(f"{name}{kind_of(point)}", []).append(point)
     for (colour, mark), (name, points) in zip(LINES, lines.items(), strict=False):
         left.plot(
             [p["count"] for p in points],

@@ -1,21 +1,22 @@
 """How ours behaves when there is more of something: curves, and how busy workers are kept.
 
-connections: one Reader and so many real nsqds, each with its share of the messages.
+connections: one Reader and so many nsqds, each with its share of the messages. One small program
+plays them, as a hundred real ones would take the CPU from the client.
 topics: one nsqd, a ReaderGroup of so many Readers, which share one max_in_flight, with both kinds
-of latency.
+of latency on threads.
 processes: ``gnsqsync consume --processes N`` with a handler that computes for 100 us.
 sizes: bodies from 10 bytes to 1 MiB, ours beside the floor. handlers: time and concurrency.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,15 @@ from tests.bench.progress import Progress
 from tests.bench.report import short
 from tests.bench.rows import Row
 from tests.bench.server import Server
+from tests.support.simulated import ManyNsqds
 
 COUNTS = (1, 10, 100)
+CONNECTIONS = (*COUNTS, 300)
+# A thousand threads that read are too many for one process; a thousand greenlets are not.
+TOPICS = (
+    *(("ours", count, latency) for count in COUNTS for latency in ("adaptive", "throughput")),
+    *(("ours-gevent", count, "adaptive") for count in (*COUNTS, 1000)),
+)
 PROCESSES = (1, 2, 4)
 SIZES = (10, 100, 1000, 10_000, 100_000, 2**20)
 HANDLER_SECONDS = (0.0, 10e-6, 1e-3, 50e-3)
@@ -44,8 +52,8 @@ BUSY_HANDLER = "tests.bench.runners.computing:handler"
 def run(bench: Bench, program: Path, progress: Progress) -> dict[str, Any]:
     """One list of points a curve."""
     parts: dict[str, tuple[int, Callable[[], list[dict[str, Any]]]]] = {
-        "connections": (len(COUNTS), lambda: connections(bench, program, progress)),
-        "topics": (2 * len(COUNTS), lambda: topics(bench, progress)),
+        "connections": (2 * len(CONNECTIONS), lambda: connections(bench, progress)),
+        "topics": (len(TOPICS), lambda: topics(bench, progress)),
         "processes": (len(PROCESSES), lambda: processes(program, progress)),
         "sizes": (4 * len(SIZES), lambda: sizes(bench, progress)),
         "handlers": (
@@ -69,50 +77,67 @@ def _figures(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def connections(bench: Bench, program: Path, progress: Progress) -> list[dict[str, Any]]:
-    (ours,) = clients.select(["ours"])
+def connections(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
     points = []
-    for count in COUNTS:
-        progress.begin(f"scale: {count} connections")
-        with contextlib.ExitStack() as stack:
-            servers = [stack.enter_context(Server(program, None)) for _ in range(count)]
-            each = SPREAD_MESSAGES // count
-            for server in servers:
-                server.create("bench", "bench")
-                server.feed("bench", "bench", each, b"x" * 200)
+    for client, count in itertools.product(clients.select(["ours", "ours-gevent"]), CONNECTIONS):
+        progress.begin(f"scale: {count} connections, {client.name}")
+        with ManyNsqds(count, size=200) as many:
+            many.create("bench", "bench")
             # The end is left out: there nsqds run dry one after another.
             row = _consuming(warm=SPREAD_MESSAGES // 5)
             order = replace(
-                bench.order(bench.layouts[-1], row, ours, SPREAD_MESSAGES // 2),
-                address=",".join(server.tcp_address for server in servers),
+                bench.order(bench.layouts[-1], row, client, SPREAD_MESSAGES // 2),
+                address=",".join(many.tcp_addresses),
                 topic="bench",
                 channel="bench",
+                server_pid=many.pid,
             )
-            points.append({"count": count, **_figures(bench.child(ours, order))})
+            with ThreadPoolExecutor(1) as pool:
+                # When all are connected, so that connecting is not measured.
+                filled = pool.submit(_fill, many, count)
+                found = bench.child(client, order)
+                filled.result()
+        points.append({"count": count, "client": client.name, **_figures(found)})
     return points
+
+
+def _fill(many: ManyNsqds, count: int) -> None:
+    give_up = time.monotonic() + 60
+    while many.counts()["subscriptions"] < count:
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"fewer than {count} subscriptions after a minute")
+        time.sleep(0.02)
+    many.fill("bench", SPREAD_MESSAGES // count)
 
 
 def topics(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
-    (ours,) = clients.select(["ours"])
     layout = bench.layouts[-1]
     server = bench.servers[layout.name]
     points = []
-    for count, latency in itertools.product(COUNTS, ("adaptive", "throughput")):
-        progress.begin(f"scale: {count} topics, {latency}")
-        names = [f"scale-{count}-{latency}-{number}" for number in range(count)]
-        for name in names:
-            server.create(name, "bench")
-            server.feed(name, "bench", SPREAD_MESSAGES // count, b"x" * 200)
+    for name, count, latency in TOPICS:
+        (client,) = clients.select([name])
+        progress.begin(f"scale: {count} topics, {name}, {latency}")
+        names = [f"scale-{name}-{count}-{latency}-{number}" for number in range(count)]
+        for topic in names:
+            server.create(topic, "bench")
+            server.feed(topic, "bench", SPREAD_MESSAGES // count, b"x" * 200)
         row = _consuming(warm=SPREAD_MESSAGES // 5, latency=latency)
         order = replace(
-            bench.order(layout, row, ours, SPREAD_MESSAGES // 2),
+            bench.order(layout, row, client, SPREAD_MESSAGES // 2),
             topic=",".join(names),
             channel="bench",
         )
-        points.append({"count": count, "latency": latency, **_figures(bench.child(ours, order))})
-        for name in names:
-            server.delete(name)
+        point = {"count": count, "client": name, "latency": latency}
+        points.append({**point, **_figures(bench.child(client, order))})
+        for topic in names:
+            server.delete(topic)
     return points
+
+
+def kind_of(point: Mapping[str, Any]) -> str:
+    """What else a point of connections or topics says, as the end of its name."""
+    on = ", on greenlets" if point.get("client") == "ours-gevent" else ""
+    return f"{on}, latency {point['latency']}" if "latency" in point else on
 
 
 def processes(program: Path, progress: Progress) -> list[dict[str, Any]]:
@@ -200,8 +225,9 @@ def table(found: dict[str, Any]) -> str:
     for name in ("connections", "topics", "processes"):
         for point in found[name]:
             micros = f", {short(point['micros'])} us/msg" if "micros" in point else ""
-            mode = f", {point['latency']}" if "latency" in point else ""
-            lines.append(f"  {point['count']:>3} {name}{mode}: {point['rate']:,.0f} msg/s{micros}")
+            lines.append(
+                f"  {point['count']:>4} {name}{kind_of(point)}: {point['rate']:,.0f} msg/s{micros}"
+            )
     for point in found["sizes"]:
         lines.append(
             f"  {point['kind']} {point['size']:>7} bytes, {point['client']:<5}:"

@@ -32,7 +32,7 @@ from tests.bench import (
     rows,
     scale,
 )
-from tests.bench.cells import Bench, Layout, Plan, Sample
+from tests.bench.cells import Bench, Failed, Layout, Plan, Sample, check_delivered
 from tests.bench.progress import Progress
 from tests.bench.runners import measure, rawnsq
 from tests.bench.server import Server, find
@@ -118,6 +118,14 @@ def test_a_cell_without_a_figure_is_told(server_kind: str, tmp_path: Path) -> No
     assert failed == [("publish-1", "hangs"), ("publish-16", "hangs")]
 
 
+def test_messages_that_were_delivered_before_the_measured_time() -> None:
+    names = [field.name for field in fields(measure.Order)]
+    order = measure.Order(**{**dict.fromkeys(names), "kind": "consume"})
+    check_delivered(order, {"messages": 60_000, "server": 0.08})
+    with pytest.raises(Failed, match="60,000 messages were counted while"):
+        check_delivered(order, {"messages": 60_000, "server": 0.001})
+
+
 @REAL
 @pytest.mark.slow
 def test_ramp_scale_and_what_the_docs_are_made_of(
@@ -127,6 +135,8 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         (ramp, "STEPS", ((200.0, 20), (5000.0, 200), (200.0, 20))),
         (ramp, "SECONDS", 0.2),
         (scale, "COUNTS", (2,)),
+        (scale, "CONNECTIONS", (2,)),
+        (scale, "TOPICS", (("ours", 2, "throughput"), ("ours-gevent", 2, "adaptive"))),
         (scale, "PROCESSES", (1,)),
         (scale, "SIZES", (10,)),
         (scale, "HANDLER_SECONDS", (1e-3,)),
@@ -141,7 +151,8 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         monkeypatch.setattr(module, name, value)
     program, free = find(None), Layout("free", None)
     chosen = clients.select(["ours", "floor"])
-    commands = {c.name: environments.command_of(c, print) for c in chosen}
+    needed = clients.select(["ours", "floor", "ours-gevent"])
+    commands = {c.name: environments.command_of(c, print) for c in needed}
     names = ("publish-1", "latency-200")
     measured = [row for row in rows.ROWS if row.name in names]
     with Server(program, None) as server:
@@ -170,7 +181,9 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     assert [len(mode["series"]) for mode in found["ramp"]["change_over"]] == [45, 45]
     busy = [point["busy"] for point in found["scale"]["handlers"] if point["seconds"]]
     assert all(0.1 < share <= 1 for share in busy)
-    assert "workers busy" in scale.table(found["scale"]) and ramp.table(found["ramp"])
+    table = scale.table(found["scale"])
+    assert "workers busy" in table and ramp.table(found["ramp"])
+    assert "2 connections, on greenlets: " in table
 
     # The same figures as if they were of the pinned layout, which has the tables.
     for entry in list(found["summary"]):
