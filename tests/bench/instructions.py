@@ -41,20 +41,29 @@ def run(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
             counted = []
             for messages in MESSAGES[row.kind]:
                 progress.begin(f"instructions: {row.name} {client.name}, {messages} messages")
-                counted.append(_count(bench, row, client, messages, valgrind))
+                counted.append(count(bench, row, client, messages, valgrind))
             few, many = MESSAGES[row.kind]
             each = (counted[1] - counted[0]) / (many - few)
             points.append({"row": row.name, "client": client.name, "instructions": each})
     return points
 
 
-def _count(bench: Bench, row: Row, client: Client, messages: int, valgrind: str) -> int:
+def count(
+    bench: Bench,
+    row: Row,
+    client: Client,
+    messages: int,
+    valgrind: str,
+    tree: Path | None = None,
+) -> int:
+    """Instructions of a run; ``tree``: where the package is imported from."""
     with TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         tool = [valgrind, "--tool=callgrind", "--separate-threads=yes"]
         tool += [f"--log-file={log}", f"--callgrind-out-file={out}"]
         topic = f"instructions-{row.name}-{client.name}-{messages}"
-        run_under(tool, bench, row, client, messages, topic)
+        # What still comes after the last one would be counted, more or less of it.
+        run_under(tool, bench, row, client, messages, topic, tree, exact=True)
         threads = "*" if row.consumes else "01"
         files = list(Path(folder).glob(f"out-{threads}"))
         found = [re.search(r"^totals: (\d+)", file.read_text(), re.MULTILINE) for file in files]

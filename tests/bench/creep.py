@@ -1,0 +1,111 @@
+"""``python -m tests.bench.creep``: whether a message costs more than it did in ``costs.rst``.
+
+Instructions a message, by valgrind, in the commit that changed costs.rst last and in this tree, in
+one run. The exit status is 1 when a row has grown by more than 3 %: mend it, or add a line to
+costs.rst that says why; later trees are then compared with that commit. 2: nothing was measured.
+
+Only rows whose counts repeat within 1 %: one message or one MPUB at a time. How many messages come
+in a chunk varies from run to run, and with it what each of them costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.bench import clients, rows
+from tests.bench import progress as progress_kinds
+from tests.bench.cells import Bench, Layout, Plan
+from tests.bench.instructions import count
+from tests.bench.server import Server, find
+from tests.support.realnsq import Unavailable
+from tests.support.servers import ROOT
+
+COSTS = "tests/bench/costs.rst"
+MOST_GROWTH = 0.03
+# Each with two lengths, in messages; what differs is counted.
+ROWS = {"publish-1": (300, 2_300), "publish-many": (2_000, 42_000), "consume-1": (300, 2_300)}
+
+
+def accepted() -> str:
+    """The commit that changed COSTS last."""
+    words = ["git", "log", "-1", "--format=%H", "--", COSTS]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if not found:
+        raise Unavailable(f"no commit has {COSTS}")
+    return found.strip()
+
+
+def unpack(commit: str, folder: Path) -> None:
+    """The package as it was in a commit."""
+    words = ["git", "archive", commit, "gnsqsync"]
+    packed = subprocess.run(words, cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    # Or the first run there would count Python's compiler.
+    for tree in (folder, ROOT):
+        compileall.compile_dir(tree / "gnsqsync", quiet=2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.creep", description=__doc__)
+    parser.add_argument("--against", metavar="COMMIT", help=f"default: the last one of {COSTS}")
+    parser.add_argument("--only", default="", help=f"rows: {','.join(ROWS)}")
+    chosen = parser.parse_args(argv)
+    names = chosen.only.split(",") if chosen.only else [*ROWS]
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        print("no valgrind on PATH", file=sys.stderr)
+        return 2
+    try:
+        program = find(None)
+        against = chosen.against or accepted()
+    except Unavailable as error:
+        print(error, file=sys.stderr)
+        return 2
+    grown = []
+    (ours,) = clients.select(["ours"])
+    with (
+        tempfile.TemporaryDirectory(prefix="gnsqsync-creep-") as folder,
+        Server(program, None) as server,
+        progress_kinds.choose() as progress,
+    ):
+        unpack(against, Path(folder))
+        bench = Bench({"free": server}, [Layout("free", None)], Plan(1, 1, 1, 60.0), {}, progress)
+        progress.total(2 * len(names))
+        print(f"instructions a message, {against[:12]} and now:")
+        for row in rows.ROWS:
+            if row.name not in names:
+                continue
+            row = replace(row, warm=row.batch)
+            costs = []
+            for tree in (Path(folder), ROOT):
+                progress.begin(f"{row.name} in {tree}")
+                few, many = (
+                    count(bench, row, ours, messages, valgrind, tree) for messages in ROWS[row.name]
+                )
+                costs.append((many - few) / (ROWS[row.name][1] - ROWS[row.name][0]))
+            growth = costs[1] / costs[0] - 1
+            print(
+                f"  {row.name:<22} {costs[0]:>9,.0f} {costs[1]:>9,.0f}  {growth:+7.1%}", flush=True
+            )
+            if growth > MOST_GROWTH:
+                grown.append(row.name)
+    if grown:
+        print(
+            f"{', '.join(grown)}: more than {MOST_GROWTH:.0%} above; see {COSTS}", file=sys.stderr
+        )
+    return 1 if grown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
