@@ -33,8 +33,8 @@ PAGES = {
     "guides/flask": ("Config", "Tests"),
 }
 # What goes on until Ctrl-C, and how it says that it has begun.
-SERVES = re.compile(r"nsqd$|tail |consume|runserver| run ")
-READY = r"TCP: listening on|consumes |subscribed at|http://127\.0\.0\.1:[1-9]"
+SERVES = re.compile(r"nsqd( --data-path=\w+)?$|tail |nsq_relay$|consume|runserver| run ")
+READY = r"TCP: listening on|consumes |subscribed at|publishing the outbox|http://127\.0\.0\.1:[1-9]"
 INSTALLS = re.compile(
     r"mkdir (\w+) && cd \1$"
     r"|python3 -m venv \.venv && \. \.venv/bin/activate$"
@@ -51,6 +51,17 @@ class Block(NamedTuple):
     text: str
 
 
+def blocks_in(text: str) -> list[Block]:
+    return [
+        Block(language, caption, textwrap.dedent(block).strip())
+        for language, caption, block in re.findall(
+            r"^\.\. code-block:: (\w+)\n(?:   :caption: (\S+)\n)?\n((?:(?:   .*)?\n)+)",
+            text + "\n",
+            re.MULTILINE,
+        )
+    ]
+
+
 def blocks_of(page: str) -> list[Block]:
     text = (DOCS / f"{page}.rst").read_text(encoding="utf-8")
     until, again = PAGES[page]
@@ -59,14 +70,7 @@ def blocks_of(page: str) -> list[Block]:
         parts = [re.split(rf"\n{until}\n-+\n", text)[0], re.split(rf"\n{again}\n-+\n", text)[1]]
     found = []
     for part in parts:
-        here = [
-            Block(language, caption, textwrap.dedent(block).strip())
-            for language, caption, block in re.findall(
-                r"^\.\. code-block:: (\w+)\n(?:   :caption: (\S+)\n)?\n((?:(?:   .*)?\n)+)",
-                part + "\n",
-                re.MULTILINE,
-            )
-        ]
+        here = blocks_in(part)
         # A test is written before it is run, wherever the page names its command.
         found += sorted(here, key=lambda b: not b.caption) if part is not parts[0] else here
     return found
@@ -136,6 +140,9 @@ class Newcomer:
             if terminal.process.poll() is None:
                 os.killpg(terminal.process.pid, signal.SIGINT)
                 terminal.process.wait(60)
+        self.check_screens()
+
+    def check_screens(self) -> None:
         assert "Traceback" not in self.screens, self.screens
 
     def close(self) -> None:

@@ -55,6 +55,7 @@ _INTEGRATIONS = (
     "tests/integration/examples/",
     "tests/integration/flask/",
     "tests/integration/test_default_log.py",
+    "tests/integration/test_docs_tutorial.py",
     "tests/integration/test_output_of_commands.py",
     "tests/integration/test_publish_commands.py",
     "tests/integration/test_quickstarts.py",
