@@ -27,6 +27,7 @@ from tests.support.programs import Program
 from tests.support.texts import DOCS, code_blocks
 
 PAGE = DOCS / "guides" / "deploy.rst"
+KEDA = "github.com/kedacore/keda/v2@v2.21.0"
 # What a supervisor of several processes, and the end of connections, may take beside the handlers.
 AFTER_HANDLERS = 12.0
 HANDLERS = "def make_invoice(message): pass\n"
@@ -196,6 +197,37 @@ def test_keda_scales_what_the_deployment_runs() -> None:
         *("activationDepthThreshold", "useHttps", "unsafeSsl"),
     }
     assert all(isinstance(value, str) for value in told.values())
+
+
+@pytest.fixture(scope="module")
+def keda() -> Path:
+    """The source of KEDA, as Go fetches a module."""
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", KEDA], capture_output=True, text=True, timeout=100
+    )
+    if done.returncode:
+        pytest.skip(f"KEDA cannot be fetched: {done.stdout}{done.stderr}")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+def test_keda_takes_the_object(keda: Path) -> None:
+    """By the schema of its resource, and the keys of its scaler for NSQ."""
+    validate = pytest.importorskip("jsonschema").validate
+    resource = yaml.safe_load(
+        (keda / "config" / "crd" / "bases" / "keda.sh_scaledobjects.yaml").read_text("utf-8")
+    )
+    assert SCALED["apiVersion"] == f"{resource['spec']['group']}/v1alpha1"
+    (version,) = resource["spec"]["versions"]
+    validate(SCALED, version["schema"]["openAPIV3Schema"])
+    wrong = copy.deepcopy(SCALED)
+    wrong["spec"]["maxReplicaCount"] = "twenty"
+    with pytest.raises(Exception, match="twenty"):
+        validate(wrong, version["schema"]["openAPIV3Schema"])
+    scaler = (keda / "pkg" / "scalers" / "nsq_scaler.go").read_text("utf-8")
+    known = set(re.findall(r'`keda:"name=(\w+),', scaler))
+    assert set(SCALED["spec"]["triggers"][0]["metadata"]) <= known
 
 
 def test_the_unit_restarts_the_consumer_and_nothing_else() -> None:
