@@ -19,6 +19,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("bandit", "-q", "-c", "pyproject.toml", "-r", "gnsqsync")
+    session.run("codespell")
 
 
 @nox.session
@@ -92,9 +93,12 @@ def mutants(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """The files of a release, and the wheel in an environment where nothing else is."""
-    session.install("build")
+    session.install("-e", ".[audit]")
     shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "build")
+    files = [str(path) for path in Path("dist").iterdir()]
+    session.run("twine", "check", "--strict", *files)
+    session.run("check-wheel-contents", *(file for file in files if file.endswith(".whl")))
     (wheel,) = Path("dist").glob("*.whl")
     session.install(f"{wheel}[cli]")
     with session.chdir(session.create_tmp()):  # not the checkout

@@ -1,4 +1,4 @@
-"""The long description; all else is in setup.cfg."""
+"""The long description; all else is in pyproject.toml."""
 
 import re
 from pathlib import Path

@@ -1,3 +1,3 @@
-"""The version, alone in a module so that setup.cfg can read it without importing the package."""
+"""The version, alone in a module so that a build reads it without importing the package."""
 
 __version__ = "0.1.0"

@@ -22,7 +22,7 @@ from gnsqsync.cli.app import gnsqsync as command_group
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.flask import NSQ
 from gnsqsync.flask.commands import commands_of as flask_commands_of
-from tests.support.texts import DOCS, PAGES, ROOT, code_blocks, name_of
+from tests.support.texts import DOCS, PAGES, ROOT, code_blocks, name_of, project
 
 SEPARATORS = set("|&;()<>")
 # A manage.py.
@@ -182,9 +182,7 @@ def test_commands_of_the_checkout(module: str) -> None:
 
 
 def test_extras_exist() -> None:
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    known = set(config["options.extras_require"])
+    known = set(project()["optional-dependencies"])
     told = set()
     for page in PAGES:
         for names in re.findall(r"(?:gnsqsync|[ '\"]\.)\[([\w,-]+)\]", page.read_text("utf-8")):

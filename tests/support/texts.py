@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 import textwrap
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 PAGES = sorted([ROOT / "README.rst", ROOT / "CHANGES.rst", *DOCS.rglob("*.rst")])
+
+
+def project() -> dict[str, Any]:
+    """What pyproject.toml says of the package: names, dependencies, extras."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return found
 
 
 def name_of(path: Path) -> str:

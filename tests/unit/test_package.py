@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.texts import project
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gnsqsync"
@@ -25,12 +27,6 @@ STAMPS = {
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 # Words that became keywords or may be mistaken for modules; pynsq had an argument "async".
 NEW_WORDS = {"async", "await", "match", "case", "type"}
-
-
-def settings() -> configparser.ConfigParser:
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg", encoding="utf-8")
-    return parser
 
 
 def wall_clocks(source: str) -> Iterator[int]:
@@ -65,37 +61,32 @@ def test_a_wall_clock_is_found() -> None:
 
 def test_one_name_of_our_own_is_installed() -> None:
     """Two distributions with one top-level name write over each other's files."""
-    config = settings()
-    include = config["options.packages.find"]["include"].split()
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    include = config["packages"]["find"]["include"]
     assert {pattern.split(".")[0] for pattern in include} == {"gnsqsync"}
     # Spark looks for modules with this prefix; the rest of the name is ours.
-    assert config["options"]["py_modules"] == "pyspark_gnsqsync"
-    assert config["metadata"]["name"] == "gnsqsync"
+    assert config["py-modules"] == ["pyspark_gnsqsync"]
+    assert project()["name"] == "gnsqsync"
 
 
 def test_dependencies_are_few_and_have_lower_bounds_only() -> None:
     """No event loop and no pin that could fight with an application's own."""
-    config = settings()
-    required = config["options"]["install_requires"].split("\n")[1:]
-    extras = [
-        line
-        for section in config["options.extras_require"].values()
-        for line in section.split("\n")[1:]
-    ]
+    required = project()["dependencies"]
+    extras = project()["optional-dependencies"]
     assert {re.split(r"\W", line.replace("-", "_"))[0] for line in required} == {
         "gevent",
         "requests",
         "python_snappy",
     }
-    for line in required + extras:
+    for line in required + [line for extra in extras.values() for line in extra]:
         assert re.fullmatch(r"[\w-]+(\[[\w,]+\])?(>=[\d.]+)?", line.split(";")[0]), line
         # The tests run the guides' applications.
-        if line not in config["options.extras_require"]["test"]:
+        if line not in extras["test"]:
             assert re.split(r"[^\w-]", line)[0] not in ("tornado", "trio", "anyio"), line
 
 
 def test_the_sources_are_python_of_the_oldest_version_that_is_promised() -> None:
-    minor = int(re.fullmatch(r">=3\.(\d+)", settings()["options"]["python_requires"])[1])  # type: ignore[index]
+    minor = int(re.fullmatch(r">=3\.(\d+)", project()["requires-python"])[1])  # type: ignore[index]
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, minor))
         names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.support.applications import line_of
 from tests.support.programs import Program
-from tests.support.texts import EXAMPLES, ROOT
+from tests.support.texts import EXAMPLES, ROOT, project
 
 SHOP = EXAMPLES / "shop"
 
@@ -46,6 +45,4 @@ def test_the_tests_of_the_link_counter(tmp_path: Path) -> None:
 def test_one_line_starts_it_from_a_clean_checkout(name: str, extra: str) -> None:
     fresh = f"python3 -m venv .venv && .venv/bin/pip install -q -e '.[{extra}]' && .venv/bin/"
     assert line_of(name).startswith(fresh)
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    assert extra in config["options.extras_require"]
+    assert extra in project()["optional-dependencies"]

@@ -51,7 +51,7 @@ def chosen(machine: Path) -> list[str]:
     script = machine.parent / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
     script.write_text(head + 'printf "%s\\n" "${pythons[@]}"\n')
-    shutil.copy(RUN.parents[1] / "setup.cfg", script.parents[1])
+    shutil.copy(RUN.parents[1] / "pyproject.toml", script.parents[1])
     done = subprocess.run(
         [machine / "bash", script],
         env={"PATH": str(machine), "HOME": str(machine.parent)},
