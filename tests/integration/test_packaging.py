@@ -84,6 +84,14 @@ def test_the_wheel_has_the_package_and_nothing_beside_it(wheel: Path, sources: P
     assert names == {*package, "pyspark_gnsqsync.py"}
 
 
+def test_the_wheel_has_nothing_that_does_not_belong_there(wheel: Path) -> None:
+    """By the settings in pyproject.toml."""
+    judge = Path(sys.executable).with_name("check-wheel-contents")
+    if not judge.exists():
+        missing(LookupError("check-wheel-contents is in the extra audit"))
+    assert run(judge, wheel, cwd=ROOT).strip().endswith("OK")
+
+
 def test_the_sdist_has_changes_docs_and_tests(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
