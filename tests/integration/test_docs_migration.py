@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 import gnsqsync
 import gnsqsync.errors
 from gnsqsync import ConnectionOptions, Reader, Writer
-from tests.support.texts import DOCS, code_blocks
+from gnsqsync.embedded import Nsqd
+from tests.support.texts import DOCS, ROOT, code_blocks, replaced
+from tests.support.waiting import eventually
 
 # Facts about releases that change no more: parameters of constructors with their defaults, and
 # public names. pynsq 0.9.1 and gnsq 1.0.2, read with inspect.signature.
@@ -204,3 +208,57 @@ def test_the_program_of_theirs_uses_options_that_they_have(peer: str) -> None:
                 assert {keyword.arg for keyword in node.keywords} <= set(known)
                 checked += 1
     assert checked == 2
+
+
+# -- coming from a task queue or Kafka: our programs run, theirs are said not to be run ------------
+
+# Page, the numbers of our blocks, the function that the block calls, what it gets.
+PROGRAMS = [
+    ("kafka", 1, "handle", b'{"number": 1}'),
+    ("task-queues", 3, "make_thumbnail", "photos/7.png"),
+]
+
+
+@pytest.mark.parametrize(("page", "number", "name", "expected"), PROGRAMS)
+def test_our_program_runs(page: str, number: int, name: str, expected: object) -> None:
+    block = code_blocks(DOCS / "migration" / f"{page}.rst", "python")[number]
+    got: list[object] = []
+    with Nsqd() as nsqd:
+        here = {"127.0.0.1:4150": nsqd.tcp_address, "reader.start()": "reader.start(block=False)"}
+        names: dict[str, Any] = {name: got.append}
+        exec(replaced(block, here), names)
+        try:
+            eventually(lambda: got == [expected])
+        finally:
+            names["reader"].stop()
+
+
+def test_our_handler_in_django_runs() -> None:
+    block = code_blocks(DOCS / "migration" / "task-queues.rst", "python")[1]
+    program = f"""
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["gnsqsync.django"],
+    GNSQSYNC={{"default": {{"NSQD": ["127.0.0.1:4150"], "BACKEND": "eager"}}}},
+)
+django.setup()
+mail_invoice = print
+{block}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "7\n", done.stderr
+
+
+def test_what_is_not_run_is_said() -> None:
+    for page in ("kafka", "task-queues"):
+        text = (DOCS / "migration" / f"{page}.rst").read_text(encoding="utf-8")
+        theirs = [
+            block
+            for block in code_blocks(DOCS / "migration" / f"{page}.rst", "python")
+            if "gnsqsync" not in block
+        ]
+        assert len(theirs) == len(re.findall(r"not run by our tests", text))
