@@ -114,7 +114,7 @@ def test_the_lower_bounds_of_the_support_page() -> None:
 
 
 def criteria() -> list[list[str]]:
-    table = SUPPORT.split("Criterion | Holds | Shown by\n")[1]
+    table = SUPPORT.split("Criterion | Now | Shown by\n")[1]
     return [line.strip().split(" | ") for line in table.strip().splitlines()]
 
 
