@@ -15,16 +15,28 @@ project = "gnsqsync"
 copyright = "the gnsqsync authors"
 version = release = __version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "option_tables"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "option_tables",
+]
+# Of a console only what is typed, also where it goes on in the next line.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 napoleon_numpy_docstring = False
 # A list in the text of the class, and no entry of its own for each field.
 napoleon_use_ivar = True
 # Who may call, and on which thread something is called.
 napoleon_custom_sections = ["Threads"]
 exclude_patterns = ["_build"]
-html_theme = "alabaster"
+# It asks no other site for fonts or scripts.
+html_theme = "furo"
+html_title = f"gnsqsync {version}"
 html_static_path = ["_static"]
-html_theme_options = {"description": "NSQ for threads and gevent", "fixed_sidebar": True}
+html_css_files = ["custom.css"]
+html_search_scorer = str(ROOT / "docs" / "searching.js")
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
 # Docstrings of gnsqsync.spark are read without Spark, too, those of the fixtures without pytest.
 autodoc_mock_imports = [
