@@ -36,7 +36,7 @@ ROOMS = ("quickstart", "tutorial/", "guides/")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, built."""
     if find_spec("furo") is None:
-        missing("no furo: pip install -e '.[docs]'")
+        missing(Unavailable("no furo: pip install -e '.[docs]'"))
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     subprocess.run([*words, str(ROOT / "docs"), str(folder)], check=True, cwd=ROOT)
