@@ -1,5 +1,4 @@
-"""The pictures of RDY, backoff and a stop: drawn; ``python -m tests.support.behaviour_pictures`` runs
-what they show."""
+"""How the pictures of RDY, backoff and a stop are drawn; their command runs what they show."""
 
 from __future__ import annotations
 
