@@ -45,7 +45,7 @@ def test_everything_is_killed_and_each_effect_is_there_once() -> None:
 def test_without_one_part_something_is_wrong(without: str, says: str) -> None:
     # Chance decides what is struck: another seed gets a turn.
     accounts = []
-    for seed in range(1, 4):
+    for seed in range(1, 7):
         accounts.append(account_of(0.3, seed, without, patience=3.0))
         if accounts[-1].wrong[says]:
             return
