@@ -34,6 +34,7 @@ def test_everything_is_killed_and_each_effect_is_there_once() -> None:
     assert account.kills.total() >= 3 and len(account.told) > 50, account
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("without", "says"),
     [
