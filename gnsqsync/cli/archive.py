@@ -19,13 +19,14 @@ from gnsqsync.cli.common import (
 from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
-    delta_settings,
     file_options,
     format_options,
     job_session,
     nsq_options,
     spark_errors,
 )
+from gnsqsync.spark.jobs.common import submitted
+from gnsqsync.spark.jobs.layout import FORMATS
 from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def counts_text(counts: Counts) -> str:
     "--format",
     default="parquet",
     show_default=True,
-    type=click.Choice(["parquet", "delta"]),
+    type=click.Choice(FORMATS),
     help="Parquet files in folders by topic, date and hour; or a Delta table, with one MERGE per"
     " batch. That needs Delta's package.",
 )
@@ -165,7 +166,7 @@ def archive(
     from gnsqsync.spark.jobs.batches import Counts
     from gnsqsync.spark.jobs.common import spark_path, storage_path
     from gnsqsync.spark.jobs.compaction import compact
-    from gnsqsync.spark.jobs.delta import optimize
+    from gnsqsync.spark.jobs.delta import SETTINGS, optimize
 
     verbose = options["verbose"]
     source = format_options(
@@ -205,8 +206,9 @@ def archive(
 
     stop = Flag()
     began = time.monotonic()
-    if format == "delta":
-        options["conf"] = delta_settings() | options["conf"]
+    if format == "delta" and not submitted():
+        # To spark-submit the user says it, with the package.
+        options["conf"] = SETTINGS | options["conf"]
     with job_session("gnsqsync archive", options, verbose=verbose) as spark:
         with spark_errors(verbose), Signals(stop.set) as signals:
             query = start_archive(

@@ -18,7 +18,6 @@ from gnsqsync.cli.common import connection_options, lookupd_option, nsqd_option
 from gnsqsync.cli.spark_needs import need_java, need_master, need_packages
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.common import parse_time, session, submitted
-from gnsqsync.spark.jobs.delta import SETTINGS
 from gnsqsync.spark.jobs.layout import COMPRESSIONS
 
 if TYPE_CHECKING:
@@ -147,11 +146,6 @@ def format_options(
         elif value:
             options[f"nsq.{name}"] = str(value)
     return options
-
-
-def delta_settings() -> dict[str, str]:
-    """What a session for Delta is made with; to spark-submit the user says it with the package."""
-    return {} if submitted() else SETTINGS
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.bench import clients, rows
 from tests.bench import progress as progress_kinds
 from tests.bench.cells import Bench, Layout, Plan
-from tests.bench.instructions import count
+from tests.bench.instructions import a_message
 from tests.bench.server import Server, find
 from tests.support.realnsq import Unavailable
 from tests.support.servers import ROOT
@@ -90,10 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             costs = []
             for tree in (Path(folder), ROOT):
                 progress.begin(f"{row.name} in {tree}")
-                few, many = (
-                    count(bench, row, ours, messages, valgrind, tree) for messages in ROWS[row.name]
-                )
-                costs.append((many - few) / (ROWS[row.name][1] - ROWS[row.name][0]))
+                costs.append(a_message(bench, row, ours, ROWS[row.name], valgrind, tree))
             growth = costs[1] / costs[0] - 1
             print(
                 f"  {row.name:<22} {costs[0]:>9,.0f} {costs[1]:>9,.0f}  {growth:+7.1%}", flush=True

@@ -33,30 +33,36 @@ def run(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
     if valgrind is None:
         raise Unavailable("no valgrind on PATH")
     chosen = [row for row in rows.ROWS if row.name in ROWS]
-    progress.total(2 * len(chosen) * len(CLIENTS))
+    progress.total(len(chosen) * len(CLIENTS))
     points = []
     for row in chosen:
         row = replace(row, warm=row.batch)
         for client in clients.select(CLIENTS):
-            counted = []
-            for messages in MESSAGES[row.kind]:
-                progress.begin(f"instructions: {row.name} {client.name}, {messages} messages")
-                counted.append(count(bench, row, client, messages, valgrind))
-            few, many = MESSAGES[row.kind]
-            each = (counted[1] - counted[0]) / (many - few)
+            progress.begin(f"instructions: {row.name} {client.name}")
+            each = a_message(bench, row, client, MESSAGES[row.kind], valgrind)
             points.append({"row": row.name, "client": client.name, "instructions": each})
     return points
 
 
-def count(
+def a_message(
     bench: Bench,
     row: Row,
     client: Client,
-    messages: int,
+    lengths: tuple[int, int],
     valgrind: str,
     tree: Path | None = None,
+) -> float:
+    """Instructions, by two runs of these lengths in messages.
+
+    ``tree``: where the package is imported from, for ours.
+    """
+    few, many = (_count(bench, row, client, messages, valgrind, tree) for messages in lengths)
+    return (many - few) / (lengths[1] - lengths[0])
+
+
+def _count(
+    bench: Bench, row: Row, client: Client, messages: int, valgrind: str, tree: Path | None
 ) -> int:
-    """Instructions of a run; ``tree``: where the package is imported from."""
     with TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         tool = [valgrind, "--tool=callgrind", "--separate-threads=yes"]

@@ -18,7 +18,13 @@ import pytest
 import requests
 
 from gnsqsync import NsqdHTTP
-from tests.integration.test_quickstarts import Block, Fresh, Newcomer, blocks_in
+from tests.integration.test_quickstarts import (
+    Block,
+    Fresh,
+    Newcomer,
+    blocks_in,
+    skip_without_ports,
+)
 from tests.support.texts import DOCS
 from tests.support.waiting import eventually
 
@@ -194,11 +200,5 @@ def test_the_tutorial(tmp_path: Path, ports: dict[str, int]) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_tutorial_in_a_clean_folder(tmp_path: Path) -> None:
-    for port in map(int, USUAL_PORTS):
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                pytest.skip(f"somebody has port {port}")
+    skip_without_ports(*map(int, USUAL_PORTS))
     follow(Clean(tmp_path))

@@ -222,14 +222,19 @@ def test_what_the_page_says_happens(page: str, tmp_path: Path, site: Site) -> No
     copy(Here(tmp_path, site.own_nsqd()), page)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_as_a_newcomer(page: str, tmp_path: Path) -> None:
-    for port in (4150, 4151, 5000, 8000):
+def skip_without_ports(*ports: int) -> None:
+    """Skips the test when somebody has one of these ports."""
+    for port in ports:
         with socket.socket() as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 one.bind(("127.0.0.1", port))
             except OSError:
                 pytest.skip(f"somebody has port {port}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_as_a_newcomer(page: str, tmp_path: Path) -> None:
+    skip_without_ports(4150, 4151, 5000, 8000)
     copy(Fresh(tmp_path), page)

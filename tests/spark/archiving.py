@@ -1,4 +1,4 @@
-"""The job of a campaign as a program of its own: what is published is archived until SIGTERM.
+"""Archives what is published until SIGTERM. Campaigns start this program, and kill it.
 
 ``python -m tests.spark.archiving FORMAT FOLDER ARCHIVE LOOKUPD TOPIC CHANNEL [KEY=VALUE...]``:
 checkpoint and log are in FOLDER, ARCHIVE is a folder or URL. KEY=VALUE are options of the source.

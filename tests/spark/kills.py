@@ -20,8 +20,7 @@ from pathlib import Path
 
 from gnsqsync import Writer
 from gnsqsync.spark.jobs import parquet
-from gnsqsync.spark.jobs.archive import FORMATS
-from gnsqsync.spark.jobs.layout import Place, is_data
+from gnsqsync.spark.jobs.layout import FORMATS, Place, is_data
 from tests.bench import progress as progress_kinds
 from tests.bench.progress import Progress
 from tests.spark import maven, session

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gnsqsync.spark.jobs.delta import SETTINGS, SPARKS, package
-from gnsqsync.spark.jobs.layout import Place
+from gnsqsync.spark.jobs.layout import DELTA_LOG, Place
 from gnsqsync.spark.stores import Store
 from tests.spark import versions
 from tests.support.servers import ROOT
@@ -49,7 +49,7 @@ def is_here() -> bool:
 
 
 def is_table(store: Store) -> bool:
-    return "_delta_log" in store.folders()
+    return DELTA_LOG in store.folders()
 
 
 def count(archive: Place) -> int:

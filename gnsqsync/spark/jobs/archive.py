@@ -15,7 +15,7 @@ from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.common import join, spark_path, storage_path
 from gnsqsync.spark.jobs.compaction import check_compression
 from gnsqsync.spark.jobs.delta import DeltaWriter, need_delta, set_compression
-from gnsqsync.spark.jobs.layout import HIDDEN, Place, refuse_delta
+from gnsqsync.spark.jobs.layout import FORMATS, HIDDEN, Place, refuse_delta
 from gnsqsync.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _SOURCE_COLUMNS = (
     " received_at timestamp"
 )
 _STREAM = "gnsqsync-archive.json"
-FORMATS = ("parquet", "delta")
 
 
 def archive(
@@ -117,8 +116,9 @@ def archive(
         writer = _delta_writer(own, path, compression, on_batch)
     else:
         place = Place.of(path, storage_options)
-        place.open().probe()
-        refuse_delta(place.open())
+        store = place.open()
+        store.probe()
+        refuse_delta(store, store.folders())
         stream = _stream(Place.of(checkpoint, storage_options, "the checkpoint's path"))
         writer = ArchiveWriter(place, stream, Settings(compression, look_up_all), on_batch)
         writer.heal()

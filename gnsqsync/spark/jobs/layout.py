@@ -7,7 +7,7 @@ Knows names only. ``snapshot`` finds the files, ``reading`` reads them, ``batche
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ COLUMN_NAMES = tuple(column.split()[0] for column in COLUMNS.split(", "))
 # In the names of the folders, in this order: the hour of the publish time, in UTC.
 PARTITIONS = ("topic", "date", "hour")
 ARCHIVE_SCHEMA = f"{COLUMNS}, topic STRING, date DATE, hour INT"
+FORMATS = ("parquet", "delta")
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 # Readers of Parquet skip what starts with an underscore: checkpoints, staging, records.
@@ -37,7 +38,7 @@ MERGES = f"{HIDDEN}/merges"
 MERGING = f"{HIDDEN}/merging"
 
 # What each Delta table has.
-_DELTA_LOG = "_delta_log"
+DELTA_LOG = "_delta_log"
 
 # What makes two rows the same message: ids are per nsqd and topic.
 KEY = ("nsqd", "id", "timestamp")
@@ -107,9 +108,10 @@ class Place:
         return open_store(self.path, self.options, what=self.what, options_name="storage_options")
 
 
-def refuse_delta(store: Store) -> None:
-    """Raises ConfigError when this is a Delta table: its files are not what is in it."""
-    if _DELTA_LOG in store.folders():
+def refuse_delta(store: Store, folders: Iterable[str]) -> None:
+    """Raises ConfigError when these, at the top, are of a Delta table: its files are not what is in
+    it."""
+    if DELTA_LOG in folders:
         raise ConfigError(
             f"{store.url} is a Delta table: archive to it with the format delta, read it with"
             ' spark.read.format("delta") and merge its files with OPTIMIZE'

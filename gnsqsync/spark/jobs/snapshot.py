@@ -90,9 +90,13 @@ def merges(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def topics_of(store: Store) -> list[str]:
     """The topics of an archive; none where there is no archive. ConfigError for a Delta table."""
-    refuse_delta(store)
+    return [unquote(name[len(_TOPIC) :]) for name in _topic_folders(store)]
+
+
+def _topic_folders(store: Store) -> list[str]:
     names = store.folders()
-    return [unquote(name[len(_TOPIC) :]) for name in names if name.startswith(_TOPIC)]
+    refuse_delta(store, names)
+    return [name for name in names if name.startswith(_TOPIC)]
 
 
 def folders(
@@ -105,8 +109,7 @@ def folders(
 
     Raises ConfigError when there is no archive.
     """
-    refuse_delta(store)
-    there = [name for name in store.folders() if name.startswith(_TOPIC)]
+    there = _topic_folders(store)
     if not there:
         raise ConfigError(f"there is no archive at {store.url}: it has no folder topic=...")
     wanted = set(topics)
