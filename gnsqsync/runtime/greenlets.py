@@ -6,15 +6,11 @@ loaded by those who use it.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import socket
 import sys
-import time
 import traceback
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,17 +24,12 @@ import gevent.socket
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import base, dial, world
-from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
+from gnsqsync.runtime.greenlet_sockets import GreenletSocket
 from gnsqsync.runtime.rough_latch import Clock, RoughLatch
 
 __all__ = ["GreenletRuntime"]
 
 logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
-
-# gevent takes 0 for "do not wait at all".
-_SHORTEST = 1e-6
-# Seconds that other greenlets wait at most for one whose receives find data at once.
-_YIELD_SECONDS = 0.01
 
 
 class GreenletRuntime(base.Runtime):
@@ -152,7 +143,7 @@ class GreenletRuntime(base.Runtime):
         self.check_thread()
         assert cutter is None or isinstance(cutter, dial.Cutter)
         sock = dial.connect(self._net, address, timeout, local, cutter)
-        return _Socket(sock, dial.peer_of(sock, address))
+        return GreenletSocket(sock, dial.peer_of(sock, address))
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Direct where sockets are patched, as ``fn`` then switches by itself; otherwise in
@@ -272,80 +263,3 @@ class _Latch(gevent.event.Event):  # type: ignore[misc]
     def released(self) -> bool:
         is_set: bool = self.is_set()
         return is_set
-
-
-def _limited(seconds: float | None, shortest: float = _SHORTEST) -> float | None:
-    """What a socket of gevent takes for it."""
-    return None if seconds is None else min(max(seconds, shortest), LONGEST)
-
-
-class _Socket(dial.Connected):
-    __slots__ = ("_ended", "_more", "_yielded_at")
-
-    def __init__(self, sock: Any, peer: str) -> None:
-        super().__init__(sock, peer)
-        self._ended = False
-        # Whether the last receive was large, so that there is probably more.
-        self._more = False
-        self._yielded_at = 0.0
-
-    def recv(self, size: int) -> bytes:
-        if self._more:
-            # A receive from a peer that is faster than we are never waits, and no other greenlet
-            # would run. So yield here. It comes before the receive: an exception that is thrown in
-            # here loses nothing.
-            now = time.monotonic()
-            if now - self._yielded_at > _YIELD_SECONDS:
-                self._yielded_at = now
-                gevent.sleep(0)
-        try:
-            data: bytes = self._sock.recv(size)
-        except TimeoutError:
-            raise TimeoutError(
-                f"nothing from {self.peer} for {self._sock.timeout} seconds"
-            ) from None
-        except OSError:
-            # shutdown() cancels the wait with EBADF; the next recv() would find EOF.
-            if self._ended:
-                return b""
-            raise
-        self._more = len(data) > size // 4
-        return data
-
-    def receive(self, chunks: deque[bytes], size: int) -> None:
-        # A greenlet is thrown into only where it waits, and that is before anything is received.
-        chunks.append(self.recv(size))
-
-    def send(self, data: bytes | memoryview) -> int:
-        try:
-            sent: int = self._sock.send(data, SEND_FLAGS, 0.0)
-        except BlockingIOError:
-            return 0
-        return sent
-
-    def wait_writable(self, timeout: float | None) -> bool:
-        descriptor = self._sock.fileno()
-        if descriptor < 0:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        try:
-            gevent.socket.wait_write(descriptor, _limited(timeout, 0.0))
-        except TimeoutError:
-            return False
-        return True
-
-    def set_read_timeout(self, seconds: float | None) -> None:
-        self._sock.settimeout(_limited(seconds))
-
-    def shutdown(self) -> None:
-        self._ended = True
-        super().shutdown()
-
-    def abandon(self) -> None:
-        descriptor = self._sock.fileno()
-        if descriptor >= 0:
-            # gevent closes later, when its hub runs, which in a fork's child may be never; and
-            # a copied greenlet must not reach the parent's connection until then.
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, descriptor, inheritable=False)
-            os.close(null)
-        self._sock.close()

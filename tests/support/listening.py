@@ -88,9 +88,9 @@ class _GreenListener(Listener):
             raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds") from None
         accepted.settimeout(None)
         # Not at the top: tests use this in a process without gevent, too.
-        from gnsqsync.runtime.greenlets import _Socket
+        from gnsqsync.runtime.greenlet_sockets import GreenletSocket
 
-        return _Socket(_at_once(accepted), dial.peer_of(accepted))
+        return GreenletSocket(_at_once(accepted), dial.peer_of(accepted))
 
 
 def _at_once(accepted: Any) -> Any:

@@ -625,6 +625,25 @@ def test_data_within_the_read_timeout(runtime: Runtime, pair: tuple[Socket, Sock
     assert reader.result() == b"now"
 
 
+def test_each_receive_has_the_whole_read_timeout(
+    runtime: Runtime, pair: tuple[Socket, Socket]
+) -> None:
+    client, server = pair
+    client.set_read_timeout(0.4)
+    reader = Started(runtime, client.recv, 10)
+    settle(runtime, 0.2)
+    server.send(b"in time")
+    assert reader.result() == b"in time"
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        client.recv(10)
+    assert time.monotonic() - start >= 0.36
+    # A time that passes while nobody receives is nobody's.
+    settle(runtime, 0.5)
+    server.send(b"late")
+    assert client.recv(10) == b"late"
+
+
 @pytest.mark.parametrize("seconds", [math.inf, 1e11])
 def test_no_time_is_too_long_for_a_socket(
     runtime: Runtime, listener: Listener, seconds: float
