@@ -1,10 +1,11 @@
-"""How much of its share a connection asks for: little while messages trickle, all in a stream.
+"""How much of its share a connection asks for: little while messages trickle, more in a stream.
 
 Pure arithmetic on counts and moments. Must not know what is sent or received.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 __all__ = ["STREAM_BELOW", "STREAM_FROM", "RdyLevel", "Together"]
@@ -20,6 +21,18 @@ _SAMPLE: Final = 100
 _LEAST_SAMPLE: Final = 20
 # The rate of all connections together is taken over so many seconds.
 _ROUND_SECONDS: Final = 0.2
+
+# In a stream nsqd is to send what it has about so often (seconds), for all connections together:
+# at most 500 packets a second.
+_BATCH_SECONDS: Final = 0.002
+# How often (seconds) it is measured how many messages that are.
+_PACE_SECONDS: Final = 0.02
+# A longer time is left to nsqd's own timer of 25 ms, and a higher rate (messages a second) to its
+# buffer, which is full as soon.
+_LONGEST_BATCH: Final = 0.0125
+_FULL_FROM: Final = 100_000.0
+# More than any share.
+_ALL: Final = 1 << 31
 
 
 class Together:
@@ -78,11 +91,16 @@ class RdyLevel:
     (docs/protocol/flow#output-buffer). So with RDY 100 a lone message waits for the timer, with RDY
     1 it is sent at once. While messages trickle in, this class therefore asks for one more than
     there are in flight ("tight"): each message fills the RDY and is sent without delay. That costs
-    one RDY command and one packet a message, so in a stream it asks for the whole share at once.
+    one RDY command and one packet a message. So in a stream it asks for more at a time: for as many
+    beyond those in flight as come in 2 ms. It asks for the whole share when more than that are in
+    flight, which then wait here anyway, when messages come late, and when nsqd sends as often by
+    itself: with many connections, or at a high rate.
 
     A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
     sends about one message a round trip, so on a slow network that rate could never be
-    reached: after ``set_round_trip()`` half of what is possible counts as a stream.
+    reached: after ``set_round_trip()`` half of what is possible counts as a stream. The same holds
+    where messages come late: beside a thread that computes, a reading thread waits 5 ms for the
+    interpreter's lock.
     With others (``Together``), which may all be busy with less than that, it also is one when
     all together reach the limit and this one has its part of it; a quiet one beside a stream
     stays tight. ``adaptive=False`` asks for the whole share always.
@@ -99,12 +117,18 @@ class RdyLevel:
 
     __slots__ = (
         "_adaptive",
+        "_batch",
         "_connections",
         "_count",
+        "_freshest",
+        "_late",
         "_limit",
         "_off",
         "_on",
         "_opened_at",
+        "_paced_at",
+        "_paced_total",
+        "_round_trip",
         "_sample",
         "_settled_at",
         "_settled_total",
@@ -112,6 +136,7 @@ class RdyLevel:
         "_since",
         "_together",
         "_total",
+        "_youngest",
         "allowed",
         "credit",
         "streaming",
@@ -124,7 +149,10 @@ class RdyLevel:
         # None: there is no rate limit.
         self.credit: int | None = None
         self._adaptive = adaptive
+        # How many messages at a time, in a stream.
+        self._batch = _ALL
         self._limit = STREAM_FROM
+        self._round_trip = 0.0
         self._together: Together | None = None
         self._connections = 1
         self._on, self._off, self._sample = STREAM_FROM, STREAM_BELOW, _SAMPLE
@@ -133,6 +161,13 @@ class RdyLevel:
         self._count = 0
         self._total = 0
         self._opened_at = 0.0
+        self._paced_at = 0.0
+        self._paced_total = 0
+        # The least age of a newest message: in the sample at hand, and ever. The two clocks differ,
+        # so only what is more than that means something: how late messages come, in seconds.
+        self._youngest = math.inf
+        self._freshest = math.inf
+        self._late = 0.0
         # The timer's.
         self._settled_at = 0.0
         self._settled_total = 0
@@ -152,7 +187,7 @@ class RdyLevel:
 
         It matters above 0.5 ms; 0 means unknown. Call it before the first message.
         """
-        self._limit = min(STREAM_FROM, 0.5 / seconds) if seconds > 0 else STREAM_FROM
+        self._round_trip = seconds
         self._divide()
 
     def share_limit(self, together: Together, connections: int) -> None:
@@ -162,6 +197,8 @@ class RdyLevel:
         self._divide()
 
     def _divide(self) -> None:
+        delay = max(self._round_trip, self._late)
+        self._limit = min(STREAM_FROM, 0.5 / delay) if delay > 0 else STREAM_FROM
         self._on = min(self._limit, STREAM_FROM / self._connections)
         self._off = self._on * (STREAM_BELOW / STREAM_FROM)
         self._sample = max(_LEAST_SAMPLE, _SAMPLE // self._connections)
@@ -178,25 +215,47 @@ class RdyLevel:
             share = in_flight + credit
         if in_flight >= share:
             return share if in_flight == share else 0
-        return share if self.streaming else in_flight + 1
+        if not self.streaming:
+            return in_flight + 1
+        batch = self._batch
+        return share if in_flight > batch else min(share, in_flight + batch)
 
-    def note(self, now: float, count: int) -> None:
-        """``count`` messages arrived. For every recv; by the reading thread alone."""
+    def note(self, now: float, count: int, age: float = 0.0) -> None:
+        """``count`` messages arrived. For every recv; by the reading thread alone.
+
+        ``age``: seconds since the newest of them was published, by nsqd's clock and ours.
+        """
         self._total += count
         self._count += count
         if self.credit is not None:
             self.credit = max(0, self.credit - count)
         if self._together is not None:
             self._together.add(now, count)
+        if age < self._youngest:
+            self._youngest = age
+        if self.streaming and now - self._paced_at >= _PACE_SECONDS:
+            self._pace(now, age)
         elapsed = now - self._since
         if self._count < self._sample and elapsed * self._on < self._sample:
             return
         self._judge(now, elapsed)
 
+    def _pace(self, now: float, age: float) -> None:
+        """Set the batch by the rate since the last time."""
+        rate = (self._total - self._paced_total) / (now - self._paced_at)
+        self._paced_at, self._paced_total = now, self._total
+        # A batch that takes less than some round trips would hold the stream up.
+        delay = max(self._round_trip, age - self._freshest)
+        seconds = max(_BATCH_SECONDS * self._connections, 4 * delay)
+        by_itself = seconds > _LONGEST_BATCH or rate * self._connections >= _FULL_FROM
+        self._batch = max(1, int(rate * seconds)) if self._adaptive and not by_itself else _ALL
+
     def _judge(self, now: float, elapsed: float) -> None:
         if not self.streaming:
             if self._count >= self._sample and self._begins(now, elapsed):
-                self._opened_at = now
+                self._opened_at = self._paced_at = now
+                self._paced_total = self._total
+                self._batch = _ALL
                 self.streaming = True
         elif elapsed * self._off < self._sample:
             return
@@ -204,6 +263,14 @@ class RdyLevel:
             self.streaming = False
         self._since = now
         self._count = 0
+        self._learn()
+
+    def _learn(self) -> None:
+        """How late the sample's messages came, at least: a pause that passes is none."""
+        self._freshest = min(self._freshest, self._youngest)
+        self._late = self._youngest - self._freshest
+        self._youngest = math.inf
+        self._divide()
 
     def _begins(self, now: float, elapsed: float) -> bool:
         count, together = self._count, self._together

@@ -120,7 +120,8 @@ class Reader:
         rdy_redistribute_interval: Seconds, 0.01 to 60, between two rounds of sharing RDY, if
             nothing else causes one.
         latency: ``'adaptive'`` keeps RDY just above what is in flight while messages trickle, so
-            that nsqd sends each at once. ``'throughput'`` always gives the full share.
+            that nsqd sends each at once, and in a stream lets it send about each 2 ms.
+            ``'throughput'`` always gives the full share.
         auto_touch: TOUCH what is in flight at half of its timeout, as long as nsqd grants it.
         on_giving_up: Called with a message before it is given up, and what its handler raised, or
             None; if it raises itself, the message is requeued. Or ``'discard'``: the message is

@@ -40,6 +40,7 @@ def write(found: Mapping[str, Any], folder: Path) -> None:
         "memory": cells.memory(),
         "counts": _counts(found["counts"]),
         "ramp": _ramp(found["ramp"]),
+        "loads": _loads(found["ramp"]),
         "more": _more(found["scale"]),
         "sizes": _sizes(found["scale"]["sizes"]),
         "handlers": _handlers(found["scale"]["handlers"]),
@@ -161,6 +162,14 @@ def _counts(points: Sequence[Mapping[str, Any]]) -> Lines:
         [p["row"], short(p["received"] / p["recvs"]), f"{p['sends'] / p['recvs']:.2f}"]
         for p in points
     ]
+
+
+def _loads(found: Mapping[str, Any]) -> Lines:
+    lines: Lines = [["Load", "msg/s", "Beside", "p50 ms", "p99 ms", "p99.9 ms"]]
+    for point in found["loads"]:
+        times = [short(point[name]) for name in ("p50_ms", "p99_ms", "p999_ms")]
+        lines.append([f"{point['load']:.0%}", f"{point['rate']:,}", point["beside"], *times])
+    return lines
 
 
 def _ramp(found: Mapping[str, Any]) -> Lines:

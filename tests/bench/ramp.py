@@ -1,6 +1,7 @@
 """What rates in between cost: latency and CPU of our adaptive Reader from a trickle to a stream.
 
-Beside it the same Reader with latency="throughput", which is what every other client does.
+Beside it the same Reader with latency="throughput", which is what every other client does. And the
+latency at parts of the highest rate, alone and beside a thread of the same process that computes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from tests.bench import clients, report, rows
 from tests.bench.cells import Bench
 from tests.bench.progress import Progress
 
-RATES = (10, 30, 100, 300, 500, 700, 1000, 1500, 3000, 10_000, 30_000)
+RATES = (10, 30, 100, 300, 500, 700, 1000, 1500, 3000, 10_000, 30_000, 100_000)
 MODES = ("adaptive", "throughput")
+# The highest rate is that of a publisher that never waits; these are parts of it.
+LOADS = (0.1, 0.25, 0.5, 0.75, 0.9)
+LOAD_MESSAGES = 200_000
+# What else the process does: how it is called, and the flavour of our runner.
+BESIDE = (
+    ("nothing", "threads"),
+    ("a thread that computes", "busy"),
+    ("the same, switch interval 0.5 ms", "busy-0.0005"),
+)
 # Published at one rate after another: trickle, stream, trickle.
 STEPS = ((200.0, 400), (20_000.0, 30_000), (200.0, 500))
 SECONDS = 1.5
@@ -23,11 +33,11 @@ THIN = 40
 
 
 def run(bench: Bench, progress: Progress, rates: Sequence[int] = RATES) -> dict[str, Any]:
-    """``points``: a rate and a mode each; ``change_over``: a mode each, over time."""
+    """``points``: a rate and a mode each; ``change_over``: a mode each, over time; ``loads``."""
     (ours,) = clients.select(["ours"])
     (settings,) = rows.select(["latency-2500"])
     layout = bench.layouts[-1]
-    progress.total((len(rates) + 1) * len(MODES))
+    progress.total((len(rates) + 1) * len(MODES) + len(LOADS) * len(BESIDE) + 1)
     points, change_over = [], []
     for rate in rates:
         for mode in MODES:
@@ -39,8 +49,7 @@ def run(bench: Bench, progress: Progress, rates: Sequence[int] = RATES) -> dict[
                 {
                     "rate": rate,
                     "mode": mode,
-                    "p50_ms": report.percentile(found["latencies"], 0.5) / 1000,
-                    "p99_ms": report.percentile(found["latencies"], 0.99) / 1000,
+                    **percentiles(found["latencies"]),
                     "micros": (found["user"] + found["system"]) / messages * 1e6,
                     "server_micros": None
                     if found["server"] is None
@@ -53,7 +62,38 @@ def run(bench: Bench, progress: Progress, rates: Sequence[int] = RATES) -> dict[
         messages = sum(count for _, count in STEPS)
         found = bench.measure(layout, row, ours, messages, steps=STEPS)
         change_over.append({"mode": mode, "series": thinned(found["sent"], found["latencies"])})
-    return {"points": points, "steps": STEPS, "change_over": change_over}
+    loads = run_loads(bench, progress)
+    return {"points": points, "steps": STEPS, "change_over": change_over, "loads": loads}
+
+
+def percentiles(latencies: Sequence[int]) -> dict[str, float]:
+    """In milliseconds."""
+    parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
+    return {name: report.percentile(latencies, part) / 1000 for name, part in parts.items()}
+
+
+def run_loads(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
+    """The latency at LOADS, and beside what."""
+    (ours,) = clients.select(["ours"])
+    (settings,) = rows.select(["latency-2500"])
+    layout = bench.layouts[-1]
+
+    def measure(rate: float, flavour: str) -> dict[str, Any]:
+        messages = round(min(LOAD_MESSAGES, rate * SECONDS))
+        row = replace(settings, rate=rate, warm=max(3, messages // 4))
+        return bench.measure(layout, row, ours, messages, flavour=flavour)
+
+    progress.begin("loads: the highest rate")
+    found = measure(1e7, "threads")
+    highest = found["messages"] / found["wall"]
+    loads = []
+    for part in LOADS:
+        for beside, flavour in BESIDE:
+            progress.begin(f"loads: {part:.0%} beside {beside}")
+            latencies = measure(highest * part, flavour)["latencies"]
+            rate = round(highest * part)
+            loads.append({"load": part, "rate": rate, "beside": beside, **percentiles(latencies)})
+    return loads
 
 
 def thinned(sent: Sequence[float], latencies: Sequence[int]) -> list[tuple[float, float]]:
@@ -68,13 +108,23 @@ def thinned(sent: Sequence[float], latencies: Sequence[int]) -> list[tuple[float
 
 def table(found: dict[str, Any]) -> str:
     lines = [
-        f"  {'msg/s':>6}  {'latency=':<10}  {'p50 ms':>8}  {'p99 ms':>8}  client us/msg  nsqd us"
+        f"  {'msg/s':>6}  {'latency=':<10}  {'p50 ms':>8}  {'p99 ms':>8}  {'p99.9 ms':>8}"
+        "  client us/msg  nsqd us"
     ]
     for point in found["points"]:
         server = point["server_micros"]
         lines.append(
             f"  {point['rate']:>6}  {point['mode']:<10}  {point['p50_ms']:>8.2f}"
-            f"  {point['p99_ms']:>8.2f}  {point['micros']:>13.1f}"
+            f"  {point['p99_ms']:>8.2f}  {point['p999_ms']:>8.2f}  {point['micros']:>13.1f}"
             f"  {'-' if server is None else report.short(server):>7}"
+        )
+    lines += [
+        "",
+        f"  {'load':>4}  {'msg/s':>7}  {'p50 ms':>8}  {'p99 ms':>8}  {'p99.9 ms':>8}  beside",
+    ]
+    for point in found["loads"]:
+        lines.append(
+            f"  {point['load']:>4.0%}  {point['rate']:>7}  {point['p50_ms']:>8.2f}"
+            f"  {point['p99_ms']:>8.2f}  {point['p999_ms']:>8.2f}  {point['beside']}"
         )
     return "\n".join(lines) + "\n"

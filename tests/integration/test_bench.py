@@ -134,6 +134,8 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     for module, name, value in (
         (ramp, "STEPS", ((200.0, 20), (5000.0, 200), (200.0, 20))),
         (ramp, "SECONDS", 0.2),
+        (ramp, "LOADS", (0.5,)),
+        (ramp, "LOAD_MESSAGES", 5000),
         (scale, "COUNTS", (2,)),
         (scale, "CONNECTIONS", (2,)),
         (scale, "TOPICS", (("ours", 2, "throughput"), ("ours-gevent", 2, "adaptive"))),
@@ -179,6 +181,8 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     assert parts["objects"] > parts["gnsqsync/wire/frames.py"] > 2500 * 200 / memory.MIB
     assert memory.table(found["memory"])
     assert [len(mode["series"]) for mode in found["ramp"]["change_over"]] == [45, 45]
+    loads = found["ramp"]["loads"]
+    assert len(loads) == 3 and all(0 < point["p50_ms"] <= point["p999_ms"] for point in loads)
     busy = [point["busy"] for point in found["scale"]["handlers"] if point["seconds"]]
     assert all(0.1 < share <= 1 for share in busy)
     table = scale.table(found["scale"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import tracemalloc
@@ -62,8 +63,23 @@ def options(order: Order) -> dict[str, Any]:
     return chosen
 
 
+def compute_beside(flavour: str) -> None:
+    """``busy``: a thread that never waits; ``busy-SECONDS``: with that switch interval."""
+    _, _, interval = flavour.partition("-")
+    if interval:
+        sys.setswitchinterval(float(interval))
+
+    def compute() -> None:
+        while True:
+            sum(range(1000))
+
+    threading.Thread(target=compute, daemon=True).start()
+
+
 def consume(order: Order, meter: Meter) -> None:
     counting_runtime = None
+    if order.flavour.startswith("busy"):
+        compute_beside(order.flavour)
     if order.flavour == "counting":
         from tests.support.counting import CountingRuntime
 

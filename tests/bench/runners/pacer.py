@@ -18,6 +18,8 @@ import rawnsq
 
 # Above about two thousand a second, what is due within this time goes out together.
 TURN = 0.0005
+# In one send: nsqd's answers to them fit its buffers, which are read after it.
+MOST = 1000
 
 
 def main() -> None:
@@ -48,7 +50,7 @@ def main() -> None:
                 time.sleep(max(wait, TURN if rate > 1 / TURN else 0.0))
             number = 0
             now = time.monotonic()
-            while due <= now and number < left:
+            while due <= now and number < min(left, MOST):
                 due += 1 / rate
                 number += 1
             if number:

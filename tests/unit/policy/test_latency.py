@@ -1,4 +1,4 @@
-"""RdyLevel: tight in a trickle, open in a stream, and steady at a steady rate."""
+"""RdyLevel: tight in a trickle, batches in a stream, all in a quick one; steady."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_tight_is_one_more_than_in_flight_up_to_the_share() -> None:
     assert [level.wanted(n) for n in (0, 3)] == [0, 0]
 
 
-def test_streaming_wants_the_share() -> None:
+def test_a_quick_stream_wants_the_share() -> None:
     level = adaptive(share=50)
-    run(level, steady(5000, 0.0, 1.0), 1.0)
+    run(level, steady(50_000, 0.0, 1.0), 1.0)
     assert level.streaming
     assert [level.wanted(n) for n in (0, 20, 50, 51)] == [50, 50, 50, 0]
     level.share = 7
@@ -205,7 +205,93 @@ def test_wanted_is_within_the_share_and_leaves_room_for_one(
             continue
         assert 0 <= wanted <= share
         assert wanted >= min(share, in_flight + 1)
-        assert wanted == (share if level.streaming else min(share, in_flight + 1))
+        if not level.streaming:
+            assert wanted == min(share, in_flight + 1)
+
+
+@pytest.mark.parametrize(("rate", "batch"), [(3_000, 6), (10_000, 20), (40_000, 80)])
+def test_a_stream_comes_in_batches_of_2_ms(rate: float, batch: int) -> None:
+    level = adaptive(share=2500)
+    run(level, steady(rate, 0.0, 1.0), 1.0)
+    assert level.streaming
+    assert level.wanted(0) == pytest.approx(batch, abs=1)
+    assert level.wanted(batch // 2) == pytest.approx(batch + batch // 2, abs=1)
+    # More than a batch waits here: nothing is gained by taking less.
+    assert level.wanted(2 * batch) == 2500
+    level.share = 4
+    assert level.wanted(0) == 4
+
+
+def test_the_batch_follows_the_rate() -> None:
+    level = adaptive(share=2500)
+    run(level, steady(40_000, 0.0, 1.0), 1.0)
+    run(level, steady(1_000, 1.0, 0.1), 1.1)
+    assert level.wanted(0) <= 3
+    run(level, steady(40_000, 1.1, 0.1), 1.2)
+    assert level.wanted(0) == pytest.approx(80, abs=1)
+
+
+def test_a_batch_is_all_where_nsqd_sends_as_often_by_itself() -> None:
+    full = adaptive(share=2500)
+    run(full, steady(150_000, 0.0, 0.2), 0.2)
+    far = adaptive(share=2500)
+    far.set_round_trip(0.004)
+    run(far, steady(3_000, 0.0, 1.0), 1.0)
+    together = Together()
+    among_seven = [adaptive(share=2500) for _ in range(7)]
+    for level in among_seven:
+        together.join(level)
+    run_all(among_seven, [3_000.0] * 7, 0.0, 1.0)
+    always = RdyLevel(adaptive=False)
+    always.share = 2500
+    for moment in steady(3_000, 0.0, 1.0):
+        always.note(moment, 1)
+    assert [level.wanted(0) for level in (full, far, *among_seven, always)] == [2500] * 10
+
+
+def test_a_batch_is_all_while_messages_wait_for_us_in_nsqd() -> None:
+    """A process that computes beside reads late: it must get much at a time, or ever less.
+
+    The two clocks differ by a minute."""
+    level = adaptive(share=2500)
+    for moment in steady(10_000, 0.0, 1.0):
+        level.note(moment, 1, -60.0)
+    assert level.wanted(0) == pytest.approx(20, abs=1)
+    for moment in steady(1_000, 1.0, 0.1):
+        level.note(moment, 10, -59.99)
+    assert level.wanted(0) == 2500
+    for moment in steady(10_000, 1.1, 0.1):
+        level.note(moment, 1, -60.0)
+    assert level.wanted(0) == pytest.approx(20, abs=1)
+
+
+def test_tight_opens_where_messages_come_late() -> None:
+    """Each message waits 6 ms for the interpreter's lock: tight, 160 a second are possible."""
+    level = adaptive(share=100)
+    for moment in steady(100, 0.0, 1.0):
+        level.note(moment, 1, 0.001)
+    for moment in steady(160, 1.0, 3.0):
+        level.note(moment, 1, 0.007)
+    assert level.streaming and level.wanted(0) == 100
+    # That has passed.
+    for moment in steady(160, 4.0, 5.0):
+        level.note(moment, 1, 0.001)
+    assert not level.streaming
+
+
+def test_one_pause_is_not_late() -> None:
+    level = adaptive(share=100)
+    for number, moment in enumerate(steady(160, 0.0, 10.0)):
+        level.note(moment, 1, 0.06 if number % 100 == 0 else 0.001)
+        assert not level.streaming
+
+
+def test_a_batch_is_never_too_small_for_the_network() -> None:
+    """With a round trip of 2 ms batches of 2 ms would come half as fast as they are wanted."""
+    level = adaptive(share=2500)
+    level.set_round_trip(0.002)
+    run(level, steady(3_000, 0.0, 1.0), 1.0)
+    assert level.wanted(0) == pytest.approx(24, abs=1)
 
 
 def several(count: int) -> list[RdyLevel]:
