@@ -22,6 +22,7 @@ class Client:
 
     ``go`` names programs to build with Go. ``distributions`` must be importable here.
     ``only``: the rows it can do at all, when it is less than its kinds and transports say;
+    ``python``: the least version that it runs on, when that is more than ours;
     ``default``: measured when no client is named.
     """
 
@@ -33,6 +34,7 @@ class Client:
     kinds: tuple[str, ...] = ALL_KINDS
     transports: tuple[str, ...] = ALL_TRANSPORTS
     only: tuple[str, ...] = ()
+    python: tuple[int, int] = (3, 11)
     default: bool = True
     in_quick: bool = True
 
@@ -111,6 +113,43 @@ CLIENTS = (
             "statsd==4.0.1",
         ),
         transports=("",),
+    ),
+    # The clients for asyncio. Their pace is measured when they are named.
+    Client(
+        "asyncnsq",
+        "asyncnsq_.py",
+        (
+            "asyncnsq==2.0.1",
+            "python-snappy==0.7.3",
+            "cramjam==2.14.0",
+            "httpx==0.28.1",
+            "httpcore==1.0.9",
+            "h11==0.16.0",
+            "anyio==4.16.0",
+            "certifi==2026.10.18",
+            "idna==3.20",
+        ),
+        transports=("",),
+        python=(3, 12),
+        default=False,
+    ),
+    Client(
+        "ansq",
+        "ansq_.py",
+        (
+            "ansq==0.3.0",
+            "aiohttp==3.14.5",
+            "aiohappyeyeballs==2.7.1",
+            "aiosignal==1.4.0",
+            "attrs==26.1.0",
+            "frozenlist==1.8.0",
+            "multidict==7.2.1",
+            "propcache==0.5.4",
+            "yarl==1.25.1",
+            "idna==3.20",
+        ),
+        only=("publish-1", "publish-16", "publish-many", "consume-1"),
+        default=False,
     ),
     Client("go-nsq", "gonsq", go=("gonsq",)),
     # nsq's own bench_reader and bench_writer: the protocol by hand in Go, no client at all.

@@ -59,8 +59,23 @@ def _locked(place: Path) -> Iterator[None]:
         yield
 
 
+def _interpreter(client: Client) -> tuple[tuple[int, int], str]:
+    """This Python where the client runs on it, else the least that it needs."""
+    ours = sys.version_info[:2]
+    if ours >= client.python:
+        return ours, sys.executable
+    name = "python" + ".".join(map(str, client.python))
+    # pyenv's on PATH only run when it was told so.
+    kept = sorted(Path.home().glob(f".pyenv/versions/{name[6:]}.*/bin/{name}"))
+    found = str(kept[-1]) if kept else shutil.which(name)
+    if found is None:
+        raise Unavailable(f"{client.name}: needs {name}, which is not here")
+    return client.python, found
+
+
 def _python_of(client: Client, say: Callable[[str], None]) -> str:
-    version = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    (major, minor), interpreter = _interpreter(client)
+    version = f"py{major}.{minor}"
     place = cache_folder() / f"{client.name}-{version}"
     python, ready = place / "bin" / "python", place / "ready.txt"
     wanted = "\n".join(client.packages)
@@ -69,7 +84,7 @@ def _python_of(client: Client, say: Callable[[str], None]) -> str:
             return str(python)
         say(f"{client.name}: making {place}")
         shutil.rmtree(place, ignore_errors=True)
-        _run(client.name, [sys.executable, "-m", "venv", str(place)])
+        _run(client.name, [interpreter, "-m", "venv", str(place)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run(client.name, [*pip, *client.packages])
         ready.write_text(wanted)

@@ -1,19 +1,25 @@
 """The package as rooms: which folder imports which, read from the source. Runs none of it.
 
-``python -m tests.support.house`` draws docs/design/floors.svg anew. Knows text and files only.
+``python -m tests.support.house`` draws docs/design/floors.svg anew, light and dark. Knows text and
+files only.
 """
 
 from __future__ import annotations
 
 import ast
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.support.texts import ROOT
 
 PACKAGE = ROOT / "gnsqsync"
-PICTURE = ROOT / "docs" / "design" / "floors.svg"
+# Each picture, and its colours: of arrows, a room, its edge, its name, its lines.
+_FOLDER = ROOT / "docs" / "design"
+PICTURES = {
+    _FOLDER / "floors.svg": ("#5b6b7a", "#e9f1f8", "#30506b", "#10202e", "#33414d"),
+    _FOLDER / "floors-dark.svg": ("#8d9aa6", "#1d2a36", "#7fa3c2", "#e6edf3", "#b8c4ce"),
+}
 
 # The flat modules are one room: what a user imports, and what everybody may know.
 GROUND = "ground"
@@ -160,8 +166,9 @@ def direct(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
 _WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 150, 50, 24, 44, 20
 
 
-def picture(graph: Mapping[str, set[str]], lines: Mapping[str, int]) -> str:
+def picture(graph: Mapping[str, set[str]], lines: Mapping[str, int], colours: Sequence[str]) -> str:
     """An SVG: rooms by level, the top one first, and an arrow to each room known directly."""
+    arrow, room_colour, edge, name_colour, lines_colour = colours
     by_level: dict[int, list[str]] = {}
     for room, level in sorted(levels(graph).items()):
         by_level.setdefault(level, []).append(room)
@@ -180,8 +187,8 @@ def picture(graph: Mapping[str, set[str]], lines: Mapping[str, int]) -> str:
         ' role="img" font-family="sans-serif" font-size="14">',
         "<title>The rooms of gnsqsync; an arrow goes to a room that is imported</title>",
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
-        ' markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#5b6b7a"/></marker></defs>',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        ' markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"'
+        f' fill="{arrow}"/></marker></defs>',
     ]
     for room, targets in sorted(direct(graph).items()):
         for target in sorted(targets):
@@ -191,16 +198,16 @@ def picture(graph: Mapping[str, set[str]], lines: Mapping[str, int]) -> str:
             parts.append(
                 f'<path d="M{start[0]:g} {start[1]:g}C{start[0]:g} {middle:g}'
                 f' {end[0]:g} {middle:g} {end[0]:g} {end[1]:g}"'
-                ' fill="none" stroke="#5b6b7a" stroke-width="1.3" marker-end="url(#tip)"/>'
+                f' fill="none" stroke="{arrow}" stroke-width="1.3" marker-end="url(#tip)"/>'
             )
     for room, (x, y) in sorted(places.items()):
         parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{_WIDE}" height="{_HIGH}" rx="6"'
-            ' fill="#e9f1f8" stroke="#30506b"/>'
-            f'<text x="{x + _WIDE / 2:g}" y="{y + 22:g}" text-anchor="middle" fill="#10202e"'
-            f' font-weight="bold">{html.escape(room)}</text>'
-            f'<text x="{x + _WIDE / 2:g}" y="{y + 40:g}" text-anchor="middle" fill="#33414d"'
-            f' font-size="12">{lines[room]} lines</text>'
+            f' fill="{room_colour}" stroke="{edge}"/>'
+            f'<text x="{x + _WIDE / 2:g}" y="{y + 22:g}" text-anchor="middle"'
+            f' fill="{name_colour}" font-weight="bold">{html.escape(room)}</text>'
+            f'<text x="{x + _WIDE / 2:g}" y="{y + 40:g}" text-anchor="middle"'
+            f' fill="{lines_colour}" font-size="12">{lines[room]} lines</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
 
@@ -210,7 +217,7 @@ def rooms_of(modules: Iterable[str]) -> set[str]:
     return {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
 
 
-def draw() -> str:
+def draw(colours: Sequence[str]) -> str:
     """The picture of the package as it stands. Lines are rounded, so that few edits change it."""
     modules = sources()
     rooms = rooms_of(modules)
@@ -218,12 +225,13 @@ def draw() -> str:
     for name, source in modules.items():
         lines[room_of(name, rooms)] += source.count("\n")
     rounded = {room: round(count, -2) or 100 for room, count in lines.items()}
-    return picture(room_graph(modules, rooms), rounded)
+    return picture(room_graph(modules, rooms), rounded, colours)
 
 
 def main() -> None:
-    PICTURE.write_text(draw())
-    print(PICTURE.relative_to(ROOT))
+    for path, colours in PICTURES.items():
+        path.write_text(draw(colours))
+        print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A trace over three processes, as a picture: publish, handler, publish, handler.
 
-python -m tests.support.trace_picture trace.svg
+python -m tests.support.trace_picture docs/guides/trace.svg  # and trace-dark.svg
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ with provider.get_tracer("shop").start_as_current_span("POST /orders"):
 writer.close()
 """,
 }
+# Of the text, by the end of the picture's name.
+SCHEMES = {"": "#222222", "-dark": "#DDDDDD"}
 COLOURS = {"shop": "#4c78a8", "billing": "#f58518", "mail": "#54a24b"}
 
 
@@ -96,7 +98,7 @@ def spans() -> list[dict[str, Any]]:
     return sorted(found, key=lambda span: span["start"])
 
 
-def draw(found: list[dict[str, Any]]) -> str:
+def draw(found: list[dict[str, Any]], ink: str) -> str:
     """The spans as bars over time, a line each."""
     begin = min(span["start"] for span in found)
     width = max(span["end"] for span in found) - begin
@@ -116,8 +118,7 @@ def draw(found: list[dict[str, Any]]) -> str:
     traces = len({span["trace"] for span in found})
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {height}" width="900"'
-        ' font-family="sans-serif" font-size="12">'
-        f'<rect width="900" height="{height}" fill="white"/>'
+        f' font-family="sans-serif" font-size="12" fill="{ink}">'
         f'<text x="10" y="18">{traces} trace, {len(PROGRAMS)} processes,'
         f" {width / 1e6:.1f} ms</text>{''.join(lines)}</svg>\n"
     )
@@ -125,7 +126,9 @@ def draw(found: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     found = spans()
-    Path(sys.argv[1]).write_text(draw(found))
+    path = Path(sys.argv[1])
+    for end, ink in SCHEMES.items():
+        path.with_stem(path.stem + end).write_text(draw(found, ink))
     for span in found:
         print(span["process"], span["name"], f"{(span['end'] - span['start']) / 1e6:.1f} ms")
 

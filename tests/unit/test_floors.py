@@ -230,8 +230,9 @@ def test_at_the_top_lie_what_a_user_imports_and_the_rooms() -> None:
     assert house.rooms_of(sources()) == set(KNOWS)
 
 
-def test_the_picture_of_the_floors_is_of_these_imports() -> None:
-    assert house.PICTURE.read_text() == house.draw(), "run: python -m tests.support.house"
+def test_the_pictures_of_the_floors_are_of_these_imports() -> None:
+    for path, colours in house.PICTURES.items():
+        assert path.read_text() == house.draw(colours), "run: python -m tests.support.house"
 
 
 def test_only_the_runtime_makes_threads_and_sockets() -> None:

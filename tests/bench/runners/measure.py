@@ -14,7 +14,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -266,6 +266,29 @@ def in_greenlets(order: Order, meter: Meter, publish: Callable[[], object]) -> N
     all_callers(order.warmup)
     meter.start()
     all_callers(order.messages)
+    meter.stop()
+
+
+async def in_coroutines(
+    order: Order, meter: Meter, publish: Callable[[], Awaitable[object]]
+) -> None:
+    """``publish`` from ``order.callers`` coroutines."""
+    import asyncio
+
+    async def caller(count: int) -> None:
+        for _ in range(count):
+            await publish()
+
+    async def all_callers(count: int) -> None:
+        share = count // order.batch // order.callers
+        if order.callers == 1:
+            await caller(share)
+        else:
+            await asyncio.gather(*(caller(share) for _ in range(order.callers)))
+
+    await all_callers(order.warmup)
+    meter.start()
+    await all_callers(order.messages)
     meter.stop()
 
 

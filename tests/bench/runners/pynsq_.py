@@ -32,32 +32,14 @@ async def answer(publish: Callable[..., object], topic: str, data: object) -> No
         raise RuntimeError(f"publish answered by {reply!r}")
 
 
-async def callers(order: Order, meter: Meter, publish: Callable[[], Awaitable[None]]) -> None:
-    async def caller(count: int) -> None:
-        for _ in range(count):
-            await publish()
-
-    async def all_callers(count: int) -> None:
-        share = count // order.batch // order.callers
-        if order.callers == 1:
-            await caller(share)
-        else:
-            await asyncio.gather(*(caller(share) for _ in range(order.callers)))
-
-    await all_callers(order.warmup)
-    meter.start()
-    await all_callers(order.messages)
-    meter.stop()
-
-
 async def publish(order: Order, meter: Meter) -> None:
     client, topic, body = await writer(order), order.topic, order.body
-    await callers(order, meter, lambda: answer(client.pub, topic, body))
+    await measure.in_coroutines(order, meter, lambda: answer(client.pub, topic, body))
 
 
 async def publish_many(order: Order, meter: Meter) -> None:
     client, topic, bodies = await writer(order), order.topic, [order.body] * order.batch
-    await callers(order, meter, lambda: answer(client.mpub, topic, bodies))
+    await measure.in_coroutines(order, meter, lambda: answer(client.mpub, topic, bodies))
 
 
 def options(order: Order) -> dict[str, Any]:

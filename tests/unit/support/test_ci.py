@@ -32,10 +32,11 @@ def machine(tmp_path: Path) -> Path:
 def fake_python(path: Path, version: str) -> None:
     """What answers as a Python of that version does to the questions of the script."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    major, minor = version.split(".")
+    major, minor = version.rstrip("t").split(".")
     path.write_text(
         f"#!{sys.executable}\n"
-        "import sys\n"
+        "import sys, sysconfig\n"
+        f"sysconfig.get_config_var = lambda name: {int(version.endswith('t'))}\n"
         f"sys.version_info, sys.executable = ({major}, {minor}, 0), {str(path)!r}\n"
         "code, sys.argv = (sys.stdin.read(), sys.argv[1:]) if sys.argv[1] == '-' else"
         " (sys.argv[2], [])\n"
@@ -50,7 +51,7 @@ def chosen(machine: Path) -> list[str]:
     assert found
     script = machine.parent / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
-    script.write_text(head + 'printf "%s\\n" "${pythons[@]}"\n')
+    script.write_text(head + 'printf "%s\\n" "${pythons[@]}" "${new_pythons[@]/#/new }"\n')
     shutil.copy(RUN.parents[1] / "pyproject.toml", script.parents[1])
     done = subprocess.run(
         [machine / "bash", script],
@@ -61,7 +62,7 @@ def chosen(machine: Path) -> list[str]:
         check=True,
     )
     assert done.stderr == ""
-    return [line for line in done.stdout.splitlines() if line]
+    return [line for line in done.stdout.splitlines() if line.strip()]
 
 
 def missing(version: str) -> str:
@@ -103,8 +104,31 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
     ]
 
 
+def test_newer_pythons_are_tried_and_not_promised(machine: Path) -> None:
+    versions = machine.parent / ".pyenv" / "versions"
+    free_threaded = versions / "3.14.1t/bin/python"
+    fake_python(free_threaded, "3.14t")
+    fake_python(machine / "python3", "3.11")
+    fake_python(machine / "python3.15", "3.15")
+    assert chosen(machine)[-3:] == [
+        f"3.11 {machine / 'python3'}",
+        f"new 3.15 {machine / 'python3.15'}",
+        f"new 3.14t {free_threaded}",
+    ]
+
+
+def test_what_newer_pythons_say_is_told_at_the_end(tmp_path: Path) -> None:
+    told = "told_of_new='    Python 3.14: the quick tests pass\n'"
+    status, lines = ended(tmp_path, GOOD, more=told)
+    assert status == 0
+    assert lines[-3:-1] == [
+        "+ Pythons for which nothing is claimed:",
+        "    Python 3.14: the quick tests pass",
+    ]
+
+
 def ended(
-    folder: Path, tests: str, *, campaigns: str = "", limit: int = 3300
+    folder: Path, tests: str, *, campaigns: str = "", limit: int = 3300, more: str = ""
 ) -> tuple[int, list[str]]:
     """The exit code and output of the last part of the script, which runs these tests."""
     _, found, tail = RUN.read_text(encoding="utf-8").partition("# -- the tests")
@@ -116,7 +140,9 @@ def ended(
     (programs / "pytest").chmod(0o755)
     (folder / "test_these.py").write_text(tests)
     (folder / "setup.cfg").write_text("[tool:pytest]\nmarkers = long\n")
-    settings = f"test_command='true && .venv/bin/pytest'\nlimit={limit}\ncampaigns=({campaigns})\n"
+    settings = (
+        f"test_command='true && .venv/bin/pytest'\nlimit={limit}\ncampaigns=({campaigns})\n{more}\n"
+    )
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{settings}#{tail}"],
         cwd=folder,
