@@ -124,3 +124,12 @@ def test_the_page_knows_each_workflow() -> None:
         == set(WORKFLOWS)
         == set(re.findall(r"^``(\w+\.yml)``", table, re.MULTILINE))
     )
+
+
+def test_the_pages_of_each_release_are_built_as_ci_run_builds_them() -> None:
+    settings = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text("utf-8"))
+    assert settings["version"] == 2 and settings["build"]["tools"]["python"] in promised()
+    assert settings["sphinx"]["fail_on_warning"] is True
+    assert ROOT / settings["sphinx"]["configuration"] == DOCS / "conf.py"
+    (install,) = settings["python"]["install"]
+    assert install["extra_requirements"] == ["docs"] and install["path"] == "."
