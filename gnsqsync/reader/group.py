@@ -79,6 +79,7 @@ class Group(ABC):
             raise ClosedError(f"a {name} is started once; make a new one to consume again")
         self._members = members
         try:
+            members.begin()
             self._own = self._begin(runtime, members)
         except BaseException:  # some of them run
             self.stop(0.0)
@@ -193,11 +194,17 @@ class Members:
         self._lock = runtime.lock()
         self._share: _SharedLimit | None = None
         self._together = Together()
+        # One for all of them: with a thread each, hundreds of topics are hundreds of threads more.
+        self._timer = Timer(runtime, "nsq-timer group")
         self._watchers: list[Task] = []
         # How many of them have not come to their end.
         self._watched = 0
         self._results: dict[Reader, StopResult] = {}
         self._errors: list[BaseException] = []
+
+    def begin(self) -> None:
+        """Before the first ``add``."""
+        self._timer.start()
 
     def add(self, readers: Iterable[Reader]) -> None:
         """Start them; if one cannot, those before it run, and its error is raised."""
@@ -205,7 +212,7 @@ class Members:
         for reader in new:
             # Its part of the shared limit comes when all are there.
             own = None if self._max_in_flight is None else 0
-            reader._prepare_for_group(self._together, own)
+            reader._prepare_for_group(self._together, self._timer, own)
             reader.start(block=False)
             with self._lock:
                 self.readers = (*self.readers, reader)
@@ -224,7 +231,7 @@ class Members:
                 self._watchers.append(watcher)
         if self._max_in_flight is not None:
             if self._share is None:
-                self._share = _SharedLimit(self._max_in_flight, self._runtime)
+                self._share = _SharedLimit(self._max_in_flight, self._runtime, self._timer)
             self._share.add(new)
             for reader in new:
                 # One that has ended meanwhile was removed before it was there.
@@ -256,9 +263,8 @@ class Members:
 
     def close_if_over(self) -> None:
         """End what they share when all have ended and none can come; also where nobody joins."""
-        over = self.begun.is_set() and not self._watched and not self._forgets()
-        if over and self._share is not None:
-            self._share.close()
+        if self.begun.is_set() and not self._watched and not self._forgets():
+            self._timer.stop()
 
     def _wait_for_end(self, reader: Reader) -> None:
         """If it ends by an error, the others end too."""
@@ -282,8 +288,7 @@ class Members:
             watchers = list(self._watchers)
         for watcher in watchers:
             _wait_for(watcher)
-        if self._share is not None:
-            self._share.close()
+        self._timer.stop()
         if self._errors:
             raise self._errors[0]
         return [self._results[reader] for reader in self.readers]
@@ -300,7 +305,7 @@ class _SharedLimit:
     All tables are the timer thread's own.
     """
 
-    def __init__(self, limit: int, runtime: Runtime) -> None:
+    def __init__(self, limit: int, runtime: Runtime, timer: Timer) -> None:
         self._limit = limit
         self._runtime = runtime
         self._allocator: RdyAllocator[Reader] = RdyAllocator(
@@ -312,8 +317,7 @@ class _SharedLimit:
         )
         self._received: dict[Reader, int] = {}
         self._busy_at: dict[Reader, float] = {}
-        self._timer = Timer(runtime, "nsq-timer group")
-        self._timer.start()
+        self._timer = timer
         self._timer.after(_ROUND_SECONDS, self._next_round)
 
     def add(self, readers: tuple[Reader, ...]) -> None:
@@ -350,6 +354,3 @@ class _SharedLimit:
             loads[reader] = Load(in_flight, self._busy_at[reader])
         for reader, share in self._allocator.update(now, loads):
             reader.set_max_in_flight(share)
-
-    def close(self) -> None:
-        self._timer.stop()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gnsqsync.policy.latency import Together
     from gnsqsync.reader.lanes import KeyOfLane
     from gnsqsync.runtime import RuntimeLike
+    from gnsqsync.runtime.timer import Timer
 
 __all__ = [
     "BackoffStrategy",
@@ -247,8 +248,9 @@ class ReaderSetup:
     observers: tuple[Observer, ...]
     runtime: RuntimeLike | None
     middleware: tuple[Middleware, ...] = ()
-    # Given by a group, whose Readers are judged together.
+    # Given by a group, whose Readers are judged together and have one timer.
     together: Together | None = None
+    timer: Timer | None = None
 
     @property
     def name(self) -> str:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from gnsqsync.policy.latency import Together
     from gnsqsync.reader.lanes import KeyOfLane
+    from gnsqsync.runtime.timer import Timer
 
 __all__ = ["Reader"]
 
@@ -638,12 +639,14 @@ class Reader:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _prepare_for_group(self, together: Together, max_in_flight: int | None) -> None:
+    def _prepare_for_group(
+        self, together: Together, timer: Timer, max_in_flight: int | None
+    ) -> None:
         """For a ReaderGroup, before ``start()``; max_in_flight None leaves its own."""
         flow = self._setup.flow
         if max_in_flight is not None:
             flow = replace(flow, max_in_flight=max_in_flight)
-        self._setup = replace(self._setup, flow=flow, together=together)
+        self._setup = replace(self._setup, flow=flow, together=together, timer=timer)
 
     def _stuck(self, handler_limit: float | None) -> list[str]:
         """What of it hangs, a sentence each; a handler that runs longer than so many seconds, too.

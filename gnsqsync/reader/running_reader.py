@@ -68,7 +68,9 @@ class RunningReader:
         self._events = Events(setup)
         rng = random.Random()
         flow = setup.flow
-        self._timer = Timer(runtime, f"nsq-timer {setup.name}")
+        # That of its group serves all Readers there.
+        self._owns_timer = setup.timer is None
+        self._timer = setup.timer or Timer(runtime, f"nsq-timer {setup.name}")
         self._dead_letters = DeadLetters(setup, runtime)
         # The pull form waits with a limit, the workers do not.
         timed = runtime.timed_queue() if setup.handler is None else None
@@ -153,7 +155,8 @@ class RunningReader:
             )
         self.runtime.on_fork(self._after_fork)
         at_exit(self.end_now)
-        self._timer.start()
+        if self._owns_timer:
+            self._timer.start()
         self.workers.start()
         self.subscription.start()
         self._discovery.start()
@@ -197,7 +200,7 @@ class RunningReader:
         self._error = self._error or error
         try:
             self._discovery.stop()
-            self._timer.stop(0.0)
+            self._stop_timer(0.0)
             self.subscription.close()
         finally:
             self._ended.set()
@@ -267,7 +270,7 @@ class RunningReader:
         self.subscription.close()
         self.subscription.join()
         self._discovery.join(_JOIN_SECONDS)
-        self._timer.stop(_JOIN_SECONDS)
+        self._stop_timer(_JOIN_SECONDS)
         self._dead_letters.close()
         not_at_exit(self.end_now)
         self._events.leaves()
@@ -283,6 +286,10 @@ class RunningReader:
                 extra=self._setup.log_fields,
             )
         self._ended.set()
+
+    def _stop_timer(self, timeout: float) -> None:
+        if self._owns_timer:
+            self._timer.stop(timeout)
 
     def give_back_taken(self) -> None:
         """REQ 0 for what the pull form handed out and nobody answered or detached."""

@@ -11,6 +11,10 @@ from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["Timer"]
 
+# Jobs that are due within this time of each other (seconds) share a wake-up: the timer of a group
+# has those of hundreds of Readers.
+_TOGETHER_SECONDS = 0.002
+
 log: logging.Logger = logging.getLogger("gnsqsync.timer")
 
 
@@ -81,4 +85,6 @@ class Timer:
                 except Exception:
                     log.exception("a timer job of %s failed", self._name)
             if not due:
-                self._changed.wait(None if next_at is None else max(0.0, next_at - now))
+                self._changed.wait(
+                    None if next_at is None else max(_TOGETHER_SECONDS, next_at - now)
+                )

@@ -13,7 +13,7 @@ from tests.support.texts import DOCS
 
 FOLDER = DOCS / "comparison"
 TABLES = sorted(FOLDER.glob("*.csv"))
-CLIENTS = ["gnsq", "pynsq", "go-nsq", "nsqjs", "nsq-py", "ansq"]
+CLIENTS = ["gnsq", "pynsq", "go-nsq", "nsqjs", "nsq-py", "ansq", "asyncnsq"]
 VERDICTS = ("yes", "partly", "no")
 # Rows whose answer is neither yes nor no.
 FACTS = {"Concurrency", "Import name", "Python versions"}
