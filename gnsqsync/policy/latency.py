@@ -197,6 +197,8 @@ class RdyLevel:
         self._divide()
 
     def _divide(self) -> None:
+        # By those that join and by the reading thread: what one writes over the other comes right
+        # with the next sample.
         delay = max(self._round_trip, self._late)
         self._limit = min(STREAM_FROM, 0.5 / delay) if delay > 0 else STREAM_FROM
         self._on = min(self._limit, STREAM_FROM / self._connections)

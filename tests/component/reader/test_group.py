@@ -137,6 +137,22 @@ def test_its_readers_are_judged_together_whether_there_is_a_stream(
             assert [level._connections for level in levels if level is not None] == [2, 2]
 
 
+def test_its_readers_have_one_timer_which_outlives_each_of_them(
+    client: Client, world: World
+) -> None:
+    with ScriptedNsqd() as nsqd:
+        readers = [client.reader(print, nsqd) for _ in range(3)]
+        with ReaderGroup(readers, runtime=world.runtime) as group:
+            timers = {reader._running()._timer for reader in readers}
+            (timer,) = timers
+            readers[0].stop()
+            readers[0].join()
+            assert timer._task is not None and timer._task.alive
+            world.eventually(lambda: len(nsqd.received("CLS")) == 1)
+            group.stop()
+        world.eventually(lambda: timer._task is not None and not timer._task.alive)
+
+
 def test_what_it_shares_ends_with_it_also_where_nobody_joins(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         readers = [client.reader(print, nsqd) for _ in range(2)]
