@@ -7,7 +7,6 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import time
 from typing import Protocol
 
 from gnsqsync import envelope
@@ -104,7 +103,7 @@ class Messages:
                         message._headers, message.body = opened
         connection.received += len(messages)
         connection.last_message_at = moment
-        self._level.note(moment, len(messages), time() - messages[-1].timestamp * 1e-9)
+        self._level.note(moment, len(messages), moment - messages[-1].timestamp * 1e-9)
         table = self._in_flight
         had = len(table)
         add = table.setdefault

@@ -163,8 +163,8 @@ class RdyLevel:
         self._opened_at = 0.0
         self._paced_at = 0.0
         self._paced_total = 0
-        # The least age of a newest message: in the sample at hand, and ever. The two clocks differ,
-        # so only what is more than that means something: how late messages come, in seconds.
+        # The least age of a newest message, in seconds: in the sample at hand, and ever; and how
+        # much more the one is than the other, so how late messages come.
         self._youngest = math.inf
         self._freshest = math.inf
         self._late = 0.0
@@ -225,14 +225,17 @@ class RdyLevel:
     def note(self, now: float, count: int, age: float = 0.0) -> None:
         """``count`` messages arrived. For every recv; by the reading thread alone.
 
-        ``age``: seconds since the newest of them was published, by nsqd's clock and ours.
+        ``age``: seconds since the newest of them was published. Its publish and ``now`` are of two
+        clocks, so only how it changes means something.
         """
         self._total += count
-        self._count += count
         if self.credit is not None:
             self.credit = max(0, self.credit - count)
         if self._together is not None:
             self._together.add(now, count)
+        if self._share == 1:
+            return  # tight or not, it is 1
+        self._count += count
         if age < self._youngest:
             self._youngest = age
         if self.streaming and now - self._paced_at >= _PACE_SECONDS:

@@ -17,7 +17,6 @@ PACKAGE = ROOT / "gnsqsync"
 WITH_A_CALENDAR = {"admin", "cli", "contrib", "django", "embedded", "daemon", "spark"}
 # In the place of nsqd, which says when it got a message; and what reads and writes such stamps.
 STAMPS = {
-    PACKAGE / "connection" / "messages.py",
     PACKAGE / "writer" / "eager.py",
     PACKAGE / "dead_letters" / "letter.py",
     PACKAGE / "reader" / "death.py",

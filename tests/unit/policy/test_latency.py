@@ -279,6 +279,18 @@ def test_tight_opens_where_messages_come_late() -> None:
     assert not level.streaming
 
 
+def test_with_a_share_of_one_there_is_nothing_to_decide() -> None:
+    level = adaptive(share=1)
+    run(level, steady(5_000, 0.0, 1.0), 1.0)
+    assert [level.wanted(0), level.wanted(1)] == [1, 1]
+    # What came before does not count when there is more.
+    level.share = 100
+    run(level, steady(300, 1.0, 2.0), 3.0)
+    assert not level.streaming and level.wanted(0) == 1
+    run(level, steady(5_000, 3.0, 1.0), 4.0)
+    assert level.streaming and level.wanted(0) == 10
+
+
 def test_one_pause_is_not_late() -> None:
     level = adaptive(share=100)
     for number, moment in enumerate(steady(160, 0.0, 10.0)):
