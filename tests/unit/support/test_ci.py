@@ -36,7 +36,9 @@ def fake_python(path: Path, version: str) -> None:
     path.write_text(
         f"#!{sys.executable}\n"
         "import sys, sysconfig\n"
-        f"sysconfig.get_config_var = lambda name: {int(version.endswith('t'))}\n"
+        "really, threaded = sysconfig.get_config_var, 'Py_GIL_DISABLED'\n"
+        f"known = {{threaded: {int(version.endswith('t'))}}}\n"
+        "sysconfig.get_config_var = lambda name: known[name] if name in known else really(name)\n"
         f"sys.version_info, sys.executable = ({major}, {minor}, 0), {str(path)!r}\n"
         "code, sys.argv = (sys.stdin.read(), sys.argv[1:]) if sys.argv[1] == '-' else"
         " (sys.argv[2], [])\n"
