@@ -37,9 +37,9 @@ async def consume(order: Order, meter: Meter) -> None:
 if __name__ == "__main__":
     measure.main(
         {
-            "publish": lambda order, meter: asyncio.run(publish(order, meter)),
-            "publish_many": lambda order, meter: asyncio.run(publish_many(order, meter)),
-            "consume": lambda order, meter: asyncio.run(consume(order, meter)),
+            "publish": measure.in_loop(publish),
+            "publish_many": measure.in_loop(publish_many),
+            "consume": measure.in_loop(consume),
         },
         ("ansq",),
     )

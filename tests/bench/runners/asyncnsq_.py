@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from operator import attrgetter
 
 import measure
@@ -38,22 +37,13 @@ async def consume(order: Order, meter: Meter) -> None:
     reader.close()
 
 
-def in_loop(
-    work: Callable[[Order, Meter], Awaitable[None]],
-) -> Callable[[Order, Meter], None]:
-    async def run(order: Order, meter: Meter) -> None:
-        await work(order, meter)
-
-    return lambda order, meter: asyncio.run(run(order, meter))
-
-
 if __name__ == "__main__":
     measure.main(
         {
-            "publish": in_loop(publish),
-            "publish_many": in_loop(publish_many),
-            "consume": in_loop(consume),
-            "latency": in_loop(consume),
+            "publish": measure.in_loop(publish),
+            "publish_many": measure.in_loop(publish_many),
+            "consume": measure.in_loop(consume),
+            "latency": measure.in_loop(consume),
         },
         ("asyncnsq",),
     )

@@ -14,7 +14,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -267,6 +267,15 @@ def in_greenlets(order: Order, meter: Meter, publish: Callable[[], object]) -> N
     meter.start()
     all_callers(order.messages)
     meter.stop()
+
+
+def in_loop(
+    work: Callable[[Order, Meter], Coroutine[Any, Any, None]],
+) -> Callable[[Order, Meter], None]:
+    """What ``main`` takes, of a coroutine function."""
+    import asyncio
+
+    return lambda order, meter: asyncio.run(work(order, meter))
 
 
 async def in_coroutines(
