@@ -1,7 +1,7 @@
 """What rates in between cost: latency and CPU of our adaptive Reader from a trickle to a stream.
 
 The same rates are measured with latency="throughput", which is what every other client does.
-A second table has the latency at parts of the highest rate, alone and beside a thread that computes.
+A second table has the latency at parts of the highest rate, alone and beside a computing thread.
 """
 
 from __future__ import annotations
