@@ -74,10 +74,10 @@ class Consumer(Protocol):
         """New ones, already in the in-flight table. By the reading thread: must not block."""
 
     def on_quiet(self, connection: Connection) -> None:
-        """nsqd has answered CLS: no more messages. By the reading thread."""
+        """nsqd has answered CLS: no more messages. By who reads."""
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
-        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the reading thread."""
+        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By who reads."""
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
         """A message was answered by a call on it; by the calling thread, outside all locks.
@@ -101,9 +101,9 @@ class Consumer(Protocol):
 class Connection:
     """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
 
-    Lock-free on purpose: the reading thread adds to ``in_flight``; the thread that succeeds with
+    Lock-free on purpose: who reads adds to ``in_flight``; the thread that succeeds with
     ``pop`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
-    ``received``, ``last_message_at`` and ``last_frame_at`` are written by the reading thread.
+    ``received``, ``last_message_at`` and ``last_frame_at`` are written by who reads.
     """
 
     def __init__(
@@ -138,6 +138,8 @@ class Connection:
         self.end_was_asked: bool = False
         # False from the moment when queued messages must not reach a handler any more.
         self.hands_over: bool = True
+        # Whether a worker may read from it, in the place of the reading thread.
+        self.lends: bool = False
         self.level: RdyLevel | None = RdyLevel(adaptive) if consumer is not None else None
         # Guards the change of state.
         self._mutex = runtime.mutex()
@@ -164,7 +166,7 @@ class Connection:
     # Of a connection that publishes: it then reads, too.
     publishes: Publishes
     # Of one that is subscribed.
-    _messages: Messages
+    messages: Messages
     negotiated: Negotiated
 
     def _move(self, to: State) -> bool:
@@ -223,13 +225,14 @@ class Connection:
             )
         else:
             consumer = self._consumer
-            self._messages = Messages(
+            self.messages = Messages(
                 self,
                 stream,
                 self._decoder,
                 self._runtime,
                 partial(consumer.on_messages, self),
                 headers=self._headers,
+                silence=2 * heartbeat,
             )
         self.connected_at = self.last_frame_at = self.last_message_at = self._runtime.now()
         self._move(State.OPEN)
@@ -255,7 +258,7 @@ class Connection:
             if self._consumer is None:
                 self.publishes.read(self._early)
             else:
-                self._messages.read(self._early)
+                self.messages.read(self._early)
         except TimeoutError:
             silence = 2 * self._options.heartbeat_interval
             reason = ConnectionLost(f"{self.nsqd_address} was silent for {silence:g} s")
@@ -289,7 +292,7 @@ class Connection:
         return since if since > 2 * self._options.heartbeat_interval + seconds else None
 
     def on_reply(self, reply: Reply) -> None:
-        """A reply that answers no publish. By the reading thread, or a publisher that reads."""
+        """A reply that answers no publish. By who reads."""
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:

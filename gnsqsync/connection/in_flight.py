@@ -32,7 +32,7 @@ class InFlight(dict["bytes | Message", Message]):
     brought up to date by a redelivery, and stays the only one. One that a handler or the user
     has goes on and still counts; its answer takes the latest copy along, which then does not run.
 
-    Lock-free on purpose: single operations on a dict are atomic. Only the reading thread adds. The
+    Lock-free on purpose: single operations on a dict are atomic. Only who reads adds. The
     thread whose ``pop`` succeeds answers, so two threads cannot both send FIN.
     """
 
@@ -45,7 +45,7 @@ class InFlight(dict["bytes | Message", Message]):
         # Bytes that came since there were more than allowed.
         self._beyond = 0
 
-    # -- by the reading thread -----------------------------------------------------------------
+    # -- by who reads -------------------------------------------------------------------------
 
     def redelivered(self, message: Message, waiting_from: float) -> tuple[bool, bool]:
         """Take in one whose id is there. Whether it is to be handled, and whether it is a double.

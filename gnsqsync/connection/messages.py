@@ -11,15 +11,20 @@ from typing import Protocol
 
 from gnsqsync import envelope
 from gnsqsync.connection.in_flight import InFlight
+from gnsqsync.connection.read_turn import ReadTurn
 from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import Stream
-from gnsqsync.errors import ProtocolError
+from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.message import Message
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Runtime
 from gnsqsync.wire.frames import FrameDecoder, Reply
 
 __all__ = ["Messages"]
+
+# For so long (seconds) a worker waits for its next message before the reading thread goes on. It
+# begins to read when messages come closer together than that.
+_WORKER_SECONDS = 0.05
 
 
 class Receiving(Protocol):
@@ -29,7 +34,10 @@ class Receiving(Protocol):
     level: RdyLevel | None
     in_flight: InFlight
     send_queue: SendQueue
-    # Written by the reading thread.
+    hands_over: bool
+    # Whether a worker may read: it is the only one of its Reader, as is the nsqd.
+    lends: bool
+    # Written by who reads.
     received: int
     last_message_at: float
     last_frame_at: float
@@ -40,8 +48,21 @@ class Receiving(Protocol):
     def on_reply(self, reply: Reply) -> None: ...
 
 
+class _Worker:
+    """The Caller of the turn."""
+
+    # It waits for messages and not for one answer; and not for the turn.
+    done = False
+    latch = None
+
+
 class Messages:
-    """Receives and decodes for one connection. All of it is the reading thread's."""
+    """Receives and decodes for one connection.
+
+    All of it belongs to who has the turn to read. That is the reading thread, or, while not more
+    than one message may be in flight, the worker between two messages: so that a message costs no
+    switch of threads.
+    """
 
     def __init__(
         self,
@@ -52,18 +73,34 @@ class Messages:
         deliver: Callable[[list[Message]], None],
         *,
         headers: bool,
+        silence: float,
     ) -> None:
-        """``deliver``: as ``on_messages`` of a Consumer. ``headers``: open envelopes."""
+        """``deliver``: as ``on_messages`` of a Consumer. ``headers``: open envelopes.
+
+        ``silence``: seconds without a frame that are death.
+        """
         assert connection.level is not None
         self._connection = connection
         self._deliver = deliver
         self._headers = headers
-        self._recv = stream.recv
+        self._stream = stream
+        self._recv = stream.receiver()
         self._decoder = decoder
+        self._feed = decoder.feed
         self._send_queue = connection.send_queue
         self._level = connection.level
         self._in_flight = connection.in_flight
         self._now = runtime.now
+        self._silence = silence
+        self._turn = ReadTurn(runtime, connection.nsqd_address)
+        self._worker = _Worker()
+        # Whether messages come so close together that a worker need not wait long for the next.
+        self._is_brisk = False
+
+    @property
+    def _may_lend(self) -> bool:
+        connection = self._connection
+        return connection.lends and self._level.share == 1 and connection.hands_over
 
     def read(self, early: list[Reply]) -> None:
         """Until the end of the stream; what breaks the connection is raised.
@@ -71,7 +108,6 @@ class Messages:
         ``early``: replies that came with the last answer of the handshake.
         """
         connection, send_queue, decoder = self._connection, self._send_queue, self._decoder
-        recv, feed, now = self._recv, self._decoder.feed, self._now
         messages: list[Message] = []
         replies = early
         while True:
@@ -84,17 +120,65 @@ class Messages:
                 raise ProtocolError(f"{connection.nsqd_address}: {decoder.broken}")
             if send_queue.has_unsent:
                 send_queue.flush()
-            data = recv()
+            if messages and self._is_brisk and self._may_lend:
+                self._stand_aside()
+            data = self._recv()
             if not data:
                 return
-            connection.last_frame_at = moment = now()
-            messages, replies = feed(data, moment)
-            if messages:
-                messages = self._take_in(messages, moment)
+            messages, replies = self._decode(data)
 
-    def _take_in(self, messages: list[Message], moment: float) -> list[Message]:
-        """Enter them in the in-flight table. Returns what is to be handled."""
+    def _stand_aside(self) -> None:
+        """While the worker reads; returns with the turn."""
+        self._turn.lend()
+        while not self._turn.look():
+            pass
+        self._stream.set_read_timeout(self._silence)
+
+    def read_for_worker(self) -> list[Message]:
+        """Receive the next messages in the place of the reading thread; by the worker.
+
+        None when that thread reads. It goes on when no message comes for a while, or at the end of
+        the connection. An exception from outside ends it: what was received may be half taken in.
+        """
+        turn, worker = self._turn, self._worker
+        messages: list[Message] = []
+        deadline = self._now() + _WORKER_SECONDS
+        if not turn.is_lent or not (turn.take(worker, deadline) or turn.leave(worker)):
+            return messages
+        try:
+            if self._stream.read_timeout != _WORKER_SECONDS:
+                self._stream.set_read_timeout(_WORKER_SECONDS)
+            while not messages and self._may_lend and self._now() < deadline:
+                data = self._recv()
+                if not data:
+                    raise ConnectionLost(f"{self._connection.nsqd_address} closed the connection")
+                messages, replies = self._decode(data)
+                if self._decoder.broken is not None:
+                    raise ProtocolError(f"{self._connection.nsqd_address}: {self._decoder.broken}")
+                for reply in replies:
+                    self._connection.on_reply(reply)
+                if replies:
+                    self._send_queue.flush()
+        except TimeoutError:
+            pass  # the reading thread waits for more
+        except (OSError, NSQError) as error:
+            turn.fail(worker, error)
+        except BaseException as error:
+            # From outside.
+            turn.fail(worker, ConnectionLost(f"reading was ended by {error!r}"))
+            raise
+        finally:
+            turn.release(worker, None, not messages)
+        return messages
+
+    def _decode(self, data: bytes) -> tuple[list[Message], list[Reply]]:
+        """What was received: messages to be handled, already in the table, and replies."""
         connection = self._connection
+        moment = self._now()
+        connection.last_frame_at = moment
+        messages, replies = self._feed(data, moment)
+        if not messages:
+            return messages, replies
         if self._headers:
             for message in messages:
                 if message.body.startswith(envelope.MAGIC):
@@ -102,6 +186,7 @@ class Messages:
                     if opened is not None:
                         message._headers, message.body = opened
         connection.received += len(messages)
+        self._is_brisk = moment - connection.last_message_at < _WORKER_SECONDS
         connection.last_message_at = moment
         self._level.note(moment, len(messages), moment - messages[-1].timestamp * 1e-9)
         table = self._in_flight
@@ -111,11 +196,12 @@ class Messages:
         for message in messages:
             if add(message._id, message) is not message:
                 again.append(message)
-        wanted = self._redelivered(messages, again, moment) if again else messages
+        if again:
+            messages = self._redelivered(messages, again, moment)
         allowed = self._level.allowed
         if len(table) > allowed:
-            table.check_ceiling(had, wanted, allowed, connection.nsqd_address)
-        return wanted
+            table.check_ceiling(had, messages, allowed, connection.nsqd_address)
+        return messages, replies
 
     def _redelivered(
         self, messages: list[Message], again: list[Message], moment: float

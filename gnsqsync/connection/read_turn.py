@@ -39,7 +39,7 @@ _FAILED = TurnState.FAILED
 
 
 class Caller(Protocol):
-    """One that waits for an answer, and reads it by itself when it has the turn."""
+    """One that waits for an answer, or a message, and reads it by itself when it has the turn."""
 
     @property
     def done(self) -> bool:
@@ -55,7 +55,8 @@ class ReadTurn:
 
     It is the reading thread's at first. ``lend`` gives it to callers, of which one at a time has
     it and gives it on; ``look`` takes it back when none uses it. So a lone caller pays for no other
-    thread, and a connection that nobody uses is watched by its own.
+    thread, and a connection that nobody uses is watched by its own. A caller is a publisher, or the
+    only worker of a Reader.
 
     Where each state leads, and by which method:
 
@@ -206,7 +207,7 @@ class ReadTurn:
         if failure is not None:
             raise failure
         if deserted and state is _CALLER:
-            raise ConnectionLost(f"the publisher that read from {self._nsqd_address} was killed")
+            raise ConnectionLost(f"the one that read from {self._nsqd_address} was killed")
         return state is _READING_THREAD
 
     # -- holding the mutex -------------------------------------------------------------------

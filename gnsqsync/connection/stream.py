@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from gnsqsync.errors import ConnectionLost
 from gnsqsync.runtime import Runtime, Socket
@@ -59,6 +60,10 @@ class Stream:
         while (data := self.recv_once()) is None:
             pass
         return data
+
+    def receiver(self) -> Callable[[], bytes]:
+        """``recv``, once no layer comes any more; without a layer in a shorter form."""
+        return self.recv if self._layers else partial(self._sock.recv, RECV_SIZE)
 
     def recv_once(self) -> bytes | None:
         """As ``recv``, but None when what arrived decodes to nothing, as a flush may."""

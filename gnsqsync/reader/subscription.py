@@ -21,7 +21,7 @@ from gnsqsync.policy.backoff import Backoff
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
-from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
@@ -90,6 +90,13 @@ class Subscription:
         self._nodes = ReaderNodes(self._direct, rng)
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
         self._limits_rate = self._flow.rate_limit is not None
+        # Whether a worker may read by itself: it is the only one, and handles whatever comes.
+        self._lends = (
+            setup.handler is not None
+            and self._flow.concurrency == 1
+            and not self._limits_rate
+            and chunks.lanes is None
+        )
         # To be read without the lock.
         self.backoff: Backoff = self._rdy.backoff
         self.allocator: RdyAllocator[Address] = self._rdy.allocator
@@ -180,6 +187,7 @@ class Subscription:
             if joined:
                 self._refused.pop(address, None)
                 changed = self._rdy.join(connection, now)
+                self._say_who_lends()
                 limit = self.allocator.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
@@ -197,6 +205,12 @@ class Subscription:
             connection.lose(ConnectionLost(f"its reading thread was ended by {error!r}"))
             raise
         connection.read()
+
+    def _say_who_lends(self) -> None:
+        """A worker that reads from one connection would not see the others; holding ``_lock``."""
+        connections = self._rdy.connections.values()
+        for connection in connections:
+            connection.lends = self._lends and len(connections) == 1
 
     def _dial_failed(self, connection: Connection, error: NSQError) -> None:
         address = connection.address
@@ -233,6 +247,7 @@ class Subscription:
         with self._lock:
             now = self._runtime.now()
             changed = self._rdy.lose(connection, now)
+            self._say_who_lends()
             pause = None
             if changed is not None:
                 again = self._nodes.ended(connection.address, now)
@@ -327,7 +342,8 @@ class Subscription:
         """Messages have left the in-flight table: a waiting nsqd may have their room."""
         if self.allocator.waiting:
             self._replan()
-        self.settled()
+        if self._stopping or self._retiring.connections:
+            self.settled()
 
     def settled(self) -> None:
         """Perhaps a stop or a removal can go on. From any thread; cheap."""
@@ -378,6 +394,14 @@ class Subscription:
         if not connection.hands_over:
             # They crossed with our CLS, and have gone back.
             self.settled()
+
+    def read(self, connection: Connection) -> Chunk | None:
+        """The next messages, received in the place of the reading thread. By the only worker."""
+        messages = connection.messages.read_for_worker()
+        if not messages:
+            return None
+        self._wake()
+        return connection, messages
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
         if success is False or self.backoff.level:

@@ -6,9 +6,9 @@ millisecond are counted as the mean of a few, and with the age of the last of th
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Sequence
+from time import time
 
 from gnsqsync.message import Message
 from gnsqsync.runtime import Runtime
@@ -23,19 +23,6 @@ class _Counts:
     def __init__(self) -> None:
         self.begin, self.end, self.handler = ([0] * (len(TIME_BOUNDS) + 1) for _ in range(3))
         self.age = self.seconds = 0.0
-
-    def add(self, messages: Sequence[Message], seconds: float) -> None:
-        # Each chunk comes here, a chunk may be one message: 0.6 us.
-        count = len(messages)
-        mean = seconds / count
-        # By two clocks, ours and nsqd's: an age may come out negative, and falls into the first.
-        age = time.time() - messages[-1].timestamp * 1e-9
-        self.begin[bisect_left(TIME_BOUNDS, age - mean)] += count
-        self.end[bisect_left(TIME_BOUNDS, age)] += count
-        self.handler[bisect_left(TIME_BOUNDS, mean)] += count
-        self.seconds += seconds
-        if age > 0.0:
-            self.age += age * count
 
     def merge(self, other: _Counts) -> None:
         for mine, its in (
@@ -62,7 +49,17 @@ class Timings:
         counts = self._counts.get(worker)
         if counts is None:
             counts = self._counts[worker] = _Counts()
-        counts.add(messages, seconds)
+        # Each chunk comes here, a chunk may be one message: no more calls than needed.
+        count = len(messages)
+        mean = seconds / count
+        # By two clocks, ours and nsqd's: an age may come out negative, and falls into the first.
+        age = time() - messages[-1].timestamp * 1e-9
+        counts.begin[bisect_left(TIME_BOUNDS, age - mean)] += count
+        counts.end[bisect_left(TIME_BOUNDS, age)] += count
+        counts.handler[bisect_left(TIME_BOUNDS, mean)] += count
+        counts.seconds += seconds
+        if age > 0.0:
+            counts.age += age * count
 
     def forget(self, worker: int) -> None:
         """The worker ends; what it has counted stays."""

@@ -138,9 +138,17 @@ class Workers:
         unsent: Connection | None = None
         flushed_at = 0.0
         ended_as_told = False
+        chunk: Chunk | None
+        # What it has read by itself.
+        following: Chunk | None = None
         try:
             while True:
-                chunk: Chunk | None = get() if unsent is None else self._next_or_send(unsent)
+                if following is not None:
+                    chunk, following = following, None
+                elif unsent is None:
+                    chunk = get()
+                else:
+                    chunk = self._next_or_send(unsent)
                 if chunk is None:
                     ended_as_told = True
                     break
@@ -157,6 +165,8 @@ class Workers:
                 unsent = None
                 connection.send_queue.flush(PASSING_WAIT)
                 self._subscription.answered()
+                if connection.lends and empty():
+                    following = self._subscription.read(connection)
         finally:
             if unsent is not None:
                 unsent.send_queue.flush(PASSING_WAIT)

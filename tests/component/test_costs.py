@@ -173,7 +173,7 @@ def test_a_trickling_message(client: Client, world: World, runtime: CountingRunt
 
 
 def test_messages_one_by_one(client: Client, world: World, runtime: CountingRuntime) -> None:
-    """One receive, one hop to the worker and one send each."""
+    """One receive and one send each, by the worker; the reading thread stands aside."""
     count = 0
     ended = False
 
@@ -192,11 +192,12 @@ def test_messages_one_by_one(client: Client, world: World, runtime: CountingRunt
             world.eventually(lambda: count >= before + 200, 60)
         messages = count - before
         ended = True
+        # The first ones come by the reading thread.
+        assert counts.hops <= 2
         # Those under way at the edges.
-        assert abs(counts.hops - messages) <= 2
         assert abs(counts.recvs - messages) <= 2
         assert abs(counts.sends - messages) <= 2
-        # One for each write, and those of housekeeping.
+        # One for each write, and those of housekeeping and of the other thread's look.
         assert counts.locks <= messages + 2 + messages / 20
         assert counts.waits <= 2 + messages / 20
         assert counts.spawns == counts.connects == 0

@@ -29,6 +29,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.in_flight = InFlight()
         self.hands_over = True
+        self.lends = False
         self.fins: list[bytes] = []
         self.requeued: list[tuple[bytes, float | None]] = []
         self.flushes = 0
