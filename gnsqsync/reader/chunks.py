@@ -24,8 +24,6 @@ _CHUNK_SECONDS = 0.001
 _CHUNK_MAX = 64
 # A chunk that takes longer than this was cut for faster handlers than it has met.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS
-# How often to look for messages that were lost on the way to a worker.
-_LOOK_SECONDS = 1.0
 
 Chunk = tuple[Connection, list[Message]]
 """Messages of one connection."""
@@ -57,8 +55,6 @@ class Chunks:
         self._rests: deque[Chunk] = deque()
         # By worker: its chunk, the messages it has not begun, and since when.
         self._at_work: dict[int, tuple[Connection, list[Message], Iterator[Message], float]] = {}
-        # When to look for lost messages again.
-        self._looks_at = 0.0
         # Seconds a message, as any worker measured last: each value is as good as the other.
         self._pace = _CHUNK_SECONDS
 
@@ -156,15 +152,14 @@ class Chunks:
                     self._put(connection, rest)
 
     def requeue_lost(self, connections: Iterable[Connection]) -> None:
-        """REQ 0 for messages that wait nowhere and that no worker has; by the timer.
+        """REQ 0 for messages that wait nowhere and that no worker has; by the timer, now and then.
 
         An exception from outside hit a worker between the queue and the handler. nsqd would deliver
         such a message again, but its slot would stay taken.
         """
-        now = self._now()
-        if now < self._looks_at or not self.queue.empty() or self._rests:
+        if not self.queue.empty() or self._rests:
             return
-        self._looks_at = now + _LOOK_SECONDS
+        now = self._now()
         known = {m for _, messages, _, _ in list(self._at_work.values()) for m in messages}
         if self.lanes is not None:
             known |= self.lanes.parked()

@@ -269,6 +269,7 @@ class Members:
     def _wait_for_end(self, reader: Reader) -> None:
         """If it ends by an error, the others end too."""
         try:
+            reader._wait_ended()
             result = reader.join()
         except BaseException as error:  # noqa: BLE001 - join() raises it
             self.fail(error)

@@ -19,6 +19,8 @@ __all__ = ["HOUSEKEEPING_SECONDS", "Housekeeping"]
 
 # No FIN waits longer than this for a handler that suddenly runs long.
 HOUSEKEEPING_SECONDS = 0.1
+# How often to look for what was lost when something was killed.
+_LOST_SECONDS = 1.0
 
 
 class Housekeeping:
@@ -46,6 +48,9 @@ class Housekeeping:
         self._auto_touch = flow.auto_touch
         self._now = runtime.now
         self._timer = timer
+        # A rest of a chunk is for another worker.
+        self._relieves = flow.concurrency > 1
+        self._lost_at = 0.0
         self._lock = runtime.lock()
         self._awake = False
 
@@ -62,9 +67,13 @@ class Housekeeping:
         if self._look_after_all():
             # First: where a thread cannot be started, the rest still goes on.
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
-            self._chunks.relieve()
-            self._chunks.requeue_lost(self._connections())
-            self._workers.replace_killed()
+            if self._relieves:
+                self._chunks.relieve()
+            now = self._now()
+            if now >= self._lost_at:
+                self._lost_at = now + _LOST_SECONDS
+                self._chunks.requeue_lost(self._connections())
+                self._workers.replace_killed()
             return
         with self._lock:
             self._awake = False

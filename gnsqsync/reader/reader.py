@@ -550,6 +550,10 @@ class Reader:
         """How many messages came, and how many of them are in flight; for a group."""
         return self._running().subscription.load()
 
+    def _wait_ended(self) -> None:
+        """As ``join()``, on a thread of a group."""
+        self._running().wait_ended()
+
     # -- the pull form ---------------------------------------------------------------------------
 
     def batches(

@@ -167,7 +167,7 @@ class RunningReader:
 
     def _stand_by(self) -> None:
         try:
-            self._supervise()
+            self._supervise(look_every=None)
         except BaseException as error:
             # join() must not wait for ever.
             self._error = self._error or error
@@ -222,6 +222,10 @@ class RunningReader:
     def has_ended(self) -> bool:
         return self._ended.is_set()
 
+    def wait_ended(self) -> None:
+        """Wait for the end on a thread that runs no signal handlers: it never wakes before."""
+        self._ended.wait()
+
     def join(self, timeout: float | None) -> StopResult | None:
         deadline = self.runtime.now() + (math.inf if timeout is None else timeout)
         while not self._ended.wait(min(deadline - self.runtime.now(), _WAKE_SECONDS)):
@@ -242,8 +246,8 @@ class RunningReader:
 
     # -- stopping --------------------------------------------------------------------------------
 
-    def _supervise(self) -> None:
-        """Wait for the stop, then drive it.
+    def _supervise(self, look_every: float | None = _WAKE_SECONDS) -> None:
+        """Wait for the stop, then drive it. ``look_every``: None on a thread of our own.
 
         1. discovery and dials end;
         2. RDY 0 and CLS on each connection;
@@ -256,7 +260,7 @@ class RunningReader:
         """
         granted: float | None = None
         while granted is None:
-            granted = self._next_word(_WAKE_SECONDS)
+            granted = self._next_word(look_every)
         deadline = self.runtime.now() + granted
         self._discovery.stop()
         self.subscription.start_closing()
@@ -324,15 +328,16 @@ class RunningReader:
                 deadline = min(deadline, self.runtime.now() + granted)
         return deadline
 
-    def _next_word(self, seconds: float) -> float | None:
+    def _next_word(self, seconds: float | None) -> float | None:
         """What a stop grants, in seconds; None when something settled or ``seconds`` are over.
 
-        After one second at the latest: a signal that comes while the main thread is just going to
-        sleep would have its handler run by Python only at the next wake-up; and a worker that was
-        killed in its end does not tell.
+        If there are ``seconds``, after one at the latest: a signal that comes while the main thread
+        is just going to sleep would have its handler run by Python only at the next wake-up; and a
+        worker that was killed in its end does not tell.
         """
         try:
-            granted: float | None = self._control.get(min(seconds, _WAKE_SECONDS))
+            limit = None if seconds is None else min(seconds, _WAKE_SECONDS)
+            granted: float | None = self._control.get(limit)
         except TimeoutError:
             return None
         return granted

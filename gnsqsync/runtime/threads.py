@@ -74,6 +74,9 @@ class ThreadRuntime(base.Runtime):
     def latch(self) -> base.Latch:
         return _Latch(self._new_lock)
 
+    def rough_latch(self) -> base.Latch:
+        return _LoneLatch(self._new_lock)
+
     def gather(self) -> None:
         return  # all run as it is
 
@@ -294,3 +297,14 @@ class _Latch:
             return self.released
         self.release()  # for the next waiter
         return True
+
+
+class _LoneLatch(_Latch):
+    """For one waiter, which need not open it for others."""
+
+    __slots__ = ()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.released:
+            self._lock.acquire(True, -1 if timeout is None else timeout)
+        return self.released

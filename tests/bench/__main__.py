@@ -21,6 +21,7 @@ from tests.bench import (
     pages,
     pictures,
     profiles,
+    publishers,
     ramp,
     report,
     scale,
@@ -51,6 +52,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--ramp", action="store_true", help="latency and cost at rates in between")
     what.add_argument(
         "--scale", action="store_true", help="connections, topics, processes, sizes, handler times"
+    )
+    what.add_argument(
+        "--publishers", action="store_true", help="2 to 256 threads or greenlets that publish"
     )
     what.add_argument(
         "--instructions", action="store_true", help="instructions a message, by valgrind"
@@ -115,7 +119,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def others(chosen: argparse.Namespace) -> bool:
     """Whether something else than the table is asked for."""
-    return bool(chosen.ramp or chosen.scale or chosen.instructions or chosen.profile)
+    return bool(
+        chosen.ramp or chosen.scale or chosen.publishers or chosen.instructions or chosen.profile
+    )
 
 
 def commands(chosen: argparse.Namespace, progress: Progress) -> dict[str, list[str]]:
@@ -157,6 +163,9 @@ def measure(
     if chosen.docs or chosen.scale:
         found["scale"] = scale.run(bench, program, progress)
         text += ["More of everything:", scale.table(found["scale"])]
+    if chosen.docs or chosen.publishers:
+        found["publishers"] = publishers.run(bench, progress)
+        text += ["Many that publish with one Writer:", publishers.table(found["publishers"])]
     if chosen.docs or chosen.instructions:
         found["instructions"] = instructions.run(bench, progress)
         text += ["Instructions:", instructions.table(found["instructions"])]

@@ -44,6 +44,7 @@ def write(found: Mapping[str, Any], folder: Path) -> None:
         "more": _more(found["scale"]),
         "sizes": _sizes(found["scale"]["sizes"]),
         "handlers": _handlers(found["scale"]["handlers"]),
+        "publishers": _publishers(found["publishers"]),
         "instructions": _instructions(found["instructions"]),
         "profile": _profile(found["profile"]),
         "kernel": _kernel(found["kernel"]),
@@ -228,6 +229,19 @@ def _handlers(points: Sequence[Mapping[str, Any]]) -> Lines:
         lines.append([f"{name}: msg/s", *(f"{p['rate']:,.0f}" for p in mine)])
         if all("busy" in p for p in mine):
             lines.append([f"{name}: busy %", *(f"{p['busy'] * 100:.1f}" for p in mine)])
+    return lines
+
+
+def _publishers(points: Sequence[Mapping[str, Any]]) -> Lines:
+    lines: Lines = [
+        ["Callers", "Client", "CPUs", "1 000 msg/s", "CPU us", "p50 ms", "p99 ms", "unfair"]
+    ]
+    for point in points:
+        line = [str(point["callers"]), point["client"]]
+        line.append("one" if point["layout"] == "pinned" else "any")
+        line += [short(point["rate"] / 1000), short(point["micros"])]
+        line += [f"{point[name]:.2f}" for name in ("p50_ms", "p99_ms", "unfair")]
+        lines.append(line)
     return lines
 
 

@@ -69,6 +69,8 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     if "ramp" in found:
         _ramp(found["ramp"]["points"], folder / "ramp.png")
         _change_over(found["ramp"], folder / "change-over.png")
+    if "publishers" in found:
+        _publishers(found["publishers"], folder / "publishers.png")
     if "scale" in found:
         _scale(found["scale"], folder / "scale.png")
 
@@ -222,6 +224,30 @@ def _change_over(ramp: Mapping[str, Any], path: Path) -> None:
     axis.set_xlabel("seconds")
     axis.set_ylabel("publish to handler, ms")
     axis.legend(markerscale=3, ncols=2, loc="lower right", bbox_to_anchor=(1, 1.05))
+    _save(figure, path)
+
+
+def _publishers(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    lines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for point in points:
+        lines.setdefault((point["client"], point["layout"]), []).append(point)
+    for (client, layout), mine in lines.items():
+        look = {
+            "color": COLOURS[client],
+            "marker": "o",
+            "linestyle": "-" if layout == "pinned" else ":",
+            "label": f"{client}, {'one CPU' if layout == 'pinned' else 'any CPU'}",
+        }
+        callers = [p["callers"] for p in mine]
+        left.plot(callers, [p["rate"] / 1000 for p in mine], **look)
+        right.plot(callers, [p["p99_ms"] for p in mine], **look)
+    left.set(xscale="log", xlabel="publishers", ylabel="1 000 messages a second")
+    left.set_ylim(bottom=0)
+    right.set(xscale="log", yscale="log", xlabel="publishers", ylabel="p99 of a publish, ms")
+    left.legend()
     _save(figure, path)
 
 

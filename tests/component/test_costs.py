@@ -360,7 +360,8 @@ def test_an_idle_reader_does_nothing(
         world.eventually(lambda: nsqd.received("RDY"))
         settle(world, runtime)
         with runtime.measure() as counts:
-            world.sleep(0.5)
+            # Longer than a second, as what waits with a limit looks once in it.
+            world.sleep(1.3)
         assert counts == Counts()
 
 

@@ -342,12 +342,16 @@ class CountingQueue:
 
 
 class CountingTimedQueue(CountingQueue):
+    """What waits with a limit, and so looks again, is counted."""
+
     def __init__(self, runtime: CountingRuntime, inner: TimedQueue) -> None:
         super().__init__(runtime, inner)
         self._timed = inner
 
     def get(self, timeout: float | None = None) -> Any:
         self._runtime.blocking("Queue.get()")
+        if timeout is not None:
+            self._runtime.count(waits=1)
         return self._timed.get(timeout)
 
 

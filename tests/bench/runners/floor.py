@@ -274,6 +274,7 @@ if __name__ == "__main__":
     measure.main(
         {
             "publish": publish,
+            "waits": publish,
             "publish_many": publish_many,
             "consume": consume,
             "latency": consume,

@@ -96,12 +96,14 @@ class Meter:
     nsqd is read outside of the client's marks, so that reading it costs the client nothing; only a
     consumer's first look, about a millisecond, is inside, since it cannot know its message before.
     ``latencies``: microseconds from publish to handler, of all messages in order; ``sent``: when
-    each was published, in nanoseconds. ``extra`` is what a runner adds to its result.
+    each was published, in nanoseconds. ``waits``: seconds that each publish took, a list for each
+    caller. ``extra`` is what a runner adds to its result.
     """
 
     def __init__(self, order: Order) -> None:
         self.latencies: list[int] = []
         self.sent: list[int] = []
+        self.waits: list[list[float]] = []
         self.extra: dict[str, Any] = {}
         self._order = order
         # The first message is still being marked while other workers go on.
@@ -169,6 +171,9 @@ class Meter:
         if calls is not None and calls_after is not None:
             result["server_reads"] = calls_after[0] - calls[0]
             result["server_writes"] = calls_after[1] - calls[1]
+        if self.waits:
+            warm = self._order.warmup // self._order.callers
+            result["waits"] = [waits[warm:] for waits in self.waits]
         if self.latencies:
             first = self._order.warmup
             last = first + self._order.messages
@@ -211,6 +216,21 @@ def counting_handler(
     return timing if order.kind == "latency" else handler
 
 
+def timed(order: Order, meter: Meter, publish: Callable[[], object]) -> Callable[[], object]:
+    """What one of several callers calls; in a row of waits it takes the time."""
+    if order.kind != "waits":
+        return publish
+    waits: list[float] = []
+    meter.waits.append(waits)
+
+    def publish_timed() -> None:
+        began = time.perf_counter()
+        publish()
+        waits.append(time.perf_counter() - began)
+
+    return publish_timed
+
+
 def one_by_one(order: Order, meter: Meter, publish: Callable[[], object]) -> None:
     """``publish`` from this thread only; each call publishes ``order.batch`` messages."""
     for _ in range(order.warmup // order.batch):
@@ -227,20 +247,23 @@ def in_threads(order: Order, meter: Meter, publish: Callable[[], object]) -> Non
     stop = threading.Barrier(order.callers, action=meter.stop)
     errors: list[BaseException] = []
 
-    def caller() -> None:
+    def caller(publish_one: Callable[[], object]) -> None:
         try:
             for _ in range(order.warmup // order.callers):
-                publish()
+                publish_one()
             start.wait()
             for _ in range(order.messages // order.callers):
-                publish()
+                publish_one()
             stop.wait()
         except BaseException as error:
             errors.append(error)
             start.abort()
             stop.abort()
 
-    threads = [threading.Thread(target=caller, daemon=True) for _ in range(order.callers)]
+    threads = [
+        threading.Thread(target=caller, args=(timed(order, meter, publish),), daemon=True)
+        for _ in range(order.callers)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -253,15 +276,15 @@ def in_greenlets(order: Order, meter: Meter, publish: Callable[[], object]) -> N
     """``publish`` from ``order.callers`` greenlets."""
     import gevent
 
-    def caller(count: int) -> None:
+    callers = [timed(order, meter, publish) for _ in range(order.callers)]
+
+    def caller(publish_one: Callable[[], object], count: int) -> None:
         for _ in range(count):
-            publish()
+            publish_one()
 
     def all_callers(count: int) -> None:
         share = count // order.callers
-        gevent.joinall(
-            [gevent.spawn(caller, share) for _ in range(order.callers)], raise_error=True
-        )
+        gevent.joinall([gevent.spawn(caller, each, share) for each in callers], raise_error=True)
 
     all_callers(order.warmup)
     meter.start()
