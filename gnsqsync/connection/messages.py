@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gnsqsync import envelope
 from gnsqsync.connection.in_flight import InFlight
-from gnsqsync.connection.read_turn import ReadTurn
+from gnsqsync.connection.read_turn import ReadTurn, TurnState
 from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
@@ -35,7 +35,7 @@ class Receiving(Protocol):
     in_flight: InFlight
     send_queue: SendQueue
     hands_over: bool
-    # Whether a worker may read: it is the only one of its Reader, as is the nsqd.
+    # Whether the worker may read: it is the only one, so is the nsqd, and its share is 1.
     lends: bool
     # Written by who reads.
     received: int
@@ -97,11 +97,6 @@ class Messages:
         # Whether messages come so close together that a worker need not wait long for the next.
         self._is_brisk = False
 
-    @property
-    def _may_lend(self) -> bool:
-        connection = self._connection
-        return connection.lends and self._level.share == 1 and connection.hands_over
-
     def read(self, early: list[Reply]) -> None:
         """Until the end of the stream; what breaks the connection is raised.
 
@@ -120,7 +115,7 @@ class Messages:
                 raise ProtocolError(f"{connection.nsqd_address}: {decoder.broken}")
             if send_queue.has_unsent:
                 send_queue.flush()
-            if messages and self._is_brisk and self._may_lend:
+            if messages and self._is_brisk and connection.lends:
                 self._stand_aside()
             data = self._recv()
             if not data:
@@ -140,25 +135,29 @@ class Messages:
         None when that thread reads. It goes on when no message comes for a while, or at the end of
         the connection. An exception from outside ends it: what was received may be half taken in.
         """
-        turn, worker = self._turn, self._worker
+        turn, worker, connection = self._turn, self._worker, self._connection
         messages: list[Message] = []
         deadline = self._now() + _WORKER_SECONDS
-        if not turn.is_lent or not (turn.take(worker, deadline) or turn.leave(worker)):
+        if turn.state is not TurnState.FREE or not (
+            turn.take(worker, deadline) or turn.leave(worker)
+        ):
             return messages
         try:
             if self._stream.read_timeout != _WORKER_SECONDS:
                 self._stream.set_read_timeout(_WORKER_SECONDS)
-            while not messages and self._may_lend and self._now() < deadline:
+            while not messages and connection.lends and connection.hands_over:
                 data = self._recv()
                 if not data:
-                    raise ConnectionLost(f"{self._connection.nsqd_address} closed the connection")
+                    raise ConnectionLost(f"{connection.nsqd_address} closed the connection")
                 messages, replies = self._decode(data)
                 if self._decoder.broken is not None:
-                    raise ProtocolError(f"{self._connection.nsqd_address}: {self._decoder.broken}")
+                    raise ProtocolError(f"{connection.nsqd_address}: {self._decoder.broken}")
                 for reply in replies:
-                    self._connection.on_reply(reply)
+                    connection.on_reply(reply)
                 if replies:
                     self._send_queue.flush()
+                if not messages and self._now() >= deadline:
+                    break
         except TimeoutError:
             pass  # the reading thread waits for more
         except (OSError, NSQError) as error:

@@ -320,14 +320,10 @@ class SendQueue:
         if self._level is None and not self.commands:
             return self._write_publishes(until)
         # FINs are cut first: a TOUCH that was appended before a FIN then stands before it.
-        fins = self.fins
-        count = len(fins)
-        ids = fins[:count]
-        del fins[:count]
-        queued = self.commands
-        count = len(queued)
-        parts = queued[:count]
-        del queued[:count]
+        ids = self.fins[:]
+        del self.fins[: len(ids)]
+        parts = self.commands[:]
+        del self.commands[: len(parts)]
         level = self._level
         if level is not None:
             if parts:

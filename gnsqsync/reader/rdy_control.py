@@ -59,7 +59,11 @@ class RdyControl:
     connections to flush after the lock, lowered ones first.
     """
 
-    def __init__(self, flow: ReaderOptions, together: Together, rng: random.Random) -> None:
+    def __init__(
+        self, flow: ReaderOptions, together: Together, rng: random.Random, *, lends: bool
+    ) -> None:
+        """``lends``: whether the worker may read from the one connection that may send."""
+        self._lends = lends
         self.connections: dict[Address, Connection] = {}
         self._together = together
         # The counts of connections that are gone.
@@ -101,6 +105,12 @@ class RdyControl:
             if not connection.end_was_asked and connection.level is not None:
                 connection.level.share = rdy
                 changed.append(connection)
+        # Who reads from one connection does not see what comes on another one, nor fetches the
+        # next message while a handler runs.
+        alone = self._lends and len(self.connections) == 1
+        for connection in self.connections.values():
+            level = connection.level
+            connection.lends = alone and level is not None and level.share == 1
         return changed
 
     def _grant(self, rate: RateLimit, now: float) -> list[Connection]:

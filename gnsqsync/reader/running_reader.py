@@ -93,7 +93,6 @@ class RunningReader:
             on_hopeless=self._fail,
             on_settled=lambda: self._control.put(None),
             ask=lambda: self._discovery.hurry(0.0),
-            wake=lambda: self._housekeeping.wake(),
         )
         self.workers: Workers = Workers(
             runtime,
@@ -114,6 +113,7 @@ class RunningReader:
             # A handler's message counts until the handler returns.
             self.subscription.on_overdue if setup.handler is None else None,
         )
+        self.subscription.wake = self._housekeeping.wake
         self._discovery = Discovery(
             nsqds_of(setup.topic),
             setup.lookups,

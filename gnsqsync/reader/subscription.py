@@ -56,13 +56,11 @@ class Subscription:
         on_hopeless: Callable[[NSQError], None],
         on_settled: Callable[[], None],
         ask: Callable[[], None],
-        wake: Callable[[], None],
     ) -> None:
         """``on_hopeless``: every nsqd refuses us, and no retry will change that.
 
         ``on_settled``: at a stop, whenever a message left the in-flight table or a worker ended.
-        ``ask``: has the nsqlookupds asked at once; ``on_discovered`` gets what they say. ``wake``:
-        messages are in flight, so that there is work for housekeeping.
+        ``ask``: has the nsqlookupds asked at once; ``on_discovered`` gets what they say.
         """
         self._setup = setup
         self._flow = setup.flow
@@ -74,7 +72,6 @@ class Subscription:
         self._on_hopeless = on_hopeless
         self._on_settled = on_settled
         self._ask = ask
-        self._wake = wake
         # Whether nsqlookupds are asked, so that more nsqds may come.
         self.discovers: bool = bool(setup.lookups.urls)
         self._direct = set(setup.nsqds)
@@ -88,18 +85,21 @@ class Subscription:
         self._stopping = False
         self._tick_at = math.inf
         self._nodes = ReaderNodes(self._direct, rng)
-        self._rdy = RdyControl(self._flow, setup.together or Together(), rng)
         self._limits_rate = self._flow.rate_limit is not None
         # Whether a worker may read by itself: it is the only one, and handles whatever comes.
-        self._lends = (
+        lends = (
             setup.handler is not None
             and self._flow.concurrency == 1
             and not self._limits_rate
             and chunks.lanes is None
         )
+        self._rdy = RdyControl(self._flow, setup.together or Together(), rng, lends=lends)
         # To be read without the lock.
         self.backoff: Backoff = self._rdy.backoff
         self.allocator: RdyAllocator[Address] = self._rdy.allocator
+
+    # Set before the start. Messages are in flight, so that there is work for housekeeping.
+    wake: Callable[[], None]
 
     # -- which nsqds -------------------------------------------------------------------------
 
@@ -187,7 +187,6 @@ class Subscription:
             if joined:
                 self._refused.pop(address, None)
                 changed = self._rdy.join(connection, now)
-                self._say_who_lends()
                 limit = self.allocator.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
@@ -205,12 +204,6 @@ class Subscription:
             connection.lose(ConnectionLost(f"its reading thread was ended by {error!r}"))
             raise
         connection.read()
-
-    def _say_who_lends(self) -> None:
-        """A worker that reads from one connection would not see the others; holding ``_lock``."""
-        connections = self._rdy.connections.values()
-        for connection in connections:
-            connection.lends = self._lends and len(connections) == 1
 
     def _dial_failed(self, connection: Connection, error: NSQError) -> None:
         address = connection.address
@@ -247,7 +240,6 @@ class Subscription:
         with self._lock:
             now = self._runtime.now()
             changed = self._rdy.lose(connection, now)
-            self._say_who_lends()
             pause = None
             if changed is not None:
                 again = self._nodes.ended(connection.address, now)
@@ -390,7 +382,7 @@ class Subscription:
             # Before a worker sends their FINs, which would make room.
             self._replan()
         self._chunks.put(connection, messages)
-        self._wake()
+        self.wake()
         if not connection.hands_over:
             # They crossed with our CLS, and have gone back.
             self.settled()
@@ -400,7 +392,7 @@ class Subscription:
         messages = connection.messages.read_for_worker()
         if not messages:
             return None
-        self._wake()
+        self.wake()
         return connection, messages
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
