@@ -92,7 +92,7 @@ class Observer:
             code: ``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``.
 
         Threads:
-            Called on the reading thread.
+            Called on the reading thread, or on the only worker between two messages.
         """
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:

@@ -247,6 +247,9 @@ def _publishers(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     left.set(xscale="log", xlabel="publishers", ylabel="1 000 messages a second")
     left.set_ylim(bottom=0)
     right.set(xscale="log", yscale="log", xlabel="publishers", ylabel="p99 of a publish, ms")
+    for axis in (left, right):
+        axis.set_xticks(callers, [str(count) for count in callers])
+        axis.minorticks_off()
     left.legend()
     _save(figure, path)
 
