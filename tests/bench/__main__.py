@@ -130,7 +130,9 @@ def commands(chosen: argparse.Namespace, progress: Progress) -> dict[str, list[s
     wanted = chosen.clients
     if chosen.docs or others(chosen):
         wanted = dict.fromkeys([*wanted, *client_list.select(["ours", "ours-gevent", "floor"])])
-        if not chosen.docs:
+        if chosen.ramp:
+            wanted |= dict.fromkeys(client_list.select(["go-nsq"]))
+        elif not chosen.docs:
             wanted = [client for client in wanted if not client.packages and not client.go]
     for client in wanted:
         try:

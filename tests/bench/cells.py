@@ -141,7 +141,7 @@ class Bench:
         self.layouts = layouts
         self.servers = servers
         self._plan = plan
-        self._commands = commands
+        self.commands = commands
         self._progress = progress
         self._topics = 0
 
@@ -299,7 +299,7 @@ class Bench:
     ) -> dict[str, Any]:
         """Run one child process to its end, a publisher beside it, and return what it printed."""
         timeout = timeout or self._plan.cell_timeout
-        command = [*self._commands[client.name], json.dumps(asdict(order))]
+        command = [*self.commands[client.name], json.dumps(asdict(order))]
         if order.cpu is not None and client.runner in client.go:
             # Before Go counts its CPUs, which it does once, at start.
             command = pinned(order.cpu, command)

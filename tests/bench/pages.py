@@ -166,10 +166,10 @@ def _counts(points: Sequence[Mapping[str, Any]]) -> Lines:
 
 
 def _loads(found: Mapping[str, Any]) -> Lines:
-    lines: Lines = [["Load", "msg/s", "Beside", "p50 ms", "p99 ms", "p99.9 ms"]]
+    lines: Lines = [["Load", "msg/s", "Who", "p50 ms", "p99 ms", "p99.9 ms"]]
     for point in found["loads"]:
         times = [short(point[name]) for name in ("p50_ms", "p99_ms", "p999_ms")]
-        lines.append([f"{point['load']:.0%}", f"{point['rate']:,}", point["beside"], *times])
+        lines.append([f"{point['load']:.0%}", f"{point['rate']:,}", point["who"], *times])
     return lines
 
 

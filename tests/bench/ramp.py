@@ -1,7 +1,8 @@
 """What rates in between cost: latency and CPU of our adaptive Reader from a trickle to a stream.
 
 The same rates are measured with latency="throughput", which is what every other client does.
-A second table has the latency at parts of the highest rate, alone and beside a computing thread.
+A second table has the latency at parts of the highest rate, alone and beside a computing thread,
+and that of the floor and of go-nsq at the same rates.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ MODES = ("adaptive", "throughput")
 # The highest rate is that of a publisher that never waits; these are parts of it.
 LOADS = (0.1, 0.25, 0.5, 0.75, 0.9)
 LOAD_MESSAGES = 200_000
-# What else the process does: how it is called, and the flavour of our runner.
-BESIDE = (
-    ("nothing", "threads"),
-    ("a thread that computes", "busy"),
-    ("the same, switch interval 0.5 ms", "busy-0.0005"),
+# Who consumes: how it is called, the client, and the flavour of its runner.
+LOADED = (
+    ("ours", "ours", ""),
+    ("ours beside a thread that computes", "ours", "busy"),
+    ("the same, switch interval 0.5 ms", "ours", "busy-0.0005"),
+    ("floor", "floor", ""),
+    ("go-nsq", "go-nsq", ""),
 )
 # Published at one rate after another: trickle, stream, trickle.
 STEPS = ((200.0, 400), (20_000.0, 30_000), (200.0, 500))
@@ -37,7 +40,7 @@ def run(bench: Bench, progress: Progress, rates: Sequence[int] = RATES) -> dict[
     (ours,) = clients.select(["ours"])
     (settings,) = rows.select(["latency-2500"])
     layout = bench.layouts[-1]
-    progress.total((len(rates) + 1) * len(MODES) + len(LOADS) * len(BESIDE) + 1)
+    progress.total((len(rates) + 1) * len(MODES) + len(LOADS) * len(_loaded(bench)) + 1)
     points, change_over = [], []
     for rate in rates:
         for mode in MODES:
@@ -72,27 +75,32 @@ def percentiles(latencies: Sequence[int]) -> dict[str, float]:
     return {name: report.percentile(latencies, part) / 1000 for name, part in parts.items()}
 
 
+def _loaded(bench: Bench) -> list[tuple[str, str, str]]:
+    """Those of LOADED that are ready."""
+    return [entry for entry in LOADED if entry[1] in bench.commands]
+
+
 def run_loads(bench: Bench, progress: Progress) -> list[dict[str, Any]]:
-    """The latency at LOADS, and beside what."""
-    (ours,) = clients.select(["ours"])
+    """The latency of each of LOADED at LOADS."""
     (settings,) = rows.select(["latency-2500"])
     layout = bench.layouts[-1]
 
-    def measure(rate: float, flavour: str) -> dict[str, Any]:
+    def measure(rate: float, name: str, flavour: str) -> dict[str, Any]:
+        (client,) = clients.select([name])
         messages = round(min(LOAD_MESSAGES, rate * SECONDS))
         row = replace(settings, rate=rate, warm=max(3, messages // 4))
-        return bench.measure(layout, row, ours, messages, flavour=flavour)
+        return bench.measure(layout, row, client, messages, flavour=flavour)
 
     progress.begin("loads: the highest rate")
-    found = measure(1e7, "threads")
+    found = measure(1e7, "ours", "")
     highest = found["messages"] / found["wall"]
     loads = []
     for part in LOADS:
-        for beside, flavour in BESIDE:
-            progress.begin(f"loads: {part:.0%} beside {beside}")
-            latencies = measure(highest * part, flavour)["latencies"]
+        for who, name, flavour in _loaded(bench):
+            progress.begin(f"loads: {part:.0%} {who}")
+            latencies = measure(highest * part, name, flavour)["latencies"]
             rate = round(highest * part)
-            loads.append({"load": part, "rate": rate, "beside": beside, **percentiles(latencies)})
+            loads.append({"load": part, "rate": rate, "who": who, **percentiles(latencies)})
     return loads
 
 
@@ -120,11 +128,11 @@ def table(found: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        f"  {'load':>4}  {'msg/s':>7}  {'p50 ms':>8}  {'p99 ms':>8}  {'p99.9 ms':>8}  beside",
+        f"  {'load':>4}  {'msg/s':>7}  {'p50 ms':>8}  {'p99 ms':>8}  {'p99.9 ms':>8}  who",
     ]
     for point in found["loads"]:
         lines.append(
             f"  {point['load']:>4.0%}  {point['rate']:>7}  {point['p50_ms']:>8.2f}"
-            f"  {point['p99_ms']:>8.2f}  {point['p999_ms']:>8.2f}  {point['beside']}"
+            f"  {point['p99_ms']:>8.2f}  {point['p999_ms']:>8.2f}  {point['who']}"
         )
     return "\n".join(lines) + "\n"

@@ -27,6 +27,7 @@ from tests.bench import (
     pages,
     pictures,
     profiles,
+    publishers,
     ramp,
     report,
     rows,
@@ -164,6 +165,7 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
         found["counts"] = counts.run(bench, Progress())
         found["memory"] = memory.run(bench, Progress())
         found["ramp"] = ramp.run(bench, Progress(), rates=(100, 2000))
+        found["publishers"] = publishers.run(bench, Progress(), callers=(2, 8), messages=800)
         found["scale"] = scale.run(bench, program, Progress())
     found["profile"] = [{"row": "publish-1", "client": "ours", "function": "a", "part": 0.5}]
     found["kernel"] = [{"row": "publish-1", "client": "ours", **dict.fromkeys(kernel.TITLES, 1.0)}]
@@ -182,7 +184,10 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     assert memory.table(found["memory"])
     assert [len(mode["series"]) for mode in found["ramp"]["change_over"]] == [45, 45]
     loads = found["ramp"]["loads"]
-    assert len(loads) == 3 and all(0 < point["p50_ms"] <= point["p999_ms"] for point in loads)
+    assert len(loads) == 4 and all(0 < point["p50_ms"] <= point["p999_ms"] for point in loads)
+    assert len(found["publishers"]) == 6 and publishers.table(found["publishers"])
+    assert all(point["unfair"] >= 1 for point in found["publishers"])
+    assert all(0 < point["p50_ms"] <= point["p99_ms"] for point in found["publishers"])
     busy = [point["busy"] for point in found["scale"]["handlers"] if point["seconds"]]
     assert all(0.1 < share <= 1 for share in busy)
     table = scale.table(found["scale"])
