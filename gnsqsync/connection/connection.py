@@ -74,10 +74,10 @@ class Consumer(Protocol):
         """New ones, already in the in-flight table. By the reading thread: must not block."""
 
     def on_quiet(self, connection: Connection) -> None:
-        """nsqd has answered CLS: no more messages. By who reads."""
+        """nsqd has answered CLS: no more messages. By the thread that reads."""
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
-        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By who reads."""
+        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the thread that reads."""
 
     def on_answered(self, connection: Connection, success: bool | None) -> None:
         """A message was answered by a call on it; by the calling thread, outside all locks.
@@ -101,9 +101,9 @@ class Consumer(Protocol):
 class Connection:
     """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
 
-    Lock-free on purpose: who reads adds to ``in_flight``; the thread that succeeds with
+    Lock-free on purpose: the thread that reads adds to ``in_flight``; the thread that succeeds with
     ``pop`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
-    ``received``, ``last_message_at`` and ``last_frame_at`` are written by who reads.
+    ``received``, ``last_message_at`` and ``last_frame_at`` are written by the thread that reads.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class Connection:
         return since if since > 2 * self._options.heartbeat_interval + seconds else None
 
     def on_reply(self, reply: Reply) -> None:
-        """A reply that answers no publish. By who reads."""
+        """A reply that answers no publish. By the thread that reads."""
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:

@@ -32,8 +32,8 @@ class InFlight(dict["bytes | Message", Message]):
     brought up to date by a redelivery, and stays the only one. One that a handler or the user
     has goes on and still counts; its answer takes the latest copy along, which then does not run.
 
-    Lock-free on purpose: single operations on a dict are atomic. Only who reads adds. The
-    thread whose ``pop`` succeeds answers, so two threads cannot both send FIN.
+    Lock-free on purpose: single operations on a dict are atomic. Only the thread that reads adds.
+    The thread whose ``pop`` succeeds answers, so two threads cannot both send FIN.
     """
 
     __slots__ = ("_beyond", "_due")
@@ -45,7 +45,7 @@ class InFlight(dict["bytes | Message", Message]):
         # Bytes that came since there were more than allowed.
         self._beyond = 0
 
-    # -- by who reads -------------------------------------------------------------------------
+    # -- by the thread that reads -------------------------------------------------------------
 
     def redelivered(self, message: Message, waiting_from: float) -> tuple[bool, bool]:
         """Take in one whose id is there. Whether it is to be handled, and whether it is a double.

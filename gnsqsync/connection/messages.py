@@ -37,7 +37,7 @@ class Receiving(Protocol):
     hands_over: bool
     # Whether the worker may read: it is the only one, so is the nsqd, and its share is 1.
     lends: bool
-    # Written by who reads.
+    # Written by the thread that reads.
     received: int
     last_message_at: float
     last_frame_at: float
@@ -59,9 +59,9 @@ class _Worker:
 class Messages:
     """Receives and decodes for one connection.
 
-    All of it belongs to who has the turn to read. That is the reading thread, or, while not more
-    than one message may be in flight, the worker between two messages: so that a message costs no
-    switch of threads.
+    All of it belongs to the thread that has the turn to read. That is the reading thread, or the
+    only worker between two messages, while one message may be in flight and no more: then a message
+    costs no switch of threads.
     """
 
     def __init__(

@@ -107,10 +107,10 @@ class RdyLevel:
 
     With a rate limit ``credit`` is how many messages may come beyond those in flight; each one that
     comes takes one off. It is set under the lock of the RDY allocator and counted down by the
-    one who reads: where both meet, the next one who sets it puts it right.
+    thread that reads: where both meet, the next one who sets it puts it right.
 
     ``share`` may be set by any thread; ``allowed`` is the highest one ever, and so the most that
-    nsqd was ever allowed to have in flight here. ``note()`` belongs to who reads and
+    nsqd was ever allowed to have in flight here. ``note()`` belongs to the thread that reads and
     ``settle()`` to the timer: each has its own fields, and ``streaming`` is a flag that either
     corrects within one more sample if they set it at the same moment.
     """
@@ -156,7 +156,7 @@ class RdyLevel:
         self._together: Together | None = None
         self._connections = 1
         self._on, self._off, self._sample = STREAM_FROM, STREAM_BELOW, _SAMPLE
-        # Of who reads: the sample at hand, and all messages so far.
+        # Of the thread that reads: the sample at hand, and all messages so far.
         self._since = 0.0
         self._count = 0
         self._total = 0
@@ -197,8 +197,8 @@ class RdyLevel:
         self._divide()
 
     def _divide(self) -> None:
-        # By those that join and by who reads: what one writes over the other comes right
-        # with the next sample.
+        # By those that join and by the thread that reads: what one writes over the other comes
+        # right with the next sample.
         delay = max(self._round_trip, self._late)
         self._limit = min(STREAM_FROM, 0.5 / delay) if delay > 0 else STREAM_FROM
         self._on = min(self._limit, STREAM_FROM / self._connections)
@@ -223,7 +223,7 @@ class RdyLevel:
         return share if in_flight > batch else min(share, in_flight + batch)
 
     def note(self, now: float, count: int, age: float = 0.0) -> None:
-        """``count`` messages arrived. For every recv; by who reads.
+        """``count`` messages arrived. For every recv; by the thread that reads.
 
         ``age``: seconds since the newest of them was published. Its publish and ``now`` are of two
         clocks, so only how it changes means something.
