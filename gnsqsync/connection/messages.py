@@ -6,6 +6,7 @@ messages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from gnsqsync import envelope
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.connection.read_turn import ReadTurn, TurnState
 from gnsqsync.connection.send_queue import SendQueue
-from gnsqsync.connection.stream import Stream
+from gnsqsync.connection.stream import RECV_SIZE, Stream
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.message import Message
 from gnsqsync.policy.latency import RdyLevel
@@ -84,7 +85,10 @@ class Messages:
         self._deliver = deliver
         self._headers = headers
         self._stream = stream
-        self._recv = stream.receiver()
+        self._is_clear = stream.is_clear
+        self._receive = stream.receive
+        # What was received and not taken in yet: see Publishes.
+        self._chunks: deque[bytes] = deque()
         self._decoder = decoder
         self._feed = decoder.feed
         self._send_queue = connection.send_queue
@@ -102,25 +106,33 @@ class Messages:
 
         ``early``: replies that came with the last answer of the handshake.
         """
-        connection, send_queue, decoder = self._connection, self._send_queue, self._decoder
-        messages: list[Message] = []
-        replies = early
+        chunks = self._chunks
+        self._hand_on([], early)
         while True:
-            for reply in replies:
-                connection.on_reply(reply)
-            if messages:
-                self._deliver(messages)
-            # Before the next receive: bytes left from the handshake may be the last that come.
-            if decoder.broken is not None:
-                raise ProtocolError(f"{connection.nsqd_address}: {decoder.broken}")
-            if send_queue.has_unsent:
-                send_queue.flush()
-            if messages and self._is_brisk and connection.lends:
+            if not chunks:
+                self._receive(chunks, RECV_SIZE)
+            data = chunks.popleft()
+            messages: list[Message] = []
+            for portion in (data,) if self._is_clear else self._stream.decode_received(data):
+                if not portion:
+                    return
+                messages, replies = self._decode(portion)
+                self._hand_on(messages, replies)
+            if messages and self._is_brisk and self._connection.lends:
                 self._stand_aside()
-            data = self._recv()
-            if not data:
-                return
-            messages, replies = self._decode(data)
+
+    def _hand_on(self, messages: list[Message], replies: list[Reply]) -> None:
+        """Tell of what came, then of what broke the decoder; and send what it leads to."""
+        connection, send_queue = self._connection, self._send_queue
+        for reply in replies:
+            connection.on_reply(reply)
+        if messages:
+            self._deliver(messages)
+        # Before the next receive: bytes left from the handshake may be the last that come.
+        if self._decoder.broken is not None:
+            raise ProtocolError(f"{connection.nsqd_address}: {self._decoder.broken}")
+        if send_queue.has_unsent:
+            send_queue.flush()
 
     def _stand_aside(self) -> None:
         """While the worker reads; returns with the turn."""
@@ -133,7 +145,7 @@ class Messages:
         """Receive the next messages in the place of the reading thread; by the worker.
 
         None when that thread reads. It goes on when no message comes for a while, or at the end of
-        the connection. An exception from outside ends it: what was received may be half taken in.
+        the connection.
         """
         turn, worker, connection = self._turn, self._worker, self._connection
         messages: list[Message] = []
@@ -142,20 +154,16 @@ class Messages:
             turn.take(worker, deadline) or turn.leave(worker)
         ):
             return messages
+        chunks, sound = self._chunks, True
         try:
             if self._stream.read_timeout != _WORKER_SECONDS:
                 self._stream.set_read_timeout(_WORKER_SECONDS)
             while not messages and connection.lends and connection.hands_over:
-                data = self._recv()
-                if not data:
-                    raise ConnectionLost(f"{connection.nsqd_address} closed the connection")
-                messages, replies = self._decode(data)
-                if self._decoder.broken is not None:
-                    raise ProtocolError(f"{connection.nsqd_address}: {self._decoder.broken}")
-                for reply in replies:
-                    connection.on_reply(reply)
-                if replies:
-                    self._send_queue.flush()
+                if not chunks:
+                    self._receive(chunks, RECV_SIZE)
+                sound = False
+                self._take_in(chunks.popleft(), messages)
+                sound = True
                 if not messages and self._now() >= deadline:
                     break
         except TimeoutError:
@@ -163,12 +171,24 @@ class Messages:
         except (OSError, NSQError) as error:
             turn.fail(worker, error)
         except BaseException as error:
-            # From outside.
-            turn.fail(worker, ConnectionLost(f"reading was ended by {error!r}"))
+            # From outside: half of what was received may be taken in, and no thread can go on.
+            if not sound:
+                turn.fail(worker, ConnectionLost(f"reading was ended by {error!r}"))
             raise
         finally:
             turn.release(worker, None, not messages)
         return messages
+
+    def _take_in(self, data: bytes, messages: list[Message]) -> None:
+        """What the worker has received. Adds what it is to handle to ``messages``."""
+        connection = self._connection
+        for portion in (data,) if self._is_clear else self._stream.decode_received(data):
+            if not portion:
+                raise ConnectionLost(f"{connection.nsqd_address} closed the connection")
+            found, replies = self._decode(portion)
+            messages += found
+            if replies or self._decoder.broken is not None:
+                self._hand_on([], replies)
 
     def _decode(self, data: bytes) -> tuple[list[Message], list[Reply]]:
         """What was received: messages to be handled, already in the table, and replies."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from gnsqsync.errors import ConnectionLost
 from gnsqsync.runtime import Runtime, Socket
@@ -53,20 +52,11 @@ class Stream:
         self._sock.set_read_timeout(seconds)
         self.read_timeout = math.inf if seconds is None else seconds
 
-    def recv(self) -> bytes:
-        """The next decoded bytes, b"" at the end. TimeoutError, OSError or ProtocolError."""
-        if not self._layers:
-            return self._sock.recv(RECV_SIZE)
-        while (data := self.recv_once()) is None:
-            pass
-        return data
-
-    def receiver(self) -> Callable[[], bytes]:
-        """``recv``, once no layer comes any more; without a layer in a shorter form."""
-        return self.recv if self._layers else partial(self._sock.recv, RECV_SIZE)
-
     def recv_once(self) -> bytes | None:
-        """As ``recv``, but None when what arrived decodes to nothing, as a flush may."""
+        """The next decoded bytes, b"" at the end; None when what arrived decodes to nothing.
+
+        A flush may. Raises TimeoutError, OSError or ProtocolError.
+        """
         if self._layers and self._layers[-1].pending:
             return self._layers[-1].decode(b"") or None
         # The end is said by the socket or by a layer.

@@ -48,8 +48,9 @@ class Strike(BaseException):
 class Campaign:
     """One Writer and one Reader, whose threads or greenlets are struck for some seconds."""
 
-    def __init__(self, world: World, nsqd: str, seed: int) -> None:
+    def __init__(self, world: World, nsqd: str, seed: int, workers: int) -> None:
         self._world = world
+        self._count = workers
         self._chance = random.Random(seed)
         self._ending = False
         self.strikes = 0
@@ -65,8 +66,9 @@ class Campaign:
             CHANNEL,
             self._handle,
             nsqd_tcp_addresses=nsqd,
-            concurrency=WORKERS,
-            max_in_flight=50,
+            concurrency=workers,
+            # A worker that is alone with one message reads by itself.
+            max_in_flight=50 if workers > 1 else 1,
             # A message whose worker was struck before it could say REQ.
             msg_timeout=2.0,
             max_attempts=0,
@@ -131,6 +133,9 @@ class Campaign:
                     count += 1
                     body = b"%d-%d" % (number, count)
                     self.verdicts[body] = self._verdict(body)
+                    if self._count == 1:
+                        # It gets less done, as most strikes end its connection, too.
+                        self._world.sleep(0.01)
 
     def _verdict(self, body: bytes) -> str:
         try:
@@ -157,8 +162,8 @@ class Campaign:
         if missing := wanted - self.handled:
             yield f"{len(missing)} messages got OK and were never handled, as {min(missing)!r}"
         working = self.reader._running().workers.working
-        if working != WORKERS:
-            yield f"{working} workers are left of {WORKERS}"
+        if working != self._count:
+            yield f"{working} workers are left of {self._count}"
         self.reader.stop(10.0)
         result = self.reader.join(30.0)
         if result is None or not result.clean:
@@ -180,6 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", choices=["threads", "gevent"], default="threads")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long; 60 by default")
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
+    parser.add_argument(
+        "--workers", type=int, default=WORKERS, help="3 by default; 1 has one message in flight"
+    )
     parser.add_argument("--server", choices=["real", "embedded"], default="real")
     chosen = parser.parse_args(argv)
     # Not 5 s for each of them; and struck threads tell of themselves.
@@ -194,7 +202,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         gevent.get_hub().exception_stream = None
     server = Server(chosen.server, "nsqd", []).start()
     try:
-        campaign = Campaign(World(chosen.world), "{}:{}".format(*server.tcp_address), chosen.seed)
+        address = "{}:{}".format(*server.tcp_address)
+        campaign = Campaign(World(chosen.world), address, chosen.seed, chosen.workers)
         wrong = campaign.run(chosen.seconds)
     finally:
         server.discard()

@@ -5,12 +5,15 @@ Whatever else the reading thread does, it goes on doing.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from typing import Any
 
 import pytest
 
 from gnsqsync import Message
+from gnsqsync.connection import messages
+from gnsqsync.connection.read_turn import TurnState
 from tests.component.conftest import Client, Gate, address
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic
@@ -174,3 +177,33 @@ def test_more_in_flight_is_read_by_the_reading_thread(client: Client, world: Wor
         had = handler.count
         world.eventually(lambda: handler.count >= had + 20)
         assert not reads(reader)
+
+
+class Killed(BaseException):
+    """As GreenletExit."""
+
+
+def test_what_a_killed_worker_had_received_is_not_lost(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed while it waits for a message, and the reading thread goes on."""
+    monkeypatch.setattr(messages, "_WORKER_SECONDS", 20.0)
+    stream = Stream()
+    got: list[bytes] = []
+    with ScriptedNsqd(stream.script) as nsqd:
+        reader = client.consume(lambda message: got.append(message.body), nsqd)
+        world.eventually(lambda: len(got) >= 20)
+        stream.stopped = True
+        (connection,) = reader._running().subscription.connections()
+        turn = connection.messages._turn
+        world.eventually(lambda: turn.state is TurnState.CALLER and not connection.in_flight)
+        (task,) = reader._running().workers._tasks.values()
+        if world.name == "gevent":
+            task._greenlet.kill(Killed, block=False)  # type: ignore[attr-defined]
+        else:
+            # It is raised when the receive returns, with the message.
+            ident = ctypes.c_ulong(task._thread.ident)  # type: ignore[attr-defined]
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Killed))
+        nsqd.connections[0].message(b"late")
+        world.eventually(lambda: b"late" in got)
+        assert len(nsqd.connections) == 1

@@ -75,7 +75,7 @@ def test_a_quiet_program_has_its_counts_and_no_violation(runtime: CountingRuntim
         connects=1,
         locks=2,
         failed_tries=1,
-        waits=1,
+        waits=2,
         hops=2,
         sends=1,
         recvs=2,
