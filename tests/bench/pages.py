@@ -51,8 +51,10 @@ def write(found: Mapping[str, Any], folder: Path) -> None:
         "memory-parts": _memory(found["memory"]),
     }
     for name, lines in tables.items():
-        with open(folder / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
+        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            # A hyphen alone would be shown as the point of a list.
+            writer.writerows([["–" if cell == "-" else cell for cell in line] for line in lines])
 
 
 class Cells:
