@@ -454,6 +454,14 @@ def test_no_row_of_a_table_is_torn_in_two(built: Built) -> None:
 
 
 @pytest.mark.timeout(PATIENCE)
+def test_a_dash_in_a_table_is_no_list(built: Built) -> None:
+    """A cell that is a hyphen alone is a list with nothing in it: a point is shown."""
+    empty = re.compile(r"<td><ul[^>]*>\s*<li>\s*(<p>\s*</p>)?\s*</li>")
+    for page in sorted(built.folder.rglob("*.html")):
+        assert not empty.search(page.read_text(encoding="utf-8")), page.name
+
+
+@pytest.mark.timeout(PATIENCE)
 def test_the_pages_of_the_protocol_fit_a_phone(built: Built) -> None:
     """Their tables and diagrams may scroll; the page itself does not."""
     pages = sorted((built.folder / "protocol").glob("*.html"))
