@@ -191,6 +191,16 @@ class WriterActor:
         is_quick = self._plan.keywords["publish_timeout"] >= 5.0 and history.plan.is_race
         return isinstance(error, ClosedError) or not (history.is_calm and is_quick)
 
+    def _is_in_hand(self, body: bytes) -> bool:
+        """Whether a thread has taken it out of the queue, and is about to send it."""
+        queues = [
+            c.send_queue for p in self._writer._by_process.values() for c in p.pool.connections()
+        ]
+        return any(
+            queue._lock.locked() and any(body in slot.data for slot in list(queue.pending))
+            for queue in queues
+        )
+
     def _ended(self, record: Publish, error: BaseException | None) -> None:
         journal = self._history.journal
         record.ended = self._history.scheduler.now
@@ -208,7 +218,8 @@ class WriterActor:
             record.outcome = "unknown"
             sent = journal.sent.get(record.body)
             # Who stood still is taken for killed, and then nobody knows.
-            if sent is None and self._history.troubles.stood_still == record.stood_still:
+            stood_still = self._history.troubles.stood_still != record.stood_still
+            if sent is None and not stood_still and not self._is_in_hand(record.body):
                 journal.violated(f"{shown!r} is in doubt, and was not sent: {error!r}")
             elif sent is not None and sent < 0:
                 journal.violated(f"{shown!r} is in doubt, sent after nsqd's EOF: {error!r}")
