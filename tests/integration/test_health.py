@@ -18,12 +18,12 @@ from gnsqsync.embedded import Nsqd
 from gnsqsync.service.web_page import served, text_page
 from tests.support.programs import Program
 from tests.support.servers import unique
-from tests.support.waiting import eventually
 
 HANDLERS = """
 import time
 
 def handle(message):
+    print("begun", flush=True)
     time.sleep(float(message.body))
 """
 PATCHED = """
@@ -92,11 +92,7 @@ def test_a_consumer_from_its_start_to_its_drain(
         assert ask(capsys, "--address", page, "--ready") == (0, f"{page}/readyz: ready\n")
         with NsqdHTTP(nsqd.http_address) as client:
             client.pub(topic, b"5")
-
-            def is_at_work() -> bool:
-                return client.stats(topic).topics[0].channels[0].in_flight_count == 1
-
-            eventually(is_at_work)
+        consumer.wait_for("begun")
         consumer.signal(signal.SIGTERM)
         consumer.eventually(lambda: get(f"{page}/readyz") == (503, f"{topic}/c is stopping\n"))
         assert get(f"{page}/livez")[0] == 200, "it drains: nobody may kill it"
