@@ -102,37 +102,21 @@ class Messages:
         self._is_brisk = False
 
     def read(self, early: list[Reply]) -> None:
-        """Until the end of the stream; what breaks the connection is raised.
+        """Until the connection ends; that is raised.
 
         ``early``: replies that came with the last answer of the handshake.
         """
-        chunks = self._chunks
-        self._hand_on([], early)
+        chunks, send_queue = self._chunks, self._send_queue
+        self._hand_on([], early, self._deliver)
+        came = False
         while True:
+            if send_queue.has_unsent:
+                send_queue.flush()
+            if came and self._is_brisk and self._connection.lends:
+                self._stand_aside()
             if not chunks:
                 self._receive(chunks, RECV_SIZE)
-            data = chunks.popleft()
-            messages: list[Message] = []
-            for portion in (data,) if self._is_clear else self._stream.decode_received(data):
-                if not portion:
-                    return
-                messages, replies = self._decode(portion)
-                self._hand_on(messages, replies)
-            if messages and self._is_brisk and self._connection.lends:
-                self._stand_aside()
-
-    def _hand_on(self, messages: list[Message], replies: list[Reply]) -> None:
-        """Tell of what came, then of what broke the decoder; and send what it leads to."""
-        connection, send_queue = self._connection, self._send_queue
-        for reply in replies:
-            connection.on_reply(reply)
-        if messages:
-            self._deliver(messages)
-        # Before the next receive: bytes left from the handshake may be the last that come.
-        if self._decoder.broken is not None:
-            raise ProtocolError(f"{connection.nsqd_address}: {self._decoder.broken}")
-        if send_queue.has_unsent:
-            send_queue.flush()
+            came = self._take_in(chunks.popleft(), self._deliver)
 
     def _stand_aside(self) -> None:
         """While the worker reads; returns with the turn."""
@@ -162,8 +146,10 @@ class Messages:
                 if not chunks:
                     self._receive(chunks, RECV_SIZE)
                 sound = False
-                self._take_in(chunks.popleft(), messages)
+                self._take_in(chunks.popleft(), messages.extend)
                 sound = True
+                if self._send_queue.commands:
+                    self._send_queue.flush()
                 if not messages and self._now() >= deadline:
                     break
         except TimeoutError:
@@ -179,16 +165,31 @@ class Messages:
             turn.release(worker, None, not messages)
         return messages
 
-    def _take_in(self, data: bytes, messages: list[Message]) -> None:
-        """What the worker has received. Adds what it is to handle to ``messages``."""
-        connection = self._connection
+    def _take_in(self, data: bytes, deliver: Callable[[list[Message]], None]) -> bool:
+        """What was received; whether messages came. Raises what ends the connection."""
+        came = False
         for portion in (data,) if self._is_clear else self._stream.decode_received(data):
             if not portion:
-                raise ConnectionLost(f"{connection.nsqd_address} closed the connection")
-            found, replies = self._decode(portion)
-            messages += found
-            if replies or self._decoder.broken is not None:
-                self._hand_on([], replies)
+                raise ConnectionLost(f"{self._connection.nsqd_address} closed the connection")
+            messages, replies = self._decode(portion)
+            self._hand_on(messages, replies, deliver)
+            came = came or bool(messages)
+        return came
+
+    def _hand_on(
+        self,
+        messages: list[Message],
+        replies: list[Reply],
+        deliver: Callable[[list[Message]], None],
+    ) -> None:
+        """What the decoder gave, and then what broke it."""
+        for reply in replies:
+            self._connection.on_reply(reply)
+        if messages:
+            deliver(messages)
+        # Before the next receive: bytes left from the handshake may be the last that come.
+        if self._decoder.broken is not None:
+            raise ProtocolError(f"{self._connection.nsqd_address}: {self._decoder.broken}")
 
     def _decode(self, data: bytes) -> tuple[list[Message], list[Reply]]:
         """What was received: messages to be handled, already in the table, and replies."""

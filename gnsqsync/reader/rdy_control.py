@@ -107,10 +107,11 @@ class RdyControl:
                 changed.append(connection)
         # Who reads from one connection does not see what comes on another one, nor fetches the
         # next message while a handler runs.
-        alone = self._lends and len(self.connections) == 1
-        for connection in self.connections.values():
-            level = connection.level
-            connection.lends = alone and level is not None and level.share == 1
+        if self._lends:
+            alone = len(self.connections) == 1
+            for connection in self.connections.values():
+                level = connection.level
+                connection.lends = alone and level is not None and level.share == 1
         return changed
 
     def _grant(self, rate: RateLimit, now: float) -> list[Connection]:

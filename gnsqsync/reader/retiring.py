@@ -75,17 +75,17 @@ class Retiring:
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self.connections: dict[Connection, None] = {}
+        self._connections: dict[Connection, None] = {}
         # Whether the timer is going to look.
         self._due = False
 
     def add(self, connections: Iterable[Connection]) -> None:
         """These are sent CLS just now."""
-        self.connections.update(dict.fromkeys(connections))
+        self._connections.update(dict.fromkeys(connections))
 
     def look(self) -> None:
         """Have those closed that are drained. From any thread; cheap."""
-        if self.connections and not self._due:
+        if self._connections and not self._due:
             self._due = True
             # Not here: a reading thread cannot close its own connection.
             self._timer.after(0.0, self._close_drained)
@@ -95,12 +95,12 @@ class Retiring:
         self._due = False
         drained = [
             connection
-            for connection in list(self.connections)
+            for connection in list(self._connections)
             if connection.is_closed
             or (connection.state is State.DRAINED and not connection.in_flight)
         ]
         for connection in drained:
-            self.connections.pop(connection, None)
+            self._connections.pop(connection, None)
             connection.close()
             # When nsqd does not end its side.
             self._timer.after(_EOF_SECONDS, connection.cut)

@@ -334,8 +334,7 @@ class Subscription:
         """Messages have left the in-flight table: a waiting nsqd may have their room."""
         if self.allocator.waiting:
             self._replan()
-        if self._stopping or self._retiring.connections:
-            self.settled()
+        self.settled()
 
     def settled(self) -> None:
         """Perhaps a stop or a removal can go on. From any thread; cheap."""
