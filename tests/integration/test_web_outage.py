@@ -34,7 +34,7 @@ SERVERS = {
 APPLICATION = "tests.support.outage_app"
 PAGES = ("/", "/publish")
 CLIENTS = 8
-# Seconds that a publish of the test may take. A page that waits for one takes longer than half of it.
+# Seconds that a publish of the test may take. A page that waits for one takes more than half of it.
 TIMEOUT = 2.0
 
 
