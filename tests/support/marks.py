@@ -73,6 +73,7 @@ _EXTRAS = (
     "tests/integration/test_docs_site.py",
     "tests/integration/test_docs_spark_cluster.py",
     "tests/integration/test_packaging.py::test_the_wheel_has_nothing_that_does_not_belong_there",
+    "tests/integration/test_user_code.py::test_every_exported_name_has_a_known_type",
     "tests/spark/",
     "tests/unit/spark/",
     "tests/unit/support/test_behaviour_pictures.py",
