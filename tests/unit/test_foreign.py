@@ -60,7 +60,8 @@ def test_ctrl_c_ends_the_process_and_comes_on_the_main_thread_only() -> None:
 
 
 def test_greenlet_exit_ends_a_greenlet_and_no_thread() -> None:
-    greenlet = pytest.importorskip("greenlet")
+    import greenlet
+
     assert not ends_worker(greenlet.GreenletExit())
     assert greenlet.greenlet(lambda: ends_worker(greenlet.GreenletExit())).switch()
     assert not greenlet.greenlet(lambda: ends_worker(Own())).switch()
