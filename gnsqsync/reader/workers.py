@@ -26,6 +26,7 @@ from gnsqsync.message import (
     Requeue,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
+from gnsqsync.options import check_returned
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
@@ -262,9 +263,11 @@ class Workers:
                 try:
                     if isolates:
                         context = copy_context()
-                        context.run(handler, message)
+                        returned = context.run(handler, message)
                     else:
-                        handler(message)
+                        returned = handler(message)
+                    if returned is not None:
+                        check_returned(returned, self._handler)
                 except BaseException as error:
                     # Whatever it is, it is a failure of this message, unless this worker ends.
                     if ends_worker(error):

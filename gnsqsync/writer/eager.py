@@ -15,6 +15,7 @@ from itertools import count
 
 from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue
 from gnsqsync.middleware import Middleware, around_handler
+from gnsqsync.options import check_returned
 from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["Channel", "deliver"]
@@ -39,7 +40,9 @@ class Channel:
 
     def call(self, message: Message) -> object:
         """The handler, within the middlewares."""
-        return around_handler(self.middleware, self.handler)(message)
+        returned = around_handler(self.middleware, self.handler)(message)
+        check_returned(returned, self.handler)
+        return returned
 
 
 class _Run:
