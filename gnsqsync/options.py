@@ -16,7 +16,6 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, TypedDict
 
 from gnsqsync._version import __version__
@@ -154,10 +153,6 @@ _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
 )
 
 
-# What a call of one of these makes.
-_NOT_RUN = (CoroutineType, AsyncGeneratorType, GeneratorType)
-
-
 def check_handler(name: str, function: object, *arguments: str) -> None:
     """ConfigError unless ``function`` is a callable whose code runs when it is called.
 
@@ -190,21 +185,6 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
         bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
         shown = signature.replace(parameters=bare, return_annotation=signature.empty)
         raise ConfigError(f"{name} is {handler_name(function)}{shown}: {error}; {right}") from error
-
-
-def check_returned(returned: object, function: object) -> None:
-    """Raise ConfigError for a result that says that the code of ``function`` did not run.
-
-    A plain function may return what an ``async def`` or a generator function makes, as decorators
-    and lambdas do, which ``check_handler`` cannot see. The message must not be finished then.
-    """
-    if isinstance(returned, _NOT_RUN):
-        if isinstance(returned, CoroutineType):
-            returned.close()  # else Python warns where nobody looks
-        raise ConfigError(
-            f"{handler_name(function)} returned a {type(returned).__name__}, so its code did not"
-            " run; give a plain function, which may run a loop of its own or detach() the message"
-        )
 
 
 def handler_name(function: object) -> str:

@@ -18,7 +18,7 @@ from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
-from gnsqsync.options import check_handler, check_returned
+from gnsqsync.options import check_handler
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.once import KeyOf
 from gnsqsync.service.settings import as_if_complete
@@ -197,18 +197,14 @@ class Handler:
     def handle(self, message: Message) -> None:
         """Handle one message, on the database connections that the thread has."""
         if self.database is None:
-            self._call(message)
+            self.function(message)
         elif self.once is None:
             with transaction.atomic(using=self.database):
-                self._call(message)
+                self.function(message)
         else:
             key = self.once.key(message)
             with transaction.atomic(using=self.database):
-                self.once.run(key, message, self._call)
-
-    def _call(self, message: Message) -> None:
-        # Before the commit, and before a marker says that the message was handled.
-        check_returned(self.function(message), self.function)
+                self.once.run(key, message, self.function)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> Handler:
         """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""

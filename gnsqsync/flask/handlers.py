@@ -11,7 +11,6 @@ from flask import Flask
 from gnsqsync import Message, Reader
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.config import backend_of, read_settings
-from gnsqsync.options import check_returned
 from gnsqsync.service.metrics_page import Exposed
 
 __all__ = ["Handler", "InContext", "name_of"]
@@ -66,7 +65,7 @@ class InContext:
 
     def __call__(self, message: Message) -> None:
         with self._app.app_context():
-            check_returned(self._function(message), self._function)
+            self._function(message)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> InContext:
         """For ``time_limit``: what ends the context is not interrupted."""

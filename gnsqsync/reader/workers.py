@@ -26,7 +26,6 @@ from gnsqsync.message import (
     Requeue,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
-from gnsqsync.options import check_returned
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
@@ -263,11 +262,9 @@ class Workers:
                 try:
                     if isolates:
                         context = copy_context()
-                        returned = context.run(handler, message)
+                        context.run(handler, message)
                     else:
-                        returned = handler(message)
-                    if returned is not None:
-                        check_returned(returned, self._handler)
+                        handler(message)
                 except BaseException as error:
                     # Whatever it is, it is a failure of this message, unless this worker ends.
                     if ends_worker(error):

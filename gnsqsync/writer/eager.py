@@ -15,7 +15,6 @@ from itertools import count
 
 from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue
 from gnsqsync.middleware import Middleware, around_handler
-from gnsqsync.options import check_returned
 from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["Channel", "deliver"]
@@ -40,9 +39,7 @@ class Channel:
 
     def call(self, message: Message) -> object:
         """The handler, within the middlewares."""
-        returned = around_handler(self.middleware, self.handler)(message)
-        check_returned(returned, self.handler)
-        return returned
+        return around_handler(self.middleware, self.handler)(message)
 
 
 class _Run:

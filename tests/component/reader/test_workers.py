@@ -445,25 +445,6 @@ def test_a_message_that_ends_its_worker_each_time_is_given_up_on_its_next_delive
     assert len(bench.connection.fins) == 1
 
 
-async def coroutine(message: Message) -> None: ...
-
-
-def generator(message: Message) -> Iterator[None]:
-    yield
-
-
-@pytest.mark.parametrize("function", [coroutine, generator])
-def test_a_handler_whose_code_did_not_run_has_failed(
-    bench: Bench, function: Callable[[Message], object], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A decorator or a lambda hides from the constructor that it is no plain function."""
-    bench.start(lambda message: function(message))
-    bench.put(b"x")
-    bench.idle()
-    assert bench.connection.requeued == [(b"x", None)]
-    assert f"returned a {function.__name__}, so its code did not run" in caplog.text
-
-
 class Odd(Requeue):
     """Sets what the constructor of Requeue refuses."""
 
