@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import text_of
-from gnsqsync.message import Discard, Message, Reject, Requeue
+from gnsqsync.message import NOT_OF_THE_MESSAGE, Message, Reject
 from gnsqsync.options import check_handler
 
 __all__ = ["typed"]
@@ -20,9 +20,6 @@ T = TypeVar("T")
 
 # Bytes of what is wrong with a body.
 _MOST_OF_A_REASON = 300
-# What a validator of the user's may raise for another reason than the body: the next attempt may
-# succeed. The last three say themselves what shall become of the message.
-_MAY_PASS = (OSError, MemoryError, Requeue, Reject, Discard)
 
 
 def typed(
@@ -74,7 +71,7 @@ class _Typed:
     def __call__(self, message: Message) -> object:
         try:
             decoded = self._decode(message.body)
-        except _MAY_PASS:
+        except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:
             # The libraries raise errors of their own, and UnicodeDecodeError, RecursionError and

@@ -93,13 +93,18 @@ class Discard(Exception):
         self.reason = reason
 
 
+# What a function that looks at a message, such as a validator, may raise for another reason than
+# the message: the next attempt may succeed. The last three say what shall become of it.
+NOT_OF_THE_MESSAGE = (OSError, MemoryError, Requeue, Reject, Discard)
+
+
 def no_key(what: str, error: BaseException) -> BaseException:
     """Return what to raise for a message whose key a function of the user's could not tell.
 
-    It is a Reject: the function sees the same message each time. Requeue, Reject and Discard are
-    the function's own word, and stay.
+    It is a Reject, as the function sees the same message each time, or the error itself where
+    that has another reason.
     """
-    if isinstance(error, (Requeue, Reject, Discard)):
+    if isinstance(error, NOT_OF_THE_MESSAGE):
         return error
     reject = Reject(f"its {what} could not be told: {line_of(error)}")
     reject.__cause__ = error

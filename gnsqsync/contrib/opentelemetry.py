@@ -161,13 +161,16 @@ class OpenTelemetry(Middleware):
         histogram: metrics.Histogram,
     ) -> None:
         labels = dict(labels)
-        if error is not None and not _is_no_error(error):
-            labels[names.ERROR_TYPE] = type(error).__qualname__
-            span.set_attribute(names.ERROR_TYPE, type(error).__qualname__)
-            span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, text_of(error)))
-        span.end()
-        histogram.record(seconds, labels)
+        try:
+            if error is not None and not _is_no_error(error):
+                labels[names.ERROR_TYPE] = type(error).__qualname__
+                span.set_attribute(names.ERROR_TYPE, type(error).__qualname__)
+                span.set_status(Status(StatusCode.ERROR, text_of(error)))
+                # It calls str(), which may fail.
+                span.record_exception(error)
+        finally:
+            span.end()
+            histogram.record(seconds, labels)
 
 
 def _is_no_error(error: BaseException) -> bool:

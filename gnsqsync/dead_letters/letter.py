@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gnsqsync.envelope import MAGIC, encode
+from gnsqsync.envelope import MAGIC, encode, restore
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message
 from gnsqsync.options import check_duration
@@ -111,8 +111,8 @@ class DeadLetter:
         try:
             return encode({**self.headers, _COUNT: str(self.deaths)}, self.body)
         except ConfigError:
-            # The envelope is full without the count.
-            return encode(self.headers, self.body)
+            # The envelope is full without the count, or has names that others have written.
+            return restore(self.headers, self.body)
 
 
 def _count(text: str) -> int:

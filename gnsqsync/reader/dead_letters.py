@@ -70,8 +70,9 @@ class DeadLetters:
         """
         if isinstance(error, KeyboardInterrupt):
             return  # the process ends
-        # Without the frames, which may hold connections and files of the user's.
-        error.__traceback__ = None
+        if ends_worker(error):
+            # The frames may hold connections and files of the user's, and nobody logs a kill.
+            error.__traceback__ = None
         with self._lock:
             self._deadly[_which(message)] = error
             if len(self._deadly) > _MOST_DEADLY:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
-from gnsqsync.message import Message, Reject
+from gnsqsync.message import Message, Reject, no_key
 
 __all__ = ["MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "unanswered"]
 
@@ -19,6 +19,17 @@ __all__ = ["MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "
 MAX_CONSUMER = 129
 
 KeyOf: TypeAlias = Callable[[Message], str]
+
+# What a function raises for a body that has no key, whatever the attempt. Other errors, such as
+# those of a database, may have passed at the next one.
+_OF_THE_MESSAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 _ANSWERS = (
     "a handler with once has called {} of its message; it must return, which finishes the message"
@@ -31,7 +42,10 @@ def key_of(message: Message, given: KeyOf | None = None) -> str:
 
     Raises Reject where there is none that could be kept: no attempt would give it one.
     """
-    key: object = given(message) if given is not None else message.headers.get(envelope.KEY)
+    try:
+        key: object = given(message) if given is not None else message.headers.get(envelope.KEY)
+    except _OF_THE_MESSAGE as error:
+        raise no_key("key", error) from error
     if key is None and given is None:
         raise Reject(
             "the message has no key: publish with headers=True, or give once a function that"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import KeyWindow, Message, NsqdHTTP, Writer
+from gnsqsync import KeyWindow, Message, Middleware, NsqdHTTP, Writer
 from gnsqsync.errors import ConfigError, NotSent, Refused, TooFewCopies
 from tests.integration.conftest import Client, address, url
 from tests.support.servers import Server, Site, unique
@@ -155,6 +155,50 @@ def test_the_twins_are_dropped(
     world.eventually(lambda: reader.stats().finished == 200, timeout=30)
     assert Counter(got) == Counter(b"%d" % number for number in range(100))
     assert len(window._turns) <= 8
+
+
+class Commit(Middleware):
+    """Stands outside of the window, and fails after the handler at the first attempt."""
+
+    def handle(self, message: Message, handler: Any, proceed: Any) -> object:
+        result = proceed(message)
+        if message.body == b"commit" and message.attempts == 1:
+            raise ValueError("the commit failed")
+        return result
+
+
+def test_what_is_not_done_is_handled_again(
+    client: Client, nsqds: list[Server], world: World, topic: str
+) -> None:
+    """Its own redelivery, or its twin, whichever comes first."""
+    done: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        if message.body == b"requeue" and message.attempts == 1:
+            message.requeue(0, backoff=False)
+        elif message.body == b"detach" and message.attempts == 1:
+            message.detach()
+            message.requeue(0, backoff=False)
+        elif not (message.body == b"commit" and message.attempts == 1):
+            done.append(message.body)
+
+    writer = client.writer(*nsqds, copies=2, headers=True)
+    bodies = [b"requeue", b"detach", b"commit", b"plain"]
+    for body in bodies:
+        writer.publish(topic, body)
+    reader = client.consume(
+        topic,
+        handle,
+        *nsqds,
+        headers=True,
+        middleware=[Commit(), KeyWindow(delay=0)],
+        concurrency=4,
+        max_in_flight=100,
+        requeue_delay=0,
+        backoff=False,
+    )
+    world.eventually(lambda: reader.stats().finished == 2 * len(bodies), timeout=30)
+    assert sorted(done) == sorted(bodies)
 
 
 def test_each_channel_gets_it_and_the_window_is_bounded(

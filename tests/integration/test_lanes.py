@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Message, Reader
+from gnsqsync import Message, Reader, Reject
 from gnsqsync.errors import ConfigError
 from tests.integration.conftest import Client
 from tests.support.servers import Server, Site
@@ -112,32 +112,38 @@ def test_a_failure_lets_the_next_one_go(
     assert handled[-1] == (b"a0", 2)
 
 
-def test_a_function_that_fails_is_a_failure_of_its_message(
+def test_a_message_whose_lane_cannot_be_told_is_rejected_at_once(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     handled: list[bytes] = []
     given_up: list[tuple[bytes, str]] = []
 
+    def give_up(message: Message, error: BaseException | None) -> None:
+        assert isinstance(error, Reject)
+        given_up.append((message.body, error.reason))
+
     def lane(message: Message) -> Any:
         if message.body == b"raises":
             raise KeyError("customer")
+        if message.body == b"exits":
+            raise SystemExit(3)  # it would end the reading thread
         return [] if message.body == b"unhashable" else None
 
-    client.writer(nsqd).publish_many(topic, ["raises", "unhashable", "good"])
+    client.writer(nsqd).publish_many(topic, ["raises", "exits", "unhashable", "good"])
     client.consume(
         topic,
         lambda message: handled.append(message.body),
         nsqd,
         lanes=lane,
         max_in_flight=10,
-        max_attempts=1,
-        on_giving_up=lambda message, error: given_up.append((message.body, repr(error))),
+        on_giving_up=give_up,
     )
-    world.eventually(lambda: len(given_up) == 2 and handled)
+    world.eventually(lambda: len(given_up) == 3 and handled)
     assert handled == [b"good"]
     assert sorted(given_up) == [
-        (b"raises", "KeyError('customer')"),
-        (b"unhashable", "TypeError(\"unhashable type: 'list'\")"),
+        (b"exits", "its lane could not be told: SystemExit: 3"),
+        (b"raises", "its lane could not be told: KeyError: 'customer'"),
+        (b"unhashable", "its lane could not be told: TypeError: unhashable type: 'list'"),
     ]
 
 

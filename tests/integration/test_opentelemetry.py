@@ -146,6 +146,37 @@ def test_what_is_an_error(
     assert len(span.events) == (status is StatusCode.ERROR)
 
 
+class Mute(BaseException):
+    """An exception whose text fails."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_a_span_ends_whatever_the_exception_is(topic: str) -> None:
+    recorded = Recorded()
+    message: Any = Message(b"0" * 16, b"x", 1, 0, Nsqd(topic))  # type: ignore[arg-type]
+
+    def fail(message: Message) -> None:
+        raise Mute
+
+    with pytest.raises(Mute):
+        recorded.middleware.handle(message, fail, fail)
+    (span,) = recorded.spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.status.description == "<Mute; its __str__ raised ValueError>"
+
+
+class Nsqd:
+    """What a span tells of the connection of a message."""
+
+    nsqd_address = "127.0.0.1:4150"
+    channel = "ch"
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
 def test_other_publishes_and_a_link(client: Client, nsqd: Server, world: World, topic: str) -> None:
     recorded = Recorded(linked=True)
     around: dict[str, Any] = {"headers": True, "middleware": [recorded.middleware]}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gnsqsync import Discard, Message, Observer, Reject
-from gnsqsync.reader import death
 from tests.integration.conftest import Client, address
 from tests.support.servers import Server, Site, unique
 from tests.support.worlds import World
@@ -211,9 +210,3 @@ def test_too_many_headers_leave_no_room_for_the_story(
     client.consume(dead, letters.append, nsqd, headers=True)
     world.eventually(lambda: letters)
     assert dict(letters[0].headers) == headers
-
-
-def test_long_texts_are_cut() -> None:
-    assert death._cut("é" * 10, 9) == "ééé..."
-    assert death._cut_front("é" * 10, 9) == "...ééé"
-    assert death._cut("\udc80", 9) == "\\udc80"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Message, Observer, Requeue
+from gnsqsync import Message, Observer, Reject, Requeue, envelope
 from gnsqsync.errors import MessageAnswered
 from tests.component.conftest import Client, address, names
 from tests.support import scripted
@@ -335,6 +336,35 @@ def test_an_on_giving_up_that_raises_is_a_requeue(client: Client, world: World) 
         # attempts * requeue_delay, as for any handler that fails.
         world.eventually(lambda: answers(nsqd) == ["REQ 9000"])
         assert reader.stats().gave_up == 0
+
+
+@pytest.mark.parametrize(("attempts", "expected"), [(6, 6000), (59, 59_000), (300, 60_000)])
+def test_what_cannot_be_given_up_comes_again_ever_later(
+    client: Client, world: World, attempts: int, expected: int
+) -> None:
+    """Also where no delay is wanted: a Reject has no backoff, and this would be a hot loop."""
+
+    def hook(message: Message, error: BaseException | None) -> None:
+        raise asyncio.CancelledError
+
+    def handler(message: Message) -> None:
+        raise Reject("no")
+
+    with ScriptedNsqd(deliver((b"x", attempts))) as nsqd:
+        client.consume(handler, nsqd, on_giving_up=hook, requeue_delay=0)
+        world.eventually(lambda: answers(nsqd) == [f"REQ {expected}"])
+
+
+@pytest.mark.parametrize("headers", [{"two\nlines": "x"}, {"n" * 300: "x"}, {"key": "k" * 300}])
+def test_an_envelope_that_others_made_dies_as_it_came(
+    client: Client, world: World, headers: dict[str, str]
+) -> None:
+    """It is opened, though this package would not write it."""
+    body = envelope.restore(headers, b"x")
+    with ScriptedNsqd(deliver((body, 6)), [automatic()]) as nsqd:
+        client.consume(fail, nsqd, dead_letter_topic="dead", headers=True)
+        world.eventually(lambda: answers(nsqd) == ["FIN"])
+        assert [letter.body for letter in nsqd.received("PUB")] == [body]
 
 
 def test_a_dead_letter_is_published_before_the_fin(client: Client, world: World) -> None:

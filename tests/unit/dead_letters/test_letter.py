@@ -86,6 +86,11 @@ def test_a_full_envelope_goes_back_without_the_count() -> None:
     assert decode(letter(own).as_published()) == (own, b'{"n": 1}')
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "n" * 300])
+def test_names_that_only_others_write_go_back_as_they_came(name: str) -> None:
+    assert decode(letter({name: "x"}).as_published()) == ({name: "x"}, b'{"n": 1}')
+
+
 def test_without_headers_of_its_own_just_the_body_goes_back() -> None:
     assert letter(DEATH).as_published() == b'{"n": 1}'
     hostile = MAGIC + b"\0\0x"
