@@ -9,6 +9,7 @@ from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import BadMessage, ConfigError, Refused
 from gnsqsync.message import Discard, Fate, Message, Reject
 from gnsqsync.observer import tell
+from gnsqsync.options import check_ran
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
@@ -142,7 +143,7 @@ class DeadLetters:
         if hook is None or hook == "discard":
             return True
         try:
-            hook(message, error)
+            check_ran(hook(message, error), message)
         except (Exception, SystemExit) as wrong:  # noqa: BLE001 - whatever it raises is a requeue
             self._log(
                 logging.WARNING,

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message, Reject
+from gnsqsync.reader.once import MARK
 
-__all__ = ["KeyOf", "consumer_of", "key_of", "unanswered"]
+__all__ = ["MARK", "KeyOf", "consumer_of", "key_of", "unanswered"]
 
 KeyOf: TypeAlias = Callable[[Message], str]
 

@@ -16,8 +16,8 @@ from gnsqsync import Message
 from gnsqsync.contrib.sqlalchemy.columns import Moment, id_column, now
 from gnsqsync.envelope import MAX_KEY
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_int
-from gnsqsync.service.once import KeyOf, consumer_of, key_of, unanswered
+from gnsqsync.options import check_handler, check_int, check_ran
+from gnsqsync.service.once import MARK, KeyOf, consumer_of, key_of, unanswered
 
 __all__ = ["Inbox"]
 
@@ -67,7 +67,9 @@ class Inbox:
             A decorator; what it makes is the handler of a Reader.
 
         Raises:
-            ConfigError: ``sessions`` or ``key`` is no function.
+            ConfigError: ``sessions`` or ``key`` is no function; by the decorator, the handler does
+                not take two arguments, or its code would never run. A Reader without headers
+                raises it, too, for a handler without ``key``.
         """
         for name, function in (("sessions", sessions), ("key", key or key_of)):
             if not callable(function):
@@ -77,6 +79,8 @@ class Inbox:
                 )
 
         def decorate(function: Callable[[Message, Session], object]) -> Callable[[Message], None]:
+            check_handler("the handler with once", function, "a message", "a session")
+
             @functools.wraps(function)
             def handle(message: Message) -> None:
                 its_key = key_of(message, key)
@@ -89,8 +93,9 @@ class Inbox:
                         )
                         return
                     with unanswered(message):
-                        function(message, session)
+                        check_ran(function(message, session), message)
 
+            setattr(handle, MARK, key is None)
             return handle
 
         return decorate

@@ -13,12 +13,22 @@ from django.utils import timezone
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_int
 
-__all__ = ["is_installed", "mark", "prune"]
+__all__ = ["is_installed", "mark", "prune", "require_ignoring"]
 
 
 def is_installed() -> bool:
     """Whether the project has the table."""
     return apps.is_installed("gnsqsync.django.inbox")
+
+
+def require_ignoring(database: str) -> None:
+    """Raise ConfigError if the database cannot leave out a row that is there."""
+    connection: Any = connections[database]
+    if not connection.features.supports_ignore_conflicts:
+        raise ConfigError(
+            f"the database {database!r} ({connection.vendor}) cannot ignore a row that is there;"
+            " once= works on PostgreSQL, SQLite, MySQL and MariaDB"
+        )
 
 
 def mark(database: str, consumer: str, key: str) -> bool:
@@ -30,12 +40,8 @@ def mark(database: str, consumer: str, key: str) -> bool:
     # Models can be imported when all apps are loaded, so not above.
     from gnsqsync.django.inbox.models import InboxMarker
 
+    require_ignoring(database)
     connection: Any = connections[database]
-    if not connection.features.supports_ignore_conflicts:
-        raise ConfigError(
-            f"the database {database!r} ({connection.vendor}) cannot ignore a row that is there;"
-            " once= works on PostgreSQL, SQLite, MySQL and MariaDB"
-        )
     ops = connection.ops
     options: Any = InboxMarker._meta
     fields = [options.get_field(name) for name in ("consumer", "key", "handled_at")]
