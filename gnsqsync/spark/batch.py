@@ -19,11 +19,12 @@ from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
-from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_plan import PartitionPlan
 from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.stores import Store
+from gnsqsync.spark.streams import Sign
 from gnsqsync.spark.wal import Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]
@@ -83,6 +84,9 @@ class NsqBatchReader(DataSourceReader):
         store = open_store(self._settings.wal_path, self._settings.wal_options)
         name = f"{self._stream}/drain"
         known = _read_plan(store, name)
+        if known is not None:
+            # Each action on the rows is a use of them.
+            Sign().show(lambda: store, self._stream, 0.0)
         if known is None:
             store.probe()
             planned = plan_now(self._options, self._stream)
@@ -118,6 +122,9 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
     for source, problem in zip(tries, problems, strict=True):
         reach.met(source, problem)
     reach.judge()
+    if not parts:
+        # Messages wait, and none of them can be read.
+        Progress(options.channel, seen).judge(seen)
     return end
 
 

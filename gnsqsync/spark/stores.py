@@ -15,16 +15,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+from gnsqsync import durable
+from gnsqsync.durable import sync_folder
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.files import make_folder, sync_folder
 
 __all__ = ["FileStore", "Store"]
 
 # Within Store ``list`` is a method.
 Names = list[str]
-
-# Hidden, so that list() and Spark pass it by.
-_TEMPORARY = ".tmp-"
 
 
 class Store(ABC):
@@ -41,7 +39,8 @@ class Store(ABC):
     def create(self, name: str, data: bytes) -> bool:
         """Make ``name`` with all of ``data``, durably, only if it is not there.
 
-        False when another one made it first. Of all that try, one gets True.
+        Return False when another writer made it first. Of all writers one gets True; writers of the
+        same bytes may all get it, as a request that was repeated cannot be told from theirs.
         """
 
     @abstractmethod
@@ -71,6 +70,10 @@ class Store(ABC):
     @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether ``name`` is there."""
+
+    @abstractmethod
+    def modified(self, name: str) -> float | None:
+        """Return when ``name`` was written, seconds since 1970; None if it is not there."""
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -110,15 +113,20 @@ class Store(ABC):
         """
         name = f"probe-{uuid.uuid4().hex}"
         try:
-            first, second = self.create(name, b"1"), self.create(name, b"2")
+            self.create(name, b"1")
+            second = self.create(name, b"2")
             kept = self.read(name)
             self.delete([name])
+        except ConnectionError:
+            raise  # the storage is away, which says nothing of what it promises
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{self.what} {self.url!r} cannot be written and read: {error}; set {self.what} to"
                 " storage that the driver and every executor may write to"
             ) from error
-        if (first, second, kept) != (True, False, b"1"):
+        # No other writer knows the name: if the first create was refused, then by its own bytes,
+        # whose answer was lost. That is for ``create`` to see, and no fault of the storage.
+        if second or kept != b"1":
             raise ConfigError(
                 f"{self.what} {self.url!r} lies on storage that lets two writers create one name,"
                 f" so messages could be lost; set {self.what} to a file system with hard links or"
@@ -147,14 +155,11 @@ class FileStore(Store):
         path = self._root / name
         if path.exists():
             return False
-        temporary = self._write_temporary(path, data)
+        durable.make_folder(str(path.parent))
         try:
-            os.link(temporary, path)
+            durable.create(str(path), data)
         except FileExistsError:
             return False
-        finally:
-            os.unlink(temporary)
-        sync_folder(str(path.parent))
         return True
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
@@ -166,15 +171,15 @@ class FileStore(Store):
 
     def put(self, name: str, data: bytes) -> None:
         path = self._root / name
-        os.replace(self._write_temporary(path, data), path)
-        sync_folder(str(path.parent))
+        durable.make_folder(str(path.parent))
+        durable.write(str(path), data)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found = {}
         for folder, _, files in os.walk(self._root / prefix):
             below = os.path.relpath(folder, self._root)
             for file in files:
-                if not file.startswith(_TEMPORARY):
+                if not file.startswith(durable.TEMPORARY):
                     # One that is removed at this moment is not there.
                     with contextlib.suppress(FileNotFoundError):
                         size = os.stat(os.path.join(folder, file)).st_size
@@ -191,16 +196,18 @@ class FileStore(Store):
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
 
+    def modified(self, name: str) -> float | None:
+        try:
+            return (self._root / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         path = self._root / name
-        make_folder(str(path.parent))
-        with contextlib.ExitStack() as failed, open(path, "xb") as file:
-            failed.callback(path.unlink, missing_ok=True)
+        durable.make_folder(str(path.parent))
+        with durable.new_file(str(path)) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-            failed.pop_all()
         sync_folder(str(path.parent))
 
     @contextlib.contextmanager
@@ -209,19 +216,10 @@ class FileStore(Store):
             yield file
 
     def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
-        folders = set()
-        for source, target in pairs:
-            path = self._root / target
-            make_folder(str(path.parent))
-            try:
-                os.link(self._root / source, path)
-            except FileExistsError:
-                pass
-            except FileNotFoundError:
-                os.stat(path)
-            folders.add(str(path.parent))
-        for folder in sorted(folders):
-            sync_folder(folder)
+        paths = [(str(self._root / source), str(self._root / target)) for source, target in pairs]
+        for _, target in paths:
+            durable.make_folder(os.path.dirname(target))
+        durable.link_all(paths)
 
     def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
         folders = set()
@@ -236,12 +234,3 @@ class FileStore(Store):
 
     def delete_folder(self, prefix: str) -> None:
         shutil.rmtree(self._root / prefix, ignore_errors=True)
-
-    def _write_temporary(self, path: Path, data: bytes) -> Path:
-        temporary = path.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        make_folder(str(path.parent))
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary
