@@ -71,6 +71,8 @@ class KeyWindow(Middleware):
         Any number of workers may use it.
     """
 
+    fails_after_handler = False
+
     def __init__(
         self, size: int = 100_000, key: KeyOf | None = None, *, delay: float = 1.0
     ) -> None:

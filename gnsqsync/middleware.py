@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message
+from gnsqsync.options import check_ran
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -24,6 +25,7 @@ __all__ = [
     "around_handler",
     "around_publish",
     "check_middleware",
+    "fails_after",
     "overriding",
 ]
 
@@ -54,7 +56,16 @@ class Middleware:
     """Runs around handlers and publishes: override one method or both, pass it as ``middleware=``.
 
     Of a list the first one is outermost. One object may serve many Readers and Writers.
+
+    Attributes:
+        fails_after_handler: False is the promise of a class that its ``handle()`` raises nothing of
+            its own after ``proceed()`` has returned. Around a handler with ``once`` the others are
+            named in a WARNING at the start: the handler's work is committed by then, so the message
+            that comes again is finished without a call, and the middleware's own work is lost. The
+            promise does not hold for a subclass with another ``handle()``.
     """
+
+    fails_after_handler: ClassVar[bool] = True
 
     def handle(
         self, message: Message, handler: Handler, proceed: Callable[[Message], object]
@@ -114,9 +125,38 @@ def overriding(middlewares: Iterable[Middleware], method: str) -> tuple[Middlewa
     return tuple(one for one in [*middlewares][::-1] if getattr(type(one), method) is not base)
 
 
+def fails_after(middlewares: Iterable[Middleware]) -> str:
+    """Return the classes of those that may fail after the handler has returned; "" for none.
+
+    A promise counts if the class that has the ``handle()`` made it, or a subclass of that class.
+    """
+    kinds = {type(one) for one in overriding(middlewares, "handle") if not _promises(type(one))}
+    return ", ".join(sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds))
+
+
+def _promises(middleware: type[Middleware]) -> bool:
+    for kind in middleware.__mro__:
+        if "fails_after_handler" in vars(kind):
+            return not middleware.fails_after_handler
+        if "handle" in vars(kind):
+            break
+    return False
+
+
 def around_handler(middlewares: Iterable[Middleware], handler: Handler) -> Handler:
-    """The handler within its middlewares; the handler itself where there are none."""
-    call = handler
+    """Put the handler within its middlewares.
+
+    Next to the handler stands the check that it has done its work, which sees what the handler
+    returned even if a middleware drops that.
+    """
+
+    def innermost(message: Message) -> object:
+        returned = handler(message)
+        if returned is not None:
+            check_ran(returned, message)
+        return returned
+
+    call: Handler = innermost
     for one in overriding(middlewares, "handle"):
         call = partial(_handle, one, handler, call)
     return call

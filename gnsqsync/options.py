@@ -16,11 +16,15 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict
+from types import AsyncGeneratorType, GeneratorType
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gnsqsync.message import Message
 
 __all__ = [
     "ConnectionOptionKeywords",
@@ -30,6 +34,7 @@ __all__ = [
     "check_duration",
     "check_handler",
     "check_int",
+    "check_ran",
     "check_tls_files",
     "check_topic",
     "did_you_mean",
@@ -151,6 +156,8 @@ _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
     (inspect.isasyncgenfunction, "an async generator function"),
     (inspect.isgeneratorfunction, "a generator function"),
 )
+# Generators begin to run when somebody takes a value from them.
+_UNRUN = (GeneratorType, AsyncGeneratorType)
 
 
 def check_handler(name: str, function: object, *arguments: str) -> None:
@@ -185,6 +192,24 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
         bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
         shown = signature.replace(parameters=bare, return_annotation=signature.empty)
         raise ConfigError(f"{name} is {handler_name(function)}{shown}: {error}; {right}") from error
+
+
+def check_ran(returned: object, message: Message) -> None:
+    """Raise ConfigError if a handler returned code that nobody runs.
+
+    A coroutine, another awaitable or a generator is the work itself, not yet begun. A handler that
+    has detached or answered its message may return anything, because its return says nothing.
+    """
+    if inspect.isawaitable(returned) or isinstance(returned, _UNRUN):
+        if inspect.iscoroutine(returned):
+            returned.close()  # Python would warn beside the error.
+        if message.is_detached or message.is_answered:
+            return
+        raise ConfigError(
+            f"the handler returned a {type(returned).__name__}, which nobody runs; do the work"
+            " before the return (asyncio.run() runs a coroutine), or detach() the message and"
+            " finish it when the work is done"
+        )
 
 
 def handler_name(function: object) -> str:

@@ -38,6 +38,8 @@ class OpenTelemetry(Middleware):
         meter_provider: None: the global one.
     """
 
+    fails_after_handler = False
+
     def __init__(
         self,
         *,

@@ -40,6 +40,8 @@ class Sentry(Middleware, Observer):
     single steps of a dict.
     """
 
+    fails_after_handler = False
+
     def __init__(self) -> None:
         self._guard = Guard("Sentry")
         self._told: dict[tuple[str, str, type[BaseException]], None] = {}

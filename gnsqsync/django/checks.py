@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
@@ -10,8 +11,11 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync.django.config import get_alias, in_tests, problems
-from gnsqsync.django.handlers import all_handlers
+from gnsqsync.django.handlers import Handler
+from gnsqsync.django.known_handlers import Known, claims, known_handlers
 from gnsqsync.errors import ConfigError
+from gnsqsync.middleware import fails_after
+from gnsqsync.service.handler_claims import problems_of_claims
 from gnsqsync.service.log_output import is_readable
 
 __all__ = ["check_handlers", "check_logging", "check_settings"]
@@ -31,25 +35,65 @@ def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 
 def check_handlers(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Handlers that could not be started: gnsqsync.E004."""
+    """Report handlers that could not be started, or that lose messages or work.
+
+    gnsqsync.E004 for one handler, E007 for two that claim one channel, W008 and W009 for ``once``.
+    """
     if [*problems()]:
         return []  # those come first
     found: list[CheckMessage] = []
-    for handler in all_handlers():
+    for known in known_handlers():
         try:
             # A test run has the memory backend for handlers, too.
-            if not get_alias(handler.alias).is_memory:
-                handler.reader()
+            if get_alias(known.handler.alias).is_memory:
+                known.handler.check()
+            else:
+                known.handler.reader()
         except (ImproperlyConfigured, ConfigError) as error:
             found.append(
                 Error(
-                    f"{handler.where}: {error}.",
+                    f"{known.where}: {error}.",
                     hint="See the arguments of @nsq_handler.",
-                    obj=handler.name,
+                    obj=known.handler.name,
                     id="gnsqsync.E004",
                 )
             )
+        else:
+            found += _warnings_of_once(known)
+    found += [
+        Error(
+            f"{problem}.",
+            hint="nsqd delivers each message of a channel to one consumer only.",
+            id="gnsqsync.E007",
+        )
+        for problem in problems_of_claims(claims())
+    ]
     return found
+
+
+def _warnings_of_once(known: Known) -> Iterator[CheckMessage]:
+    handler: Handler = known.handler
+    if handler.once is None:
+        return
+    names = fails_after(get_alias(handler.alias).middleware_with(handler.options))
+    if names:
+        yield Warning(
+            f"{known.where}: if the middleware {names} fails after the handler has returned, its"
+            " own work is lost: the message counts as handled.",
+            hint="Set fails_after_handler = False in a middleware that cannot fail there, or do its"
+            " work in the handler.",
+            obj=handler.name,
+            id="gnsqsync.W008",
+        )
+    if handler.misses_keys:
+        yield Warning(
+            f"{known.where}: messages that GNSQSYNC[{handler.alias!r}] publishes have no headers"
+            " and so no key; once=True rejects them.",
+            hint=f"Set 'headers': True in GNSQSYNC[{handler.alias!r}]['OPTIONS'], unless only other"
+            " programs publish to this topic.",
+            obj=handler.name,
+            id="gnsqsync.W009",
+        )
 
 
 def check_logging(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:

@@ -47,6 +47,7 @@ _ELSEWHERE = {
     "handler": "@nsq_handler",
     "options": "OPTIONS itself",
     "middleware": "MIDDLEWARE",
+    "shared": "@nsq_handler",
     "body": "@nsq_handler",
 }
 

@@ -14,9 +14,11 @@ from django.db import connections
 
 from gnsqsync.django.command import NSQCommand, at_least
 from gnsqsync.django.handlers import Handler
+from gnsqsync.django.known_handlers import claims
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.commands import listing, run_consumers
+from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import say
@@ -102,6 +104,7 @@ class ConsumeCommand(NSQCommand):
             if options["list"]:
                 self._list(handlers)
                 return
+            check_claims(claims())
             limits = {name: options[name] for name in ("concurrency", "max_in_flight")}
             exposed = Exposed(options["metrics_address"], options["handler_limit"])
             # Checked before anything is forked.

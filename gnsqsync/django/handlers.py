@@ -18,7 +18,8 @@ from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
-from gnsqsync.options import check_handler
+from gnsqsync.options import check_handler, check_ran
+from gnsqsync.service.handler_claims import Claim, claim_of
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.once import KeyOf
 from gnsqsync.service.settings import as_if_complete
@@ -90,12 +91,14 @@ def nsq_handler(
             each message, FIN after its commit; an exception rolls it back.
         once: True: a message whose key was handled by this topic and channel before is finished
             without a call. A marker of it is written in the message's transaction, in the table of
-            ``gnsqsync.django.inbox``; the Reader gets ``headers=True``. Or a function that returns
-            the key of a message, for bodies without headers. A message without a key is rejected.
+            ``gnsqsync.django.inbox``. The key is a header, so the entry needs ``"headers": True``
+            in its OPTIONS; ``headers=True`` here says that only other programs publish, with
+            headers. Or a function that returns the key of a message, for bodies without headers. A
+            message without a key is rejected.
         body: As of the Reader: the type of the bodies; the function is called with the message and
             its body.
         **options: Those of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
-            ``dead_letter_topic``.
+            ``dead_letter_topic``; ``shared=True`` for handlers of one topic and channel.
 
     Returns:
         A decorator.
@@ -115,6 +118,8 @@ def nsq_handler(
         raise ConfigError(
             f"once is {once!r}; it must be True, False or a function that returns a message's key"
         )
+    # The author knows of messages with headers that the Writers of the entry do not make.
+    says_headers = "headers" in options
     if once is True and not options.setdefault("headers", True):
         raise ConfigError(
             "once=True goes by the header 'key', and headers is False; give once= a function that"
@@ -142,13 +147,11 @@ def nsq_handler(
             database=database,
             once=Once(database, once if callable(once) else None) if database and once else None,
             options=options,
+            says_headers=says_headers,
         )
         before = _handlers.get(handler.name)
-        if before is not None and before.where != handler.where:
-            raise ConfigError(
-                f"{handler.where} and {before.where} are both called {handler.name!r}; give one"
-                " of them another name="
-            )
+        if before is not None:
+            handler.check_successor_of(before)
         _handlers[handler.name] = handler
         return function
 
@@ -180,6 +183,8 @@ class Handler:
     once: Once | None = field(default=None, repr=False)
     # Whether the function may be interrupted.
     is_limited: bool = field(default=False, repr=False)
+    # True if the handler's own options name ``headers``.
+    says_headers: bool = field(default=False, repr=False)
 
     def __call__(self, message: Message) -> None:
         """Handle one message, with usable database connections and none kept for too long."""
@@ -197,10 +202,10 @@ class Handler:
     def handle(self, message: Message) -> None:
         """Handle one message, on the database connections that the thread has."""
         if self.database is None:
-            self.function(message)
+            check_ran(self.function(message), message)
         elif self.once is None:
             with transaction.atomic(using=self.database):
-                self.function(message)
+                check_ran(self.function(message), message)
         else:
             key = self.once.key(message)
             with transaction.atomic(using=self.database):
@@ -233,6 +238,38 @@ class Handler:
         return self.function
 
     @property
+    def _gnsqsync_once_by_header(self) -> bool | None:
+        """The mark by which a Reader knows that the work is committed within the call."""
+        return None if self.once is None else self.once.by_header
+
+    def check_successor_of(self, before: Handler) -> None:
+        """Raise ConfigError unless this is the handler ``before``, imported again."""
+        if before.where != self.where:
+            raise ConfigError(
+                f"{self.where} and {before.where} are both called {self.name!r}; give one of them"
+                " another name="
+            )
+        if (before.alias, before.topic, before.channel) != (self.alias, self.topic, self.channel):
+            raise ConfigError(
+                f"{self.where} is registered for {before.topic}/{before.channel} and for"
+                f" {self.topic}/{self.channel} under one name, {self.name!r}, so only one of them"
+                " would be consumed; give one of them another name="
+            )
+
+    def claim(self, where: str, owner: object = None) -> Claim:
+        """Return the claim on the channel, to compare with those of the other handlers."""
+        return claim_of(
+            get_alias(self.alias),
+            self.topic,
+            self.channel,
+            self.function,
+            self.options,
+            where=where,
+            settings_name=self.alias,
+            owner=owner,
+        )
+
+    @property
     def app(self) -> str:
         """The first part of its name."""
         return self.name.partition(".")[0]
@@ -258,8 +295,7 @@ class Handler:
                 f"{self.name} cannot consume in a test, where GNSQSYNC[{self.alias!r}] reaches no"
                 " nsqd; 'BACKEND': 'nsq' in it allows a real one"
             )
-        if self.once is not None:
-            self.once.check()
+        self.check()
         given = {name: value for name, value in overrides.items() if value is not None}
         keywords = {**alias.reader_keywords(self.options), **given}
         if exposed is not None:
@@ -268,6 +304,36 @@ class Handler:
                 self.topic, self.channel, keywords.get("observer"), of_settings
             )
         return Reader(self.topic, self.channel, self, **keywords)
+
+    def check(self) -> None:
+        """Raise ConfigError if no transaction could begin, no marker be written, or no key come."""
+        if self.database is None:
+            return
+        if self.database not in connections.settings:
+            known = ", ".join(map(repr, connections.settings))
+            raise ConfigError(
+                f"there is no database {self.database!r} for the transactions; DATABASES has"
+                f" {known}"
+            )
+        if connections.settings[self.database]["ENGINE"] == "django.db.backends.dummy":
+            raise ConfigError(
+                f"DATABASES[{self.database!r}] has no ENGINE, and the handler needs transactions"
+            )
+        if self.once is not None:
+            self.once.check()
+        if not self.says_headers and self.misses_keys:
+            raise ConfigError(
+                f"once=True goes by the header 'key', and GNSQSYNC[{self.alias!r}]['OPTIONS'] has"
+                " no 'headers': True, so every message that this project publishes would be"
+                " rejected; set it, or give once= a function that returns the key of a message, or"
+                " give the handler headers=True if only other programs publish here, with headers"
+            )
+
+    @property
+    def misses_keys(self) -> bool:
+        """True if keys are headers, and the Writers of the entry make none."""
+        by_header = self.once is not None and self.once.by_header
+        return by_header and not get_alias(self.alias).options.get("headers")
 
 
 def close_old_connections() -> None:

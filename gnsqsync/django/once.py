@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable
 
 from gnsqsync import Message
-from gnsqsync.django.inbox.markers import is_installed, mark
+from gnsqsync.django.inbox.markers import is_installed, mark, require_ignoring
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import check_ran
 from gnsqsync.service.once import KeyOf, consumer_of, key_of, unanswered
 
 __all__ = ["Once"]
@@ -19,18 +20,24 @@ log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 
 class Once:
-    """Runs a handler unless the message was handled. In a transaction of ``database``."""
+    """Runs a handler unless the message was handled. In a transaction of ``database``.
 
-    def __init__(self, database: str, given: KeyOf | None) -> None:
+    Attributes:
+        by_header: True if the key of a message is its header ``key``.
+    """
+
+    def __init__(self, database: str, given: KeyOf | None, *, by_header: bool = True) -> None:
         self._database = database
         self._given = given
+        self.by_header: bool = by_header and given is None
 
     def check(self) -> None:
-        """ConfigError where the table is missing."""
+        """Raise ConfigError if no marker could be written."""
         if not is_installed():
             raise ConfigError(
                 "once= needs 'gnsqsync.django.inbox' in INSTALLED_APPS, and manage.py migrate"
             )
+        require_ignoring(self._database)
 
     def key(self, message: Message) -> str:
         """Before the transaction; Reject where there is none."""
@@ -43,4 +50,4 @@ class Once:
             log.info("%s: message with key %s was handled before", consumer, key)
             return
         with unanswered(message):
-            function(message)
+            check_ran(function(message), message)

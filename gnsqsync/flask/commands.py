@@ -29,6 +29,7 @@ from gnsqsync.service.commands import (
 )
 from gnsqsync.service.dead_letters import ACTIONS
 from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
+from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.service.log_output import readable_log
@@ -205,6 +206,8 @@ def _run(
     max_memory: int | None,
 ) -> int:
     """Until a signal; the exit code."""
+    settings = read_settings(_app())
+    check_claims(handler.claim(settings) for handler in nsq.handlers.values())
     limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
     exposed = Exposed(metrics_address, handler_limit)
     named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]

@@ -50,6 +50,7 @@ _ELSEWHERE = {
     "handler": "@nsq.handler",
     "options": "NSQ_OPTIONS itself",
     "middleware": "NSQ_MIDDLEWARE",
+    "shared": "@nsq.handler",
     "body": "@nsq.handler",
 }
 

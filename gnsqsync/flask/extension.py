@@ -21,6 +21,7 @@ from gnsqsync.flask.config import KEYS, backend_of, read_settings
 from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
+from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.settings import as_if_complete
 from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
@@ -64,12 +65,17 @@ class NSQ:
             app: The application.
 
         Raises:
-            ConfigError: It names what is wrong in the ``NSQ_`` keys.
+            ConfigError: It names what is wrong in the ``NSQ_`` keys, or in a handler that is
+                registered already: its options do not fit the config, or another handler has its
+                topic and channel.
             RuntimeError: The application has an NSQ already.
         """
         if NAME in app.extensions:
             raise RuntimeError("this application has an NSQ already; init_app() is for once")
-        read_settings(app)
+        settings = read_settings(app)
+        check_claims(handler.claim(settings) for handler in self._handlers.values())
+        for handler in self._handlers.values():
+            handler.check(app)
         for key, value in KEYS.items():
             app.config.setdefault(key, value)
         app.extensions[NAME] = State(self)
@@ -191,13 +197,15 @@ class NSQ:
             body: As of the Reader: the type of the bodies; the function is called with the message
                 and its body.
             **options: Those of Reader but the addresses, such as ``concurrency``,
-                ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``.
+                ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``; ``shared=True`` for
+                handlers of one topic and channel.
 
         Returns:
             A decorator.
 
         Raises:
-            ConfigError: A value is not allowed, or the name is taken.
+            ConfigError: A value is not allowed, the name is taken, or another handler has the
+                topic and channel, and not both have ``shared=True``.
         """
         wrong = options.keys() & {"nsqd_tcp_addresses", "lookupd_http_addresses"}
         if wrong:
@@ -222,11 +230,10 @@ class NSQ:
             )
             before = self._handlers.get(handler.name)
             # A module that is imported again says the same again.
-            if before is not None and before.where != handler.where:
-                raise ConfigError(
-                    f"{handler.where} and {before.where} are both called {handler.name!r}; give"
-                    " one of them another name="
-                )
+            if before is not None:
+                handler.check_successor_of(before)
+            others = [one for name, one in self._handlers.items() if name != handler.name]
+            check_claims(one.claim() for one in [*others, handler])
             self._handlers[handler.name] = handler
             return function
 

@@ -10,8 +10,10 @@ from flask import Flask
 
 from gnsqsync import Message, Reader
 from gnsqsync.errors import ConfigError
-from gnsqsync.flask.config import backend_of, read_settings
+from gnsqsync.flask.config import Settings, backend_of, read_settings
+from gnsqsync.service.handler_claims import Claim, claim_of
 from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.settings import as_if_complete
 
 __all__ = ["Handler", "InContext", "name_of"]
 
@@ -30,6 +32,38 @@ class Handler:
     def where(self) -> str:
         """The module and the name of the function."""
         return f"{self.function.__module__}.{name_of(self.function, '__qualname__')}"
+
+    def check(self, app: Flask) -> None:
+        """Raise ConfigError if every message would be rejected with the application's config.
+
+        An application that only publishes need not say where given up messages go.
+        """
+        keywords = read_settings(app).reader_keywords(self.options)
+        keywords = {**as_if_complete(keywords), "headers": keywords.get("headers", False)}
+        Reader(self.topic, self.channel, InContext(app, self.function), **keywords)
+
+    def check_successor_of(self, before: Handler) -> None:
+        """Raise ConfigError unless this is the handler ``before``, imported again."""
+        if before.where != self.where:
+            raise ConfigError(
+                f"{self.where} and {before.where} are both called {self.name!r}; give one of them"
+                " another name="
+            )
+        if (before.topic, before.channel) != (self.topic, self.channel):
+            raise ConfigError(
+                f"{self.where} is registered for {before.topic}/{before.channel} and for"
+                f" {self.topic}/{self.channel} under one name, {self.name!r}, so only one of them"
+                " would be consumed; give one of them another name="
+            )
+
+    def claim(self, settings: Settings | None = None) -> Claim:
+        """Return the claim on the channel, to compare with those of the other handlers.
+
+        Handlers of one extension object share a cluster, also where no settings are known yet.
+        """
+        return claim_of(
+            settings, self.topic, self.channel, self.function, self.options, where=self.where
+        )
 
     def reader(self, app: Flask, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
         """A Reader for it, not started; ``overrides``: options that are not None win.
@@ -63,9 +97,9 @@ class InContext:
         # As of any decorator: what log lines name.
         self.__wrapped__ = function
 
-    def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> object:
         with self._app.app_context():
-            self._function(message)
+            return self._function(message)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> InContext:
         """For ``time_limit``: what ends the context is not interrupted."""

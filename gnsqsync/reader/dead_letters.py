@@ -10,6 +10,7 @@ from gnsqsync.errors import BadMessage, ConfigError, Refused
 from gnsqsync.foreign import ends_worker, line_of, repr_of, text_of
 from gnsqsync.message import Discard, Fate, Message, Reject
 from gnsqsync.observer import tell
+from gnsqsync.options import check_ran
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
@@ -188,7 +189,7 @@ class DeadLetters:
         if hook is None or hook == "discard":
             return True
         try:
-            hook(message, error)
+            check_ran(hook(message, error), message)
         except BaseException as wrong:
             # Whatever the user's hook raises, the message is requeued.
             if ends_worker(wrong):

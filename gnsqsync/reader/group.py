@@ -14,6 +14,7 @@ from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.options import check_int
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
+from gnsqsync.reader.claims import check_claims
 from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
@@ -144,7 +145,8 @@ class ReaderGroup(Group):
         runtime: As of the Reader.
 
     Raises:
-        ConfigError: There is no reader, or one is not a Reader.
+        ConfigError: There is no reader, or one is not a Reader; two have the same topic and channel
+            on a common server without ``shared=True``, or dead letters would go round for ever.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class ReaderGroup(Group):
         self._given = tuple(readers)
         if not self._given or not all(isinstance(reader, Reader) for reader in self._given):
             raise ConfigError("a ReaderGroup needs one Reader or more")
+        check_claims(reader._setup.claim for reader in self._given)
 
     @property
     def readers(self) -> tuple[Reader, ...]:

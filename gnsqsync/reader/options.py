@@ -18,6 +18,8 @@ from gnsqsync.options import (
     check_topic,
     handler_name,
 )
+from gnsqsync.reader.claims import Claim, servers_of
+from gnsqsync.reader.once import by_header
 from gnsqsync.reader.verdicts import BackoffFilter, Exceptions, Verdicts
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     rate_burst: int | None
     lanes: KeyOfLane | None
     headers: bool
+    shared: bool
     middleware: Middleware | Sequence[Middleware]
     observer: Observer | Sequence[Observer] | None
     runtime: RuntimeLike | None
@@ -248,9 +251,34 @@ class ReaderSetup:
     observers: tuple[Observer, ...]
     runtime: RuntimeLike | None
     middleware: tuple[Middleware, ...] = ()
+    # True if other Readers of the process may take messages of the channel, too.
+    shared: bool = False
     # Given by a group, whose Readers are judged together and have one timer.
     together: Together | None = None
     timer: Timer | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shared, bool):
+            raise ConfigError(f"shared is {self.shared!r}; it must be True or False")
+        if by_header(self.handler) and not self.flow.headers:
+            raise ConfigError(
+                f"{self.handler_name} handles a message once by its header 'key', and headers is"
+                " False, so every message would be rejected; give headers=True to the Reader and to"
+                " the Writers, or give once a function that returns the key of a message"
+            )
+
+    @property
+    def claim(self) -> Claim:
+        """The claim on the channel, to compare with those of the process's other Readers."""
+        return Claim(
+            topic=self.topic,
+            channel=self.channel,
+            where=self.handler_name or "a Reader without a handler",
+            handler=self.handler,
+            servers=servers_of(self.nsqds, self.lookups.urls),
+            shared=self.shared,
+            dead_letter_topic=self.flow.dead_letter_topic,
+        )
 
     @property
     def name(self) -> str:

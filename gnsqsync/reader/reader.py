@@ -152,6 +152,9 @@ class Reader:
             in the order in which they came to this process; others side by side. None is no lane.
             It is called on the reading thread, and must be quick.
         headers: Whether to open envelopes (docs/protocol/envelope), for ``message.headers``.
+        shared: True if another handler of this process has the same topic and channel, and either
+            may handle any message. Without it on both, a ReaderGroup and the commands of Django and
+            Flask refuse the two.
         middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
         runtime: ``'threads'`` or ``'gevent'``; None: as the process is patched when it starts.
@@ -206,6 +209,7 @@ class Reader:
         rate_burst: int | None = None,
         lanes: KeyOfLane | None = None,
         headers: bool = False,
+        shared: bool = False,
         middleware: Middleware | Sequence[Middleware] = (),
         observer: Observer | Sequence[Observer] | None = None,
         runtime: RuntimeLike | None = None,
@@ -279,6 +283,7 @@ class Reader:
             flow=flow,
             options=options,
             middleware=middlewares,
+            shared=shared,
             observers=tuple(each(observer)),
             runtime=runtime,
         )

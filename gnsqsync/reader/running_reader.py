@@ -12,6 +12,7 @@ import random
 
 from gnsqsync.discovery.polling import Discovery, nsqds_of
 from gnsqsync.errors import ClosedError
+from gnsqsync.middleware import fails_after
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.counters import stats_of
@@ -20,6 +21,7 @@ from gnsqsync.reader.events import Events
 from gnsqsync.reader.health import Health
 from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.lanes import Lanes
+from gnsqsync.reader.once import handles_once
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.workers import Workers
@@ -153,6 +155,7 @@ class RunningReader:
                 flow.max_requeue_delay,
                 extra=self._setup.log_fields,
             )
+        self._warn_of_middleware()
         self.runtime.on_fork(self._after_fork)
         at_exit(self.end_now)
         if self._owns_timer:
@@ -160,6 +163,20 @@ class RunningReader:
         self.workers.start()
         self.subscription.start()
         self._discovery.start()
+
+    def _warn_of_middleware(self) -> None:
+        setup = self._setup
+        names = fails_after(setup.middleware) if handles_once(setup.handler) else ""
+        if names:
+            log.warning(
+                "%s: if the middleware %s fails after handler %s has returned, its own work is"
+                " lost: the message counts as handled; set fails_after_handler = False in a"
+                " middleware that cannot fail there",
+                setup.name,
+                names,
+                setup.handler_name,
+                extra=setup.log_fields,
+            )
 
     def supervise_aside(self) -> None:
         """A thread of our own waits for the stop."""

@@ -26,6 +26,7 @@ from gnsqsync.message import (
     Requeue,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
+from gnsqsync.options import check_ran
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
@@ -87,8 +88,10 @@ class Workers:
         self._events = events
         self._handler = setup.handler
         # The handler with what stands around it; whether each message has a context of its own.
-        self._call = around_handler(setup.middleware, self._innermost(setup, after))
         self._isolates = bool(overriding(setup.middleware, "handle"))
+        innermost = self._innermost(setup, after)
+        # Without a middleware _handle() itself looks at what the handler returned.
+        self._call = around_handler(setup.middleware, innermost) if self._isolates else innermost
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
         self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
@@ -264,7 +267,9 @@ class Workers:
                         context = copy_context()
                         context.run(handler, message)
                     else:
-                        handler(message)
+                        returned = handler(message)
+                        if returned is not None:
+                            check_ran(returned, message)
                 except BaseException as error:
                     # Whatever it is, it is a failure of this message, unless this worker ends.
                     if ends_worker(error):

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message, Reject, no_key
+from gnsqsync.reader.once import MARK
 
-__all__ = ["MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "unanswered"]
+__all__ = ["MARK", "MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "unanswered"]
 
 # Characters: a topic and a channel of 64 each, and the slash.
 MAX_CONSUMER = 129

@@ -44,6 +44,7 @@ _NO_OPTIONS = {
     "connection_options",
     "body",
     "middleware",
+    "shared",
 }
 
 
@@ -71,12 +72,14 @@ def max_attempts_of(options: Mapping[str, Any]) -> int:
 
 
 def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options to check a Reader by, where settings and handler have a part of them each.
+    """Return options to check a Reader by, where settings and handler have a part of them each.
 
-    The other part may say where given up messages go, so that is not asked for here.
+    The other part may say where given up messages go, and that there are headers, so neither is
+    asked for here.
     """
+    options = {"headers": True, **options}
     said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
-    return {**options} if said else {**options, "on_giving_up": "discard"}
+    return options if said else {**options, "on_giving_up": "discard"}
 
 
 @dataclass(frozen=True)

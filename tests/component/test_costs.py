@@ -534,8 +534,8 @@ def test_discovery_and_groups(client: Client, world: World, runtime: CountingRun
         host, port = lookupd.getsockname()
         lookup = {"lookupd_http_addresses": f"{host}:{port}"}
         readers = [
-            client.reader(runtime.user_code(print), nsqd, **lookup),
-            client.reader(runtime.user_code(print), nsqd),
+            client.reader(runtime.user_code(print), nsqd, shared=True, **lookup),
+            client.reader(runtime.user_code(print), nsqd, shared=True),
         ]
         group = ReaderGroup(readers, max_in_flight=4, runtime=runtime)
         group.start(block=False)

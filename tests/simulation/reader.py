@@ -72,6 +72,8 @@ class ReaderActor(Observer):
             lookupd_http_addresses=history.urls() if plan.uses_lookupd else (),
             runtime=history.runtime(self.name),
             observer=self,
+            # Members of a group may have one channel.
+            shared=True,
             **keywords,
         )
         if self.group is None:

@@ -10,7 +10,13 @@ import pytest
 
 from gnsqsync import Message, Middleware, Publication, Reader, Writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.middleware import around_handler, around_publish, check_middleware, overriding
+from gnsqsync.middleware import (
+    around_handler,
+    around_publish,
+    check_middleware,
+    fails_after,
+    overriding,
+)
 
 
 class Noting(Middleware):
@@ -49,9 +55,10 @@ def test_the_first_one_is_outermost_and_sees_what_the_handler_raises() -> None:
 
 
 def test_without_middlewares_nothing_stands_around() -> None:
-    def handler(message: Message) -> None: ...
-
-    assert around_handler([Idle()], handler) is handler
+    message: Any = object()
+    seen: list[object] = []
+    around_handler([Idle()], seen.append)(message)
+    assert seen == [message]
     assert overriding([Idle(), Noting("a", [])], "publish") == ()
     assert around_publish([], print) is print
 
@@ -93,3 +100,23 @@ def test_a_reader_without_a_handler_has_nothing_to_stand_around() -> None:
     Reader("t", "c", nsqd_tcp_addresses="a", middleware=[Idle()])
     with pytest.raises(ConfigError, match="this Reader has none"):
         Reader("t", "c", nsqd_tcp_addresses="a", middleware=[Noting("a", [])])
+
+
+def test_what_may_fail_after_the_handler_is_named_unless_its_class_promises() -> None:
+    class Careful(Noting):
+        fails_after_handler = False
+
+    class Careless(Careful):
+        def handle(self, message: Message, handler: Any, proceed: Any) -> object:
+            return proceed(message)
+
+    class Renamed(Careful):
+        """Has the handle() that the promise is about."""
+
+    class Broken(Renamed):
+        fails_after_handler = True
+
+    assert fails_after([Idle(), Careful("", []), Renamed("", [])]) == ""
+    named = fails_after([Noting("", []), Careless("", []), Broken("", []), Noting("", [])])
+    names = [name.rpartition(".")[2] for name in named.split(", ")]
+    assert names == ["Noting", "Broken", "Careless"]

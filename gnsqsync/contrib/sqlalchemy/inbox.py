@@ -17,9 +17,10 @@ from gnsqsync import Message
 from gnsqsync.contrib.sqlalchemy.columns import TABLE, Key, Moment, id_column, now, require_bytes
 from gnsqsync.envelope import MAX_KEY, check_key
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_int
+from gnsqsync.options import check_handler, check_int, check_ran
 from gnsqsync.service.collations import is_duplicate
 from gnsqsync.service.once import (
+    MARK,
     MAX_CONSUMER,
     KeyOf,
     check_consumer,
@@ -76,7 +77,9 @@ class Inbox:
             A decorator; what it makes is the handler of a Reader.
 
         Raises:
-            ConfigError: ``sessions`` or ``key`` is no function.
+            ConfigError: ``sessions`` or ``key`` is no function; by the decorator, the handler does
+                not take two arguments, or its code would never run. A Reader without headers
+                raises it, too, for a handler without ``key``.
         """
         for name, function in (("sessions", sessions), ("key", key or key_of)):
             if not callable(function):
@@ -86,6 +89,8 @@ class Inbox:
                 )
 
         def decorate(function: Callable[[Message, Session], object]) -> Callable[[Message], None]:
+            check_handler("the handler with once", function, "a message", "a session")
+
             @functools.wraps(function)
             def handle(message: Message) -> None:
                 its_key = key_of(message, key)
@@ -98,8 +103,9 @@ class Inbox:
                         )
                         return
                     with unanswered(message):
-                        function(message, session)
+                        check_ran(function(message, session), message)
 
+            setattr(handle, MARK, key is None)
             return handle
 
         return decorate

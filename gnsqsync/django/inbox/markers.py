@@ -17,12 +17,22 @@ from gnsqsync.options import check_int
 from gnsqsync.service.collations import is_duplicate
 from gnsqsync.service.once import check_consumer
 
-__all__ = ["is_installed", "mark", "prune"]
+__all__ = ["is_installed", "mark", "prune", "require_ignoring"]
 
 
 def is_installed() -> bool:
     """Whether the project has the table."""
     return apps.is_installed("gnsqsync.django.inbox")
+
+
+def require_ignoring(database: str) -> None:
+    """Raise ConfigError if the database cannot leave out a row that is there."""
+    connection: Any = connections[database]
+    if not connection.features.supports_ignore_conflicts:
+        raise ConfigError(
+            f"the database {database!r} ({connection.vendor}) cannot ignore a row that is there;"
+            " once= works on PostgreSQL, SQLite and MariaDB"
+        )
 
 
 def mark(database: str, consumer: str, key: str) -> bool:
@@ -40,12 +50,8 @@ def mark(database: str, consumer: str, key: str) -> bool:
 
     check_key(key, "the key of the message")
     check_consumer(consumer)
+    require_ignoring(database)
     connection: Any = connections[database]
-    if not connection.features.supports_ignore_conflicts:
-        raise ConfigError(
-            f"the database {database!r} ({connection.vendor}) cannot ignore a row that is there;"
-            " once= works on PostgreSQL, SQLite and MariaDB"
-        )
     require_bytes(database, InboxMarker)
     ops = connection.ops
     options: Any = InboxMarker._meta

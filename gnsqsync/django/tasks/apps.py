@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from django.apps import AppConfig
+
+if TYPE_CHECKING:
+    from gnsqsync.django.known_handlers import Known
 
 __all__ = ["TasksConfig"]
 
@@ -14,7 +20,24 @@ class TasksConfig(AppConfig):
 
     def ready(self) -> None:
         from gnsqsync.django.eager import more_handlers
+        from gnsqsync.django.known_handlers import more_known_handlers
         from gnsqsync.django.tasks.worker import handlers_of_topic
 
         if handlers_of_topic not in more_handlers:
             more_handlers.append(handlers_of_topic)
+        if _known_handlers not in more_known_handlers:
+            more_known_handlers.append(_known_handlers)
+
+
+def _known_handlers() -> Iterator[Known]:
+    """Yield a handler for each queue that the settings name.
+
+    The queues of one backend are handled alike, so they may share a topic.
+    """
+    from gnsqsync.django.known_handlers import Known
+    from gnsqsync.django.tasks.worker import backends, handler_of
+
+    for backend in backends():
+        for queue in backend.known_queues:
+            where = f"the queue {queue!r} of TASKS[{backend.alias!r}]"
+            yield Known(handler_of(backend, queue), where, owner=("TASKS", backend.alias))

@@ -95,6 +95,11 @@ class NsqBackend(BaseTaskBackend):
         found: str = self._topics.get(queue) or self.name(queue)
         return found
 
+    @property
+    def known_queues(self) -> list[str]:
+        """The queues that the settings name; with QUEUES [] tasks may name others."""
+        return sorted({*self.queues, *self._topics})
+
     def queues_of(self, topic: str) -> list[str]:
         """Those whose tasks go there."""
         queues = self.queues or {*self._topics, topic.removeprefix(self.name(""))}

@@ -214,7 +214,7 @@ def handler_of(backend: NsqBackend, queue: str) -> TaskHandler:
         alias=backend.entry,
         database=database,
         options=options,
-        once=Once(database, None) if database else None,
+        once=Once(database, None, by_header=False) if database else None,
         backend=backend,
         queue=queue,
     )

@@ -30,7 +30,7 @@ def test_one_that_fails_ends_the_others(client: Client, world: World, number: in
     with bad, good:
         nsqds = [good, good]
         nsqds[number] = bad
-        readers = [client.reader(print, nsqd) for nsqd in nsqds]
+        readers = [client.reader(print, nsqd, shared=True) for nsqd in nsqds]
         task = world.spawn(ReaderGroup(readers, runtime=world.runtime).start)
         with pytest.raises(BadTopic):
             task.join()
@@ -48,7 +48,10 @@ def test_one_that_fails_before_the_next_has_started(client: Client, world: World
 
     bad = ScriptedNsqd([automatic(hooks={"SUB": refuse})])
     with bad, ScriptedNsqd() as good:
-        readers = [client.reader(print, bad), client.reader(print, good, kind=Late)]
+        readers = [
+            client.reader(print, bad, shared=True),
+            client.reader(print, good, shared=True, kind=Late),
+        ]
         task = world.spawn(ReaderGroup(readers, runtime=world.runtime).start)
         with pytest.raises(BadTopic):
             task.join()
@@ -64,7 +67,10 @@ def test_who_joins_during_the_start_waits_for_all(client: Client, world: World) 
             return super().start(block)
 
     with ScriptedNsqd() as nsqd:
-        readers = [client.reader(print, nsqd), client.reader(print, nsqd, kind=Late)]
+        readers = [
+            client.reader(print, nsqd, shared=True),
+            client.reader(print, nsqd, shared=True, kind=Late),
+        ]
         group = ReaderGroup(readers, runtime=world.runtime)
         starting = world.spawn(group.start)
         world.eventually(lambda: nsqd.received("RDY"))
@@ -80,7 +86,7 @@ def test_who_joins_during_the_start_waits_for_all(client: Client, world: World) 
 
 def test_a_stop_before_the_start(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
-        readers = [client.reader(print, nsqd), client.reader(print, nsqd)]
+        readers = [client.reader(print, nsqd, shared=True), client.reader(print, nsqd, shared=True)]
         group = ReaderGroup(readers, runtime=world.runtime)
         group.stop()
         assert world.spawn(group.start).join() == [StopResult(0, 0)] * 2
@@ -88,7 +94,10 @@ def test_a_stop_before_the_start(client: Client, world: World) -> None:
 
 def test_a_group_that_cannot_start_leaves_nothing_running(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
-        first, second = client.reader(print, nsqd), client.consume(print, nsqd)
+        first, second = (
+            client.reader(print, nsqd, shared=True),
+            client.consume(print, nsqd, shared=True),
+        )
         group = ReaderGroup([first, second], runtime=world.runtime)
         with pytest.raises(ClosedError, match="a Reader is started once"):
             group.start()
@@ -99,7 +108,7 @@ def test_the_limit_is_shared_and_goes_where_the_messages_are(client: Client, wor
     got: list[Message] = []
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
         options = {"latency": "throughput"}
-        readers = [client.reader(got.append, nsqd, **options) for nsqd in (one, two)]
+        readers = [client.reader(got.append, nsqd, shared=True, **options) for nsqd in (one, two)]
         group = ReaderGroup(readers, max_in_flight=10, runtime=world.runtime)
         with group:
             world.eventually(lambda: (rdy(one), rdy(two)) == (5, 5))
@@ -112,7 +121,9 @@ def test_the_limit_is_shared_and_goes_where_the_messages_are(client: Client, wor
 
 def test_what_an_ended_one_had_of_the_limit_is_the_others(client: Client, world: World) -> None:
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
-        readers = [client.reader(print, nsqd, latency="throughput") for nsqd in (one, two)]
+        readers = [
+            client.reader(print, nsqd, shared=True, latency="throughput") for nsqd in (one, two)
+        ]
         group = ReaderGroup(readers, max_in_flight=10, runtime=world.runtime)
         with group:
             world.eventually(lambda: (rdy(one), rdy(two)) == (5, 5))
@@ -126,7 +137,7 @@ def test_its_readers_are_judged_together_whether_there_is_a_stream(
     client: Client, world: World
 ) -> None:
     with ScriptedNsqd() as nsqd:
-        readers = [client.reader(print, nsqd), client.reader(print, nsqd)]
+        readers = [client.reader(print, nsqd, shared=True), client.reader(print, nsqd, shared=True)]
         with ReaderGroup(readers, runtime=world.runtime):
             world.eventually(lambda: len(nsqd.received("RDY")) >= 2)
             levels = [
@@ -141,7 +152,7 @@ def test_its_readers_have_one_timer_which_outlives_each_of_them(
     client: Client, world: World
 ) -> None:
     with ScriptedNsqd() as nsqd:
-        readers = [client.reader(print, nsqd) for _ in range(3)]
+        readers = [client.reader(print, nsqd, shared=True) for _ in range(3)]
         with ReaderGroup(readers, runtime=world.runtime) as group:
             timers = {reader._running()._timer for reader in readers}
             (timer,) = timers
@@ -154,7 +165,7 @@ def test_its_readers_have_one_timer_which_outlives_each_of_them(
 
 def test_what_it_shares_ends_with_it_also_where_nobody_joins(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
-        readers = [client.reader(print, nsqd) for _ in range(2)]
+        readers = [client.reader(print, nsqd, shared=True) for _ in range(2)]
         group = ReaderGroup(readers, max_in_flight=4, runtime=world.runtime)
         group.start(block=False)
         members = group._members
@@ -168,7 +179,8 @@ def test_what_it_shares_ends_with_it_also_where_nobody_joins(client: Client, wor
 def test_start_and_stop(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         group = ReaderGroup(
-            [client.reader(print, nsqd), client.reader(print, nsqd)], runtime=world.runtime
+            [client.reader(print, nsqd, shared=True), client.reader(print, nsqd, shared=True)],
+            runtime=world.runtime,
         )
         with pytest.raises(ClosedError, match="not started"):
             group.join()

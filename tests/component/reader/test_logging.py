@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import ConnectionOptions, LookupdHTTP, Message, Observer, Reader, Writer
+from gnsqsync import (
+    ConnectionOptions,
+    LookupdHTTP,
+    Message,
+    Middleware,
+    Observer,
+    Reader,
+    Writer,
+)
 from gnsqsync.errors import NotSent, NSQError
 from gnsqsync.reader.rdy_control import Silence
 from tests.component.conftest import Client, address
@@ -445,3 +453,27 @@ def test_a_limit_that_late_messages_exceed_is_told_as_the_reason(
         world.eventually(lambda: USED_UP in reasons(caplog))
         assert held[0].finish()
         world.eventually(lambda: nsqd.received("RDY")[-1].parameters == ("1",))
+
+
+def test_a_middleware_around_once_that_may_fail_after_the_commit_is_named(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Marked:
+        _gnsqsync_once_by_header = False
+
+        def __call__(self, message: Message) -> None: ...
+
+    class After(Middleware):
+        def handle(self, message: Message, handler: Any, proceed: Any) -> object:
+            return proceed(message)
+
+    class Careful(After):
+        fails_after_handler = False
+
+    with ScriptedNsqd() as nsqd:
+        client.consume(print, nsqd, middleware=[After()])
+        client.consume(Marked(), nsqd, middleware=[Careful()])
+        assert "its own work is lost" not in caplog.text
+        client.consume(Marked(), nsqd, middleware=[Careful(), After()])
+    assert "After fails after handler" in caplog.text
+    assert "Careful fails" not in caplog.text

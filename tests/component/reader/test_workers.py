@@ -475,6 +475,20 @@ class Later(Requeue):
         Exception.__init__(self, why)
 
 
+def test_a_handler_that_returns_code_that_nobody_runs_has_failed(bench: Bench) -> None:
+    async def work() -> None:
+        raise AssertionError("nobody runs it")
+
+    def handler(message: Message) -> object:
+        return work() if message.body == b"unrun" else b"a value means nothing"
+
+    bench.start(handler)
+    bench.put(b"unrun", b"value")
+    bench.idle()
+    assert [body for body, _ in bench.connection.requeued] == [b"unrun"]
+    assert len(bench.connection.fins) == 1
+
+
 def test_a_requeue_whose_subclass_calls_no_constructor(bench: Bench) -> None:
     def handler(message: Message) -> None:
         raise Later("the database is away")

@@ -35,10 +35,10 @@ class Thanking:
         seen.append(f"thanks for {order.number}")
 
 
-nsq_handler("stored", "thanks", name="mail.thank")(Thanking())
+nsq_handler("stored", "thanks", name="mail.thank", shared=True)(Thanking())
 
 
-@nsq_handler("stored", "thanks", name="mail.thank_again")
+@nsq_handler("stored", "thanks", name="mail.thank_again", shared=True)
 def never(message):
     raise AssertionError("one handler of a channel gets a message")
 

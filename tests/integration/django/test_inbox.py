@@ -18,8 +18,8 @@ HANDLER = """
 import uuid
 
 
-@nsq_handler(TOPIC, "once", name="shop.once", once=True, concurrency=4, max_in_flight=50,
-             backoff=False, max_attempts=0, requeue_delay=0.1, msg_timeout=2.0)
+@nsq_handler(TOPIC, "once", name="shop.once", once=True, headers=True, concurrency=4,
+             max_in_flight=50, backoff=False, max_attempts=0, requeue_delay=0.1, msg_timeout=2.0)
 def once(message):
     # Begun twins would overlap.
     Order.objects.create(number=uuid.uuid4().int % 2**31, worker=message.body.decode())

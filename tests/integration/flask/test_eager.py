@@ -34,7 +34,7 @@ class Shop:
             nsq.publish("packed", message.body)
             self.seen.append("packed")
 
-        @nsq.handler("packed", "mail")
+        @nsq.handler("packed", "mail", shared=True)
         class Mail:
             def __init__(self, message: Message) -> None:
                 shop.seen.append(f"mail {message.json()}")
@@ -108,7 +108,7 @@ def test_without_it_no_handler_runs(shop: Shop) -> None:
 def test_a_handler_that_comes_later_and_one_of_the_same_channel(
     shop: Shop, handled: list[CapturedMessage]
 ) -> None:
-    @shop.nsq.handler("packed", "mail", name="second")
+    @shop.nsq.handler("packed", "mail", name="second", shared=True)
     def second(message: Message) -> None:
         raise AssertionError("one handler of a channel gets a message")
 

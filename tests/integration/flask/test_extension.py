@@ -77,7 +77,7 @@ def test_addresses_and_options_go_where_they_belong() -> None:
 def test_where_given_up_messages_go_may_be_said_in_the_other_place() -> None:
     nsq = NSQ()
     nsq.handler("t", "c", name="often", max_deliveries=50)(print)
-    nsq.handler("t", "c", name="dead", dead_letter_topic="dead")(print)
+    nsq.handler("t", "d", name="dead", dead_letter_topic="dead")(print)
     often, dead = nsq.handlers["often"], nsq.handlers["dead"]
     plain, options = application(), {"max_deliveries": 50}
     nsq.init_app(plain)
@@ -89,6 +89,41 @@ def test_where_given_up_messages_go_may_be_said_in_the_other_place() -> None:
     assert dead.reader(strict)
     with pytest.raises(ConfigError, match="needs dead_letter_topic or on_giving_up"):
         often.reader(strict)
+
+
+def test_two_handlers_of_one_channel_are_refused_where_the_second_is_registered() -> None:
+    nsq = NSQ()
+
+    def mail(message: Message) -> None: ...
+
+    def store(message: Message) -> None: ...
+
+    nsq.handler("paid", "mail")(mail)
+    with pytest.raises(ConfigError, match=r"mail and .*store both consume paid/mail"):
+        nsq.handler("paid", "mail")(store)
+    with pytest.raises(ConfigError, match="registered for paid/mail and for made/mail under one"):
+        nsq.handler("made", "mail")(mail)
+    assert [*nsq.handlers] == ["mail"]
+    nsq.handler("paid", "mail", shared=True)(mail)
+    nsq.handler("paid", "mail", shared=True)(store)
+    NSQ.init_app(nsq, application())
+
+
+def test_once_without_headers_is_refused_by_init_app() -> None:
+    inbox = pytest.importorskip("gnsqsync.contrib.sqlalchemy").Inbox(
+        pytest.importorskip("sqlalchemy").MetaData()
+    )
+
+    def work(message: Message, session: Any) -> None: ...
+
+    nsq = NSQ()
+    nsq.handler("paid", "books", name="books")(inbox.once(lambda: None)(work))
+    with pytest.raises(ConfigError, match=r"work handles a message once by its header 'key'"):
+        nsq.init_app(application())
+    nsq.init_app(application(NSQ_OPTIONS={"headers": True}))
+    own = NSQ()
+    own.handler("paid", "books")(inbox.once(lambda: None, key=lambda message: "a")(work))
+    own.init_app(application())
 
 
 def test_init_app_connects_nothing_and_fills_the_config() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,28 @@ def test_keys_of_bodies_and_none(shop: Shop) -> None:
         answers(message(b"b"))
     with pytest.raises(ConfigError, match="sessions is 5"):
         shop.inbox.once(5)  # type: ignore[arg-type]
+
+    async def work(message: Message, session: Session) -> None:
+        raise AssertionError("nobody runs it")
+
+    with pytest.raises(ConfigError, match="is a coroutine function"):
+        shop.inbox.once(shop.sessions)(work)
+    unrun = shop.inbox.once(shop.sessions, key=lambda message: "c")(lambda *both: work(*both))
+    for _ in range(2):  # Its marker is rolled back.
+        with pytest.raises(ConfigError, match="returned a coroutine, which nobody runs"):
+            unrun(message(b"c"))
+
+
+def test_a_reader_without_headers_refuses_a_handler_that_goes_by_them(shop: Shop) -> None:
+    @shop.inbox.once(shop.sessions)
+    def by_header(message: Message, session: Session) -> None: ...
+
+    nsqd = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
+    text = r"by_header handles a message once by its header 'key', and headers is False"
+    for handler in (by_header, partial(by_header)):
+        with pytest.raises(ConfigError, match=text):
+            Reader("t", "c", handler, **nsqd)  # type: ignore[arg-type]
+    Reader("t", "c", by_header, headers=True, **nsqd)  # type: ignore[arg-type]
 
 
 # -- PostgreSQL that restarts, and gevent --------------------------------------------------------
