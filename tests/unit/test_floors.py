@@ -39,6 +39,7 @@ TOP = {
     "_version",
     "addresses",
     "bodies",
+    "durable",
     "envelope",
     "errors",
     "key_window",
@@ -53,6 +54,7 @@ PROGRAMS = {"cli", "contrib", "django", "flask", "spark"}
 # What programs may know of the flat modules.
 PUBLIC = {
     "gnsqsync",
+    "gnsqsync.durable",
     "gnsqsync.envelope",
     "gnsqsync.errors",
     "gnsqsync.middleware",
