@@ -81,7 +81,8 @@ EXCEPTIONS = {
     "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
     # Programs, like those above.
     "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
-    "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
+    "gnsqsync.admin.serving": {"gnsqsync.service.signals"},
+    "gnsqsync.embedded.__main__": {"gnsqsync.service.output", "gnsqsync.service.signals"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
     # It reads as any client does.
