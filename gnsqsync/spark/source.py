@@ -28,6 +28,7 @@ from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.batch import NsqBatchReader, plan_now
 from gnsqsync.spark.depths import Backlog, Depths
 from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.pauses import Pauses
 from gnsqsync.spark.plan import (
     Offset,
     Part,
@@ -82,9 +83,6 @@ __all__ = ["KNOWS_AVAILABLE_NOW", "NsqDataSource", "NsqStreamReader"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Without data Spark asks again after 10 ms, which costs Spark more than the look costs us. A
-# trigger that waits, as processAllAvailable() does, waits this many seconds at most.
-_LONGEST_WAIT = 1.0
 # Looks at nsqds take this part of a core at most while nothing comes; this far apart at most.
 _IDLE_SHARE = 0.005
 _LONGEST_PAUSE = 2.0
@@ -156,6 +154,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._untold: Offset | None = None
         self._trust = Trust()
         self._next_look = 0.0
+        self._pauses = Pauses(time.monotonic())
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
         if not KNOWS_AVAILABLE_NOW and options.max_messages and options.available_now is None:
@@ -196,6 +195,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = self._end or self.initialOffset()
         self._learn()
         parts = self._wait_for_messages(start["epoch"], self._limit(limit))
+        self._pauses.answered(time.monotonic())
         if not parts:
             if self._reach is not None:
                 self._reach.judge()
@@ -302,6 +302,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in tasks]
 
     def commit(self, end: Offset) -> None:
+        self._pauses.committed(end["epoch"], time.monotonic())
         if end["epoch"] == 0:
             return
         try:
@@ -334,9 +335,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait_for_messages(self, turn: int, limit: int | None) -> list[Part]:
         """The parts of the next epoch, as soon as there is enough for one; none after a while."""
         options, cluster = self._options, self._cluster()
-        deadline = time.monotonic() + _LONGEST_WAIT
+        # A run with an end needs an answer now: Spark ends it when nobody has messages.
+        began = time.monotonic()
+        deadline = began if self._targets is not None else self._pauses.until(began)
         while True:
-            time.sleep(max(0.0, self._next_look - time.monotonic()))
+            if self._targets is None:
+                time.sleep(max(0.0, min(self._next_look, deadline) - time.monotonic()))
+                if self._next_look > time.monotonic():
+                    return []
             before = time.process_time()
             seen = cluster.look()
             cost = time.process_time() - before
@@ -348,7 +354,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return parts
             pause = max(options.poll_interval, min(cost / _IDLE_SHARE, _LONGEST_PAUSE))
             self._next_look = time.monotonic() + pause
-            if self._targets is not None or self._next_look > deadline:
+            if self._next_look > deadline:
                 return []
 
     def _readable(self, seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
