@@ -180,7 +180,7 @@ def job_session(
 
 
 # How an exception of ours looks in the traceback that Spark brings from another process.
-_OURS = re.compile(r"gnsqsync\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"gnsqsync\.(?:\w+\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
 # How py4j shows an exception of Java; the line above it only names a method.
 _JAVAS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)

@@ -19,7 +19,7 @@ from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
-from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_plan import PartitionPlan
 from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
@@ -118,6 +118,9 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
     for source, problem in zip(tries, problems, strict=True):
         reach.met(source, problem)
     reach.judge()
+    if not parts:
+        # Messages wait, and none of them can be read.
+        Progress(options.channel, seen).judge(seen)
     return end
 
 

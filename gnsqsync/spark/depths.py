@@ -41,19 +41,27 @@ _RETRIES = _THREADS // 2
 
 
 class Backlog(NamedTuple):
-    """The messages in a channel of one nsqd. ``depth`` is how many can be read now: 0 while paused.
+    """Counts of the messages in a channel of one nsqd.
 
-    ``done``: messages that were finished, or thrown away, since nsqd started.
+    ``depth``: messages that can be read now, 0 while the channel is paused. ``done``: messages that
+    were finished, or thrown away, since nsqd started. ``behind_pause``: the depth of a paused
+    channel.
     """
 
     depth: int
     in_flight: int
     deferred: int
     done: int = 0
+    behind_pause: int = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self.depth or self.in_flight or self.deferred)
+        return not (self.depth or self.in_flight or self.deferred or self.behind_pause)
+
+    @property
+    def unread(self) -> int:
+        """The channel's depth as nsqd tells it, paused or not."""
+        return self.depth + self.behind_pause
 
 
 @dataclass(eq=False)
@@ -385,4 +393,5 @@ def _backlog(channel: ChannelStats) -> Backlog:
         channel.in_flight_count,
         channel.deferred_count,
         channel.message_count - waiting,
+        behind_pause=channel.depth if channel.paused else 0,
     )

@@ -42,7 +42,7 @@ from gnsqsync.spark.plan import (
     scale,
     share_out,
 )
-from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_task import read_partitions
 from gnsqsync.spark.rows import SPARK_SCHEMA
 from gnsqsync.spark.settings import (
@@ -147,6 +147,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Of a run with an end: the messages it has still to take, and which nsqds it reached.
         self._targets: Targets | None = None
         self._reach: Reach | None = None
+        self._progress: Progress | None = None
         # What the run read, and nsqds that it did not reach the last time.
         self._counts = RunCounts()
         self._missed: set[str] = set()
@@ -183,6 +184,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = Targets(waiting)
         fail_on = self._options.fail_on_unreachable or "all"
         self._reach = Reach(waiting, self._cluster().silent(), fail_on)
+        self._progress = Progress(self._options.channel, seen)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """The end of the next epoch, with its plan, or ``start`` while there is nothing to read.
@@ -197,8 +199,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = self._wait_for_messages(start["epoch"], self._limit(limit))
         self._pauses.answered(time.monotonic())
         if not parts:
-            if self._reach is not None:
-                self._reach.judge()
+            self._judge_run()
             return start
         self._open_log(start, new=start["epoch"] == 0)
         self._last_epoch_at = time.monotonic()
@@ -207,6 +208,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._targets.take(parts)
         self._untold = end
         return end
+
+    def _judge_run(self) -> None:
+        """Raise the error of a run with an end, at its end."""
+        if self._reach is None or self._progress is None:
+            return
+        self._reach.judge()
+        self._progress.judge(self._cluster().look(whole=True), self._reach.missed)
 
     def _drain_at_once(self) -> Offset:
         """The end of the only new batch of a run with an end on 4.0 and 4.1.
@@ -253,6 +261,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A partition that nobody asked for has none, for example when a sink looks at one row only.
         told = [(part, head) for part, head in zip(parts, heads, strict=True) if head is not None]
         self._counts.add(head.tally for _, head in told)
+        if self._progress is not None:
+            for head in heads:
+                tally = None if head is None else head.tally
+                self._progress.took(
+                    tally["received"] + tally.get("deduplicated", 0) if tally else None
+                )
         reach = self._reach or Reach(budgets_of(parts), {}, fail_on)
         for part, head in told:
             # What an attempt before had read was reached.
