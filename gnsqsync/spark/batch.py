@@ -24,6 +24,7 @@ from gnsqsync.spark.read_plan import PartitionPlan
 from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_reach
 from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.stores import Store
+from gnsqsync.spark.streams import Sign
 from gnsqsync.spark.wal import Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]
@@ -83,6 +84,9 @@ class NsqBatchReader(DataSourceReader):
         store = open_store(self._settings.wal_path, self._settings.wal_options)
         name = f"{self._stream}/drain"
         known = _read_plan(store, name)
+        if known is not None:
+            # Each action on the rows is a use of them.
+            Sign().show(lambda: store, self._stream, 0.0)
         if known is None:
             store.probe()
             planned = plan_now(self._options, self._stream)

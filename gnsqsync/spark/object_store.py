@@ -146,6 +146,14 @@ class ObjectStore(Store):
             return False
         return bool(found["type"] == "file")
 
+    def modified(self, name: str) -> float | None:
+        self._fs.invalidate_cache()
+        try:
+            at = self._ask(lambda: self._fs.modified(self._path(name)))
+        except FileNotFoundError:
+            return None
+        return float(at.timestamp())
+
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         with tempfile.NamedTemporaryFile(prefix="gnsqsync-") as file:

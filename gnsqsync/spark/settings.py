@@ -6,7 +6,9 @@ Knows Spark's types and the modules that know no Spark; keeps nothing.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
+import time
 from types import TracebackType
 
 from pyspark.sql.types import StructType
@@ -17,6 +19,7 @@ from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, group, parts_of
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
+from gnsqsync.spark.streams import delete_ended
 from gnsqsync.spark.wal import LogDamaged, Wal
 
 __all__ = [
@@ -26,6 +29,8 @@ __all__ = [
     "plans",
     "read_settings",
 ]
+
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 
 def columns_of(schema: StructType) -> list[str]:
@@ -96,6 +101,10 @@ def open_log(settings: ReadSettings, stream: str, *, new: bool) -> Wal:
                 " before: set it to where the log is, or 'failOnDataLoss' to false if it is lost"
             ) from None
     wal.announce()
+    try:
+        delete_ended(store, stream, settings.retention, time.time())
+    except OSError as error:
+        log.warning("logs of runs that ended are not deleted: %s", error)
     return wal
 
 

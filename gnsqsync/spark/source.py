@@ -27,6 +27,7 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.batch import NsqBatchReader, plan_now
 from gnsqsync.spark.depths import Backlog, Depths
+from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.pauses import Pauses
 from gnsqsync.spark.plan import (
@@ -52,6 +53,7 @@ from gnsqsync.spark.settings import (
     plans,
     read_settings,
 )
+from gnsqsync.spark.streams import Sign
 from gnsqsync.spark.tally import RunCounts
 from gnsqsync.spark.wal import Wal
 
@@ -156,6 +158,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._trust = Trust()
         self._next_look = 0.0
         self._pauses = Pauses(time.monotonic())
+        self._sign = Sign()
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
         if not KNOWS_AVAILABLE_NOW and options.max_messages and options.available_now is None:
@@ -195,6 +198,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.available_now:
                 return self._drain_at_once()
             start = self._end or self.initialOffset()
+        self._show_use(start)
         self._learn()
         parts = self._wait_for_messages(start["epoch"], self._limit(limit))
         self._pauses.answered(time.monotonic())
@@ -208,6 +212,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._targets.take(parts)
         self._untold = end
         return end
+
+    def _show_use(self, offset: Offset) -> None:
+        """Keep the log of a query that only waits from being taken for an old one."""
+        settings = self._settings
+        if offset["epoch"] > 0:
+            self._sign.show(
+                lambda: open_store(settings.wal_path, settings.wal_options),
+                offset["stream"],
+                time.monotonic(),
+            )
 
     def _judge_run(self) -> None:
         """Raise the error of a run with an end, at its end."""

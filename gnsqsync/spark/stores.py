@@ -74,6 +74,10 @@ class Store(ABC):
         """Whether ``name`` is there."""
 
     @abstractmethod
+    def modified(self, name: str) -> float | None:
+        """Return when ``name`` was written, seconds since 1970; None if it is not there."""
+
+    @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
         """A file of any size to write; durable at the end of the block, gone if that raises.
 
@@ -196,6 +200,12 @@ class FileStore(Store):
 
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
+
+    def modified(self, name: str) -> float | None:
+        try:
+            return (self._root / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
