@@ -19,6 +19,7 @@ from gnsqsync.django.outbox.times import future, later, stored
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
 
@@ -106,21 +107,32 @@ def cancel(key: str, *, using: str | None = None) -> int:
     """Take back what was scheduled with that key and is not published.
 
     A row that a relay publishes at this moment is waited for, and then not counted. On a database
-    that cannot lock rows, as SQLite, it may be counted and published.
+    that cannot lock rows, as SQLite, it may be counted and published. A row whose publish nsqd did
+    not confirm is taken back and not counted, with a WARNING: its message may come. A relay that
+    was killed between nsqd's answer and its own commit leaves no sign; such a row is counted, and
+    its message comes.
 
     Args:
         key: That of the messages.
         using: The alias of a database; None: as the router says.
 
     Returns:
-        How many messages; 0 where they were published, or there were none.
+        How many messages; 0 where they were published, may have been, or there were none.
+
+    Raises:
+        ConfigError: The key is not allowed, or a transaction is open on another database only.
     """
-    count: int = _scheduled(key, using).delete()[0]
+    rows = _scheduled(key, using)
+    count: int = rows.exclude(last_error__startswith=IN_DOUBT).delete()[0]
+    tell_canceled(key, rows.delete()[0])
     return count
 
 
 def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
     """Move what was scheduled with that key to another time, also what has failed.
+
+    A row whose publish nsqd did not confirm is moved and counted, with a WARNING: its message may
+    have come, and comes at that time.
 
     Args:
         key: That of the messages.
@@ -131,13 +143,17 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
         How many messages; 0 where they were published, or there were none.
 
     Raises:
-        ConfigError: The time is not allowed.
+        ConfigError: The key or the time is not allowed, or a transaction is open on another
+            database only.
     """
     due = stored(future(when))
-    count: int = _scheduled(key, using).update(
-        deliver_at=due, retry_at=due, failed_at=None, attempts=0
-    )
-    return count
+    changes = {"deliver_at": due, "retry_at": due, "failed_at": None, "attempts": 0}
+    rows = _scheduled(key, using)
+    count: int = rows.exclude(last_error__startswith=IN_DOUBT).update(**changes)
+    # After the others: a row that a relay had may be in doubt by now.
+    doubtful: int = rows.filter(last_error__startswith=IN_DOUBT).update(**changes)
+    tell_moved(key, doubtful)
+    return count + doubtful
 
 
 def _scheduled(key: str, using: str | None) -> Any:

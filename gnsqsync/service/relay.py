@@ -19,6 +19,7 @@ from gnsqsync import envelope
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, Refused
 from gnsqsync.options import check_int
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
+from gnsqsync.service.in_doubt import error_text
 from gnsqsync.service.supervisor import StopFlag
 from gnsqsync.writer.writer import Writer
 
@@ -67,6 +68,8 @@ class Row:
     headers: Mapping[str, str] | None
     key: str | None
     attempts: int = 0
+    # True after a publish whose outcome is unknown: nsqd may have the message.
+    in_doubt: bool = False
 
     def __str__(self) -> str:
         return f"{self.topic} #{self.id}"
@@ -318,7 +321,7 @@ class Relay:
         except self._stuck as error:
             self._tell_stuck(alias, error, self._pauses.failed(alias))
             confirmed: int = getattr(error, "acknowledged", 0)
-            self._store.note(rows[confirmed:], str(error))
+            self._store.note(rows[confirmed:], error_text(error))
             return confirmed
         self._pauses.worked(alias)
         over = troubles().ended(("outbox", self._name, alias))

@@ -35,6 +35,7 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 )
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.service.relay import Lag, Relay
 
 __all__ = ["Outbox"]
@@ -198,20 +199,30 @@ class Outbox:
     # -- what is scheduled -----------------------------------------------------------------------
 
     def cancel(self, session: Session | Connection, key: str) -> int:
-        """Take back what has a time and that key, and is not published; how many messages.
+        """Take back what has a time and that key, and is not published. Return the number.
 
         A row that a relay publishes at this moment is waited for, and then not counted. On a
-        database that cannot lock rows, as SQLite, it may be counted and published.
+        database that cannot lock rows, as SQLite, it may be counted and published. A row whose
+        publish nsqd did not confirm is taken back and not counted, with a WARNING: its message may
+        come. A relay that was killed between nsqd's answer and its own commit leaves no sign; such
+        a row is counted, and its message comes.
 
         Args:
             session: A Session or Connection.
             key: Their key.
         """
-        found: Any = session.execute(delete(self.table).where(*self._with(session, key)))
+        wanted = self._with(session, key)
+        is_sure = ~self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
+        found: Any = session.execute(delete(self.table).where(*wanted, is_sure))
+        doubtful: Any = session.execute(delete(self.table).where(*wanted))
+        tell_canceled(key, doubtful.rowcount)
         return int(found.rowcount)
 
     def reschedule(self, session: Session | Connection, key: str, at: datetime) -> int:
-        """Move what has a time and that key to another time, also what has failed; how many.
+        """Move what has a time and that key to another time, also what has failed.
+
+        Return the number. A row whose publish nsqd did not confirm is moved and counted, with a
+        WARNING: its message may have come, and comes at that time.
 
         Args:
             session: A Session or Connection.
@@ -224,8 +235,13 @@ class Outbox:
         wanted = self._with(session, key)
         due = _future(at)
         changes = {"scheduled": due, "retry_at": due, "failed_at": None, "attempts": 0}
-        found: Any = session.execute(update(self.table).where(*wanted).values(**changes))
-        return int(found.rowcount)
+        is_doubtful = self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
+        move = update(self.table).where(*wanted).values(**changes)
+        found: Any = session.execute(move.where(~is_doubtful))
+        # After the others: a row that a relay had may be in doubt by now.
+        doubtful: Any = session.execute(move.where(is_doubtful))
+        tell_moved(key, doubtful.rowcount)
+        return int(found.rowcount + doubtful.rowcount)
 
     def _with(self, session: Session | Connection, key: str) -> Sequence[Any]:
         envelope.check_key(key, "key")

@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gnsqsync import Writer
 from gnsqsync.contrib.sqlalchemy.columns import now
+from gnsqsync.service.in_doubt import IN_DOUBT, texts
 from gnsqsync.service.relay import Lag, Row
 
 __all__ = ["OutboxStore"]
@@ -79,11 +80,13 @@ class OutboxStore:
         self._on([row.id for row in rows], delete(self._table))
 
     def note(self, rows: Sequence[Row], error: str) -> None:
-        self._change([row.id for row in rows], last_error=error)
+        for text, some in texts(rows, error):
+            self._change([row.id for row in some], last_error=text)
 
     def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
         when: dict[str, Any] = {"failed_at": now()} if retry_at is None else {"retry_at": retry_at}
-        self._change([row.id], last_error=error, attempts=row.attempts + 1, **when)
+        ((text, _),) = texts([row], error)
+        self._change([row.id], last_error=text, attempts=row.attempts + 1, **when)
 
     def _change(self, ids: Sequence[int], **changes: Any) -> None:
         self._on(ids, update(self._table).values(**changes))
@@ -141,4 +144,5 @@ def _row(found: Any) -> Row:
         headers=found.headers,
         key=found.key,
         attempts=found.attempts,
+        in_doubt=found.last_error.startswith(IN_DOUBT),
     )

@@ -22,6 +22,7 @@ from gnsqsync.django.outbox.periodic import add_due
 from gnsqsync.django.outbox.times import stored
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
+from gnsqsync.service.in_doubt import IN_DOUBT, texts
 from gnsqsync.service.relay import Lag, Row
 
 __all__ = ["OutboxStore"]
@@ -65,11 +66,13 @@ class OutboxStore:
             these.delete()
 
     def note(self, rows: Sequence[Row], error: str) -> None:
-        for these in self._these(rows):
-            these.update(last_error=error)
+        for text, some in texts(rows, error):
+            for these in self._these(some):
+                these.update(last_error=text)
 
     def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
-        changes: dict[str, Any] = {"last_error": error, "attempts": row.attempts + 1}
+        ((text, _),) = texts([row], error)
+        changes: dict[str, Any] = {"last_error": text, "attempts": row.attempts + 1}
         if retry_at is None:
             changes["failed_at"] = timezone.now()
         else:
@@ -105,4 +108,5 @@ def _row(row: OutboxMessage) -> Row:
         headers=row.headers,
         key=row.key,
         attempts=row.attempts,
+        in_doubt=row.last_error.startswith(IN_DOUBT),
     )

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from gnsqsync import Message, Middleware, Reader, Reject, Writer
 from gnsqsync.contrib.sqlalchemy import Inbox, Lag, Outbox
-from gnsqsync.errors import ConfigError
+from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
 from gnsqsync.writer.memory import MemoryWriter
 from tests.integration.conftest import address
 from tests.integration.sqlalchemy.conftest import postgres_engine
@@ -120,6 +120,41 @@ def test_times(shop: Shop) -> None:
     with shop.engine.connect() as connection:
         (due,) = connection.scalars(select(shop.outbox.table.c.retry_at))
     assert due == later
+
+
+def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    with shop.sessions.begin() as session:
+        for key in ("doubtful", "moved", "away"):
+            shop.outbox.publish(session, "orders", key, defer=0, key=key)
+    known = shop.writer._publish_many
+
+    def fail(error: Exception) -> None:
+        def publish(topic: str, bodies: Any, defer: Any) -> None:
+            raise error
+
+        shop.writer._publish_many = publish  # type: ignore[method-assign]
+        shop.outbox.relay().move_batch()
+
+    fail(NotSent("no nsqd"))
+    with shop.sessions.begin() as session:
+        assert shop.outbox.cancel(session, "away") == 1
+    fail(OutcomeUnknown("no answer"))
+    # What fails afterwards does not end the doubt.
+    fail(NotSent("no nsqd"))
+    caplog.clear()
+    with shop.sessions.begin() as session:
+        assert shop.outbox.reschedule(session, "moved", later) == 1
+        assert shop.outbox.cancel(session, "doubtful") == 0
+        assert shop.outbox.cancel(session, "none") == 0
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "1 message with the key moved may come twice" in told[0]
+    assert "1 message with the key doubtful, but nsqd may have it" in told[1]
+    assert len(told) == 2
+    shop.writer._publish_many = known  # type: ignore[method-assign]
+    assert shop.move() == [] and shop.rows() == 1
 
 
 def test_what_is_wrong_is_said_at_once(shop: Shop) -> None:
