@@ -44,7 +44,8 @@ def publish(
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: Topic, body, time or a header is not allowed.
+        ConfigError: Topic, body, time or a header is not allowed, or ``using`` is missing: a
+            transaction is open, but on another database than the row would be written to.
     """
     due = None if defer is None else later(defer, "defer")
     insert(topic, [body], alias=alias, due=due, headers=headers, using=using)
@@ -68,7 +69,7 @@ def publish_many(
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: Topic, a body or a header is not allowed.
+        ConfigError: Topic, a body or a header is not allowed, or ``using`` is missing.
     """
     if isinstance(bodies, (bytes, str)):
         raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")

@@ -13,7 +13,7 @@ from gnsqsync.django import outbox, schedule
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
 from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.test import captured_messages
-from gnsqsync.errors import ConfigError
+from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
 from gnsqsync.service.relay import Relay
 
 
@@ -129,6 +129,29 @@ class Times(TestCase):
         self.assertEqual([body for _, body, _ in move(now + timedelta(hours=2))], ["d"])
         self.assertEqual([body for _, body, _ in move(now + timedelta(hours=4))], ["c"])
         self.assertEqual(schedule.reschedule("2", now + timedelta(hours=3)), 0)
+
+    def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(self):
+        for key in ("doubtful", "moved", "sure"):
+            schedule.publish_after("orders", key, 0, key=key)
+
+        def fail(error):
+            writer = mock.Mock(_has_headers=False)
+            writer._publish.side_effect = writer._publish_many.side_effect = error
+            with mock.patch.object(OutboxStore, "writer", return_value=writer):
+                Relay(OutboxStore("default")).move_batch()
+
+        fail(NotSent("no nsqd"))
+        self.assertEqual(schedule.cancel("sure"), 1)
+        fail(OutcomeUnknown("no answer"))
+        # What fails afterwards does not end the doubt.
+        fail(NotSent("no nsqd"))
+        later = timezone.now() + timedelta(days=1)
+        with self.assertLogs("gnsqsync.outbox", "WARNING") as logs:
+            self.assertEqual(schedule.reschedule("moved", later), 1)
+            self.assertEqual(schedule.cancel("doubtful"), 0)
+        self.assertIn("1 message with the key moved may come twice", logs.output[0])
+        self.assertIn("1 message with the key doubtful, but nsqd may have it", logs.output[1])
+        self.assertEqual(OutboxMessage.objects.get().deliver_at, later)
 
     def test_a_rollback_takes_it_away_and_keeps_what_it_cancelled(self):
         schedule.publish_after("orders", "a", 60, key="kept")
