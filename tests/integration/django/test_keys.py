@@ -7,6 +7,7 @@ from tests.support.keys import ALIKE
 
 SCRIPT = """
 from datetime import UTC, datetime, timedelta
+from django.apps import apps
 from django.db import connection, transaction
 from gnsqsync.django import schedule
 from gnsqsync.django.inbox.markers import mark
@@ -59,6 +60,16 @@ for key in ALIKE:
 for key in ALIKE:
     assert schedule.reschedule(key, later) == 1, key
     assert schedule.cancel(key) == 1, key
+if apps.is_installed("gnsqsync.django.tasks"):
+    from gnsqsync.django.tasks.models import StoredResult
+
+    row = {"backend": "default", "task": "t", "queue_name": "q", "args": [], "kwargs": {},
+           "status": "READY", "enqueued_at": later}
+    ids = [key for key in ALIKE if len(key) <= 64]
+    for id in ids:
+        StoredResult.objects.create(id=id, **row)
+        assert StoredResult.objects.get(pk=id, backend="default").id == id, id
+    assert not StoredResult.objects.filter(backend="Default").exists()
 names = [key for key in ALIKE if len(key) <= 100]
 for name in names:
     schedule.periodic(name, "0 3 * * *", "t", name)
