@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from gnsqsync.service.collations import EXACT, check_exact
@@ -52,11 +53,17 @@ def _collation(dialect: Any) -> str:
     return EXACT[0] if dialect.is_mariadb else EXACT[1]
 
 
-def require_bytes(connection: Connection, table: Table) -> None:
+def require_bytes(session: Session | Connection, table: Table) -> None:
     """Raise ConfigError if keys of the table are not compared by their bytes.
 
     Only MariaDB and MySQL have a collation to look at, once for each engine.
     """
+    # A session may have a database of its own for the table. A scoped_session is no Session.
+    connection = (
+        session
+        if isinstance(session, Connection)
+        else session.connection(bind_arguments={"clause": table})
+    )
     if connection.dialect.name not in _MYSQL:
         return
     seen = _looked_at.setdefault(connection.engine, set())

@@ -245,9 +245,7 @@ class Outbox:
 
     def _with(self, session: Session | Connection, key: str) -> Sequence[Any]:
         envelope.check_key(key, "key")
-        # A scoped_session is no Session.
-        connection = session if isinstance(session, Connection) else session.connection()
-        require_bytes(connection, self.table)
+        require_bytes(session, self.table)
         columns = self.table.c
         return columns.key == key, columns.scheduled.is_not(None)
 

@@ -7,13 +7,14 @@ from tests.integration.django.conftest import Project
 TRANSACTIONS = """
 from datetime import UTC, datetime, timedelta
 from django.db import transaction
-from gnsqsync.django import outbox, schedule
-from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
+from gnsqsync.django import outbox, publish_on_commit, schedule
+from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.errors import ConfigError
 
 later = datetime.now(UTC) + timedelta(days=1)
 schedule.publish_at("t", "kept", later, key="kept")
 calls = [
+    lambda **where: publish_on_commit("t", "never", **where),
     lambda **where: outbox.publish("t", "x", **where),
     lambda **where: outbox.publish_many("t", ["x", "y"], **where),
     lambda **where: schedule.publish_at("t", "x", later, **where),
