@@ -12,6 +12,7 @@ from django.db import migrations, models, router
 from django.db.migrations.operations.base import Operation
 
 from gnsqsync.django.databases import KeyField
+from gnsqsync.django.key_migrations import AlterToKeyField
 
 DUE_INDEX = "gnsqsync_outbox_waiting"
 
@@ -39,10 +40,8 @@ class Migration(migrations.Migration):
     dependencies: ClassVar[list[tuple[str, str]]] = [("gnsqsync_outbox", "0002_keys_and_schedule")]
 
     operations: ClassVar[list[Operation]] = [
-        migrations.AlterField(
-            "outboxmessage", "alias", KeyField(default="default", max_length=100)
-        ),
-        migrations.AlterField("outboxmessage", "key", KeyField(max_length=200, null=True)),
+        AlterToKeyField("outboxmessage", "alias", KeyField(default="default", max_length=100)),
+        AlterToKeyField("outboxmessage", "key", KeyField(max_length=200, null=True)),
         migrations.RunPython(add_due_index, remove_due_index, atomic=False),
-        migrations.AlterField("periodicmessage", "name", KeyField(max_length=100, unique=True)),
+        AlterToKeyField("periodicmessage", "name", KeyField(max_length=100, unique=True)),
     ]

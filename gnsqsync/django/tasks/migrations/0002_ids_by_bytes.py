@@ -12,14 +12,15 @@ from django.db import migrations
 from django.db.migrations.operations.base import Operation
 
 from gnsqsync.django.databases import KeyField
+from gnsqsync.django.key_migrations import AlterToKeyField
 
 
 class Migration(migrations.Migration):
     dependencies: ClassVar[list[tuple[str, str]]] = [("gnsqsync_tasks", "0001_initial")]
 
     operations: ClassVar[list[Operation]] = [
-        migrations.AlterField(
+        AlterToKeyField(
             "storedresult", "id", KeyField(max_length=64, primary_key=True, serialize=False)
         ),
-        migrations.AlterField("storedresult", "backend", KeyField(max_length=100)),
+        AlterToKeyField("storedresult", "backend", KeyField(max_length=100)),
     ]
