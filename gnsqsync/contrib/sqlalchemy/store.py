@@ -34,10 +34,10 @@ class OutboxStore:
         self._table = table
         self._writer = writer
         self._locks = engine.dialect.name in _LOCKING
-        # For several ids MariaDB may read the whole table, and so wait for rows of another relay
-        # that waits for rows of this one: a deadlock, after both have published.
+        # MariaDB may read the whole table to find several ids, and so wait for rows of another
+        # relay that waits for rows of this one: a deadlock, after both have published.
         self._one_by_one = engine.dialect.name in ("mysql", "mariadb")
-        # REPEATABLE READ, its default, locks the gaps between rows, too: who writes would wait.
+        # REPEATABLE READ, MariaDB's default, also locks the gaps between rows: writers would wait.
         self._batches: Engine = (
             engine.execution_options(isolation_level="READ COMMITTED")
             if self._one_by_one

@@ -37,8 +37,8 @@ class OutboxStore:
     def __init__(self, database: str) -> None:
         self.name = database
         self._locks = bool(connections[database].features.has_select_for_update_skip_locked)
-        # For several ids MariaDB may read the whole table, and so wait for rows of another relay
-        # that waits for rows of this one: a deadlock, after both have published.
+        # MariaDB may read the whole table to find several ids, and so wait for rows of another
+        # relay that waits for rows of this one: a deadlock, after both have published.
         self._one_by_one = connections[database].vendor == "mysql"
 
     def add_due(self, now: datetime) -> int:

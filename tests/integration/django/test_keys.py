@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.django.conftest import ON_EACH, ON_MARIADB, MariaDatabase, Project
+from tests.integration.django.conftest import ON_EACH, Project
 from tests.support.keys import ALIKE
 
 SCRIPT = """
@@ -100,13 +100,3 @@ def test_keys_that_look_alike_are_different_for_old_and_new_programs(project: Pr
     project.manage("shell", "-v0", "-c", "import before").end()
     project.manage("migrate", "-v0").end()
     project.manage("shell", "-v0", "-c", "import after").end()
-
-
-@ON_MARIADB
-def test_relays_have_an_index_where_a_condition_is_left_out(
-    project: Project, database: MariaDatabase
-) -> None:
-    project.migrate()
-    rows = database.ask("SHOW INDEX FROM gnsqsync_outbox_outboxmessage")
-    columns = [row[4] for row in rows if row[2] == "gnsqsync_outbox_waiting"]
-    assert columns == ["failed_at", "retry_at", "id"]

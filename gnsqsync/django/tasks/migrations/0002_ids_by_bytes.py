@@ -1,7 +1,6 @@
 """Ids of results that are compared by their bytes.
 
-Only MariaDB and MySQL get another collation. Programs of the version before go on with
-the table.
+Only MariaDB and MySQL get another collation. Programs of the version before go on with the table.
 """
 
 from __future__ import annotations
