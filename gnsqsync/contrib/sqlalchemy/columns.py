@@ -8,7 +8,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, DateTime, Integer
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-__all__ = ["Moment", "id_column", "now"]
+__all__ = ["AT_ONCE", "Moment", "id_column", "now"]
+
+# The time of a message without one: long past, whatever the clock of the machine says on which the
+# message is written.
+AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Moment(TypeDecorator[datetime]):

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from gnsqsync import Publication, Writer, envelope
-from gnsqsync.contrib.sqlalchemy.columns import Moment, id_column, now
+from gnsqsync.contrib.sqlalchemy.columns import AT_ONCE, Moment, id_column, now
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.relay import Lag, Relay
@@ -119,6 +119,8 @@ class Outbox:
         due = None if at is None else _future(at)
         if defer is not None:
             due = _later(defer)
+        if defer == 0:
+            due = None
         (made,) = self._insert(session, topic, [body], due, headers, key)
         return made
 
@@ -180,7 +182,7 @@ class Outbox:
                         "key": its_key,
                         "scheduled": due,
                         "created_at": moment,
-                        "retry_at": due or moment,
+                        "retry_at": due or AT_ONCE,
                     }
                 )
 

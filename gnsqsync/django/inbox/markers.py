@@ -8,8 +8,8 @@ from typing import Any
 from django.apps import apps
 from django.db import connections
 from django.db.models.constants import OnConflict
-from django.utils import timezone
 
+from gnsqsync.django.moments import now
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_int
 
@@ -48,9 +48,9 @@ def mark(database: str, consumer: str, key: str) -> bool:
             ops.on_conflict_suffix_sql(fields, OnConflict.IGNORE, (), ()),
         ]
     )
-    now = ops.adapt_datetimefield_value(timezone.now())
+    handled_at = options.get_field("handled_at").get_db_prep_value(now(), connection)
     with connection.cursor() as cursor:
-        cursor.execute(sql, [consumer, key, now])
+        cursor.execute(sql, [consumer, key, handled_at])
         return bool(cursor.rowcount)
 
 
@@ -78,7 +78,7 @@ def prune(older_than: timedelta, *, batch: int = 1000, using: str | None = None)
     check_int("batch", batch, 1)
     manager: Any = InboxMarker.objects
     markers = manager.using(using) if using else manager
-    old = markers.filter(handled_at__lt=timezone.now() - older_than).order_by("handled_at")
+    old = markers.filter(handled_at__lt=now() - older_than).order_by("handled_at")
     deleted = 0
     while keys := list(old.values_list("pk", flat=True)[:batch]):
         deleted += markers.filter(pk__in=keys).delete()[0]

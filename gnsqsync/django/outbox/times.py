@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from django.conf import settings
-from django.utils import timezone
-
 from gnsqsync.errors import ConfigError
 
-__all__ = ["future", "later", "stored"]
+__all__ = ["AT_ONCE", "future", "later"]
 
 
-def stored(when: datetime) -> datetime:
-    """A time with a zone as the database of this project keeps it."""
-    return when if settings.USE_TZ else timezone.make_naive(when)
+# The time of a message without one, for a relay that reads this column only: long past, whatever
+# the clock of the machine says on which the message is written.
+AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def future(when: object, name: str = "when") -> datetime:
