@@ -32,6 +32,10 @@ from gnsqsync.service.relay import Lag, Relay
 
 __all__ = ["Outbox"]
 
+# The calendar ends a day later, in some zones.
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
 
 class Outbox:
     """Messages that are published if, and only if, a transaction commits.
@@ -286,6 +290,10 @@ def _future(when: object) -> datetime:
         raise ConfigError(
             f"at is {when}, which is {ago:.1f} s ago; leave it out for what is due now"
         )
+    if when > _LATEST:
+        raise ConfigError(
+            f"at is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
+        )
     return when
 
 
@@ -293,6 +301,9 @@ def _later(seconds: object) -> datetime:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigError(f"defer is {seconds!r}; it must be seconds, 0 or more")
     try:
-        return datetime.now(UTC) + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999") from error
+        due = datetime.now(UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        due = _NEVER
+    if due > _LATEST:
+        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999")
+    return due

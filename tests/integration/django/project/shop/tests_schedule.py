@@ -193,6 +193,12 @@ class Times(TestCase):
             ("s ago; what is due now", schedule.publish_at, ("t", "x", past)),
             ("s ago; what is due now", schedule.reschedule, ("k", past)),
             ("delay is -1; it must be seconds", schedule.publish_after, ("t", "x", -1)),
+            (
+                "after the last day",
+                schedule.publish_at,
+                ("t", "x", timezone.now().replace(9999, 12, 31)),
+            ),
+            ("after the year 9999", schedule.publish_after, ("t", "x", timedelta(days=2912000))),
             ("delay is nan", schedule.publish_after, ("t", "x", float("nan"))),
             ("after the year 9999", schedule.publish_after, ("t", "x", 1e12)),
             ("key is ''", schedule.cancel, ("",)),
