@@ -380,10 +380,15 @@ class Relay:
         writer = self._writer(alias, rows)
         if writer is None:
             return []
+        try:
+            check_topic(topic)
+        except ConfigError as error:
+            for row in rows:
+                self._refused(row, error)
+            return []
         good: list[tuple[Row, bytes]] = []
         for row in rows:
             try:
-                check_topic(topic)
                 good.append((row, encoded(row, writer)))
             except Exception as error:  # noqa: BLE001 - whatever is in the row, the others go on
                 self._refused(row, error)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from django.db import DataError, IntegrityError, connections, transaction
 
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
+from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.cron import Cron, check_zone
 from gnsqsync.service.relay import BadRows
@@ -146,6 +147,11 @@ def _due(row: Any, cron: Cron, now: datetime) -> Iterator[datetime]:
     if row.missed == "once":
         yield cron.last(due, now)
         return
+    if due < AT_ONCE:
+        raise ConfigError(
+            f"next_at is {_text(due)}, and each time since then would be published; set it to the"
+            " time of the first message"
+        )
     while due <= now:
         yield due
         due = cron.next(due)
