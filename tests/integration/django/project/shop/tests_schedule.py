@@ -245,6 +245,28 @@ class Times(TestCase):
         self.assertEqual(move(now + timedelta(minutes=59)), [])
         self.assertEqual(len(move(now + timedelta(minutes=61))), 1)
 
+    def test_rows_that_a_former_version_wrote_without_time_zones(self):
+        with override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin"), with_headers:
+            schedule.publish_after("orders", "x", 60)
+            schedule.periodic("tick", "0 12 * * *", "ticks", "x")
+            with connection.cursor() as cursor:
+                # As it wrote them: local times.
+                table = OutboxMessage._meta.db_table
+                cursor.execute(
+                    f"UPDATE {table} SET deliver_at = %s, retry_at = %s",
+                    ["2030-07-01 12:00:00"] * 2,
+                )
+                table = PeriodicMessage._meta.db_table
+                cursor.execute(f"UPDATE {table} SET next_at = %s", ["2030-07-01 12:00:00"])
+            self.assertEqual(move(at("2030-07-01T09:59")), [])
+            keys = {key for _, _, key in move(at("2030-07-01T10:00"))}
+            self.assertEqual(len(keys), 2)
+            self.assertIn("tick@2030-07-01T10:00Z", keys)
+            with connection.cursor() as cursor:
+                # As it reads them.
+                cursor.execute(f"SELECT next_at FROM {table}")
+                self.assertIn("2030-07-02", str(cursor.fetchone()[0]))
+
     def test_the_admin(self):
         self.client.force_login(User.objects.create_superuser("root"))
         schedule.publish_after("orders", "x", 60, key="order-7")
