@@ -53,8 +53,12 @@ class MomentField(_Field):  # type: ignore[misc]
             return f"({sql}) AT TIME ZONE 'UTC'", params
         return sql, params
 
+    def get_db_converters(self, connection: Any) -> list[Any]:
+        # No call for each value where Django's own value is right.
+        return [] if settings.USE_TZ else [self.from_db_value]
+
     def from_db_value(self, value: Any, expression: object, connection: Any) -> Any:
-        if value is None or settings.USE_TZ:
+        if value is None:
             return value
         zone = timezone.get_default_timezone()
         if _is_local(connection):
