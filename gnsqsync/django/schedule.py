@@ -7,7 +7,7 @@ publishes each message when it is due. nsqd never has one that is not due yet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from django.conf import settings
@@ -15,10 +15,12 @@ from django.conf import settings
 from gnsqsync import envelope
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.databases import require_bytes, written
-from gnsqsync.django.outbox.times import future, later, stored
+from gnsqsync.django.moments import now
+from gnsqsync.django.outbox.times import future, later
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.cron import Cron, check_zone
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
@@ -146,7 +148,7 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
         ConfigError: The key or the time is not allowed, or a transaction is open on another
             database only.
     """
-    due = stored(future(when))
+    due = future(when)
     changes = {"deliver_at": due, "retry_at": due, "failed_at": None, "attempts": 0}
     rows = _scheduled(key, using)
     count: int = rows.exclude(last_error__startswith=IN_DOUBT).update(**changes)
@@ -183,11 +185,11 @@ def periodic(
     and keeps its next time, unless the cron text or the zone is another one. Each due time is
     published by one relay, however many run; its key is ``<name>@<time in UTC>``.
 
-    Needs the extra ``schedule``.
-
     Args:
         name: 1 to 100 characters; one message has it.
-        cron: Minute, hour, day of the month, month, day of the week, as of cron(8).
+        cron: Minute, hour, day of the month, month, day of the week, as Debian's cron takes them,
+            or a nickname: ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``,
+            ``@yearly``, ``@annually``.
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
         timezone: The zone of the cron text; None: ``TIME_ZONE`` of the settings. When clocks are
@@ -200,9 +202,9 @@ def periodic(
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: A value is not allowed, or cronsim is not installed.
+        ConfigError: A value is not allowed.
     """
-    from gnsqsync.django.outbox.periodic import MISSED, check_zone, next_time
+    from gnsqsync.django.outbox.periodic import MISSED
 
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
         raise ConfigError(f"name is {name!r}; it must be 1 to 100 printable characters")
@@ -211,11 +213,12 @@ def periodic(
     if headers is not None and envelope.KEY in headers:
         raise ConfigError("headers must have no 'key': each due time has one of its own")
     zone = check_zone(settings.TIME_ZONE if timezone is None else timezone)
-    next_at = next_time(cron, zone, datetime.now(UTC))
+    checked = Cron(cron, zone)
+    next_at = checked.next(now())
     writer = get_writer(alias)
     writer._check(topic, body, None, headers)
     row = {
-        "cron": cron,
+        "cron": checked.text,
         "timezone": zone.key,
         "missed": missed,
         "alias": alias,
@@ -224,9 +227,9 @@ def periodic(
         "headers": dict(headers or {}) if writer._has_headers else None,
     }
     manager = _periodic(using)
-    changed = manager.filter(name=name, cron=cron, timezone=zone.key).update(**row)
+    changed = manager.filter(name=name, cron=checked.text, timezone=zone.key).update(**row)
     if not changed:
-        manager.update_or_create(name=name, defaults={**row, "next_at": stored(next_at)})
+        manager.update_or_create(name=name, defaults={**row, "next_at": next_at})
 
 
 def stop_periodic(name: str, *, using: str | None = None) -> bool:

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from gnsqsync import Publication, Writer, envelope
 from gnsqsync.contrib.sqlalchemy.columns import (
+    AT_ONCE,
     TABLE,
     Blob,
     Key,
@@ -39,6 +40,10 @@ from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.service.relay import Lag, Relay
 
 __all__ = ["Outbox"]
+
+# The calendar ends a day later, in some zones.
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Outbox:
@@ -127,6 +132,8 @@ class Outbox:
         due = None if at is None else _future(at)
         if defer is not None:
             due = _later(defer)
+        if defer == 0:
+            due = None
         (made,) = self._insert(session, topic, [body], due, headers, key)
         return made
 
@@ -188,7 +195,7 @@ class Outbox:
                         "key": its_key,
                         "scheduled": due,
                         "created_at": moment,
-                        "retry_at": due or moment,
+                        "retry_at": due or AT_ONCE,
                     }
                 )
 
@@ -308,6 +315,10 @@ def _future(when: object) -> datetime:
         raise ConfigError(
             f"at is {when}, which is {ago:.1f} s ago; leave it out for what is due now"
         )
+    if when > _LATEST:
+        raise ConfigError(
+            f"at is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
+        )
     return when
 
 
@@ -315,6 +326,9 @@ def _later(seconds: object) -> datetime:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigError(f"defer is {seconds!r}; it must be seconds, 0 or more")
     try:
-        return datetime.now(UTC) + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999") from error
+        due = datetime.now(UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        due = _NEVER
+    if due > _LATEST:
+        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999")
+    return due

@@ -19,6 +19,7 @@ from sqlalchemy import (
     event,
     insert,
     select,
+    update,
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
@@ -105,6 +106,41 @@ def test_a_relay_that_dies_after_the_ok_publishes_again_with_the_same_key(shop: 
     assert [one.headers["key"] for one in shop.writer.messages] == ["order-7"] * 2
 
 
+def test_rows_that_cannot_be_read_or_sent_do_not_stop_the_others(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = {"topic": "orders", "body": b"bad", "key": "k", "created_at": datetime.now(UTC)}
+    with shop.engine.begin() as connection:
+        shop.outbox.publish(connection, "orders", "first")
+        for changes in ({"topic": "no good"}, {"headers": ["a"]}, {"body": b""}):
+            values = {**columns, "retry_at": datetime.now(UTC), **changes}
+            connection.execute(insert(shop.outbox.table).values(values))
+        shop.outbox.publish(connection, "orders", "last")
+        if shop.engine.dialect.name == "sqlite":
+            shop.outbox.publish(connection, "orders", "broken", key="broken")
+            connection.exec_driver_sql("UPDATE nsq_outbox SET headers = '{' WHERE key = 'broken'")
+    assert [body for body, _ in shop.move()] == [b"first", b"last"]
+    failed = 4 if shop.engine.dialect.name == "sqlite" else 3
+    assert shop.outbox.lag() == Lag(0, failed, 0.0)
+    assert sum(record.levelname == "ERROR" for record in caplog.records) == failed
+
+
+def test_a_message_without_a_time_is_due_whatever_the_clock_of_its_writer_says(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=9)
+    with monkeypatch.context() as patched, shop.engine.begin() as connection:
+        patched.setattr("gnsqsync.contrib.sqlalchemy.outbox.now", lambda: ahead)
+        shop.outbox.publish(connection, "orders", "a")
+        shop.outbox.publish(connection, "orders", "b", defer=0)
+        shop.outbox.publish(connection, "orders", "as a former version wrote it", key="old")
+        table = shop.outbox.table
+        connection.execute(table.update().where(table.c.key == "old").values(retry_at=ahead))
+    (problem,) = shop.outbox.lag().problems
+    assert "s ahead of the clock of this machine" in problem
+    assert len(shop.move()) == 3
+
+
 def test_times(shop: Shop) -> None:
     later = datetime.now(UTC) + timedelta(days=40)
     with shop.sessions.begin() as session:
@@ -128,7 +164,8 @@ def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
     later = datetime.now(UTC) + timedelta(days=1)
     with shop.sessions.begin() as session:
         for key in ("doubtful", "moved", "away"):
-            shop.outbox.publish(session, "orders", key, defer=0, key=key)
+            shop.outbox.publish(session, "orders", key, at=later, key=key)
+        session.execute(update(shop.outbox.table).values(retry_at=later - timedelta(days=2)))
     known = shop.writer._publish_many
 
     def fail(error: Exception) -> None:

@@ -90,7 +90,8 @@ class Command(NSQCommand):
                 say=partial(self._say, options["verbosity"]),
             )
         except ConfigError as error:
-            raise CommandError(f"--{error}") from error
+            names_option = str(error).startswith(("interval is", "rate is"))
+            raise CommandError(f"{'--' * names_option}{error}") from error
         finally:
             close_writers()
         if left is not None:

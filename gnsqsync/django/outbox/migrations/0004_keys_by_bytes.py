@@ -15,7 +15,7 @@ from gnsqsync.django.key_migrations import AlterToKeyField
 
 
 class Migration(migrations.Migration):
-    dependencies: ClassVar[list[tuple[str, str]]] = [("gnsqsync_outbox", "0002_keys_and_schedule")]
+    dependencies: ClassVar[list[tuple[str, str]]] = [("gnsqsync_outbox", "0003_last_at")]
 
     operations: ClassVar[list[Operation]] = [
         AlterToKeyField("outboxmessage", "alias", KeyField(default="default", max_length=100)),
