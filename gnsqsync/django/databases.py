@@ -12,7 +12,7 @@ from django.db import connections, models, router
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.collations import FIND, check_exact, exact_collation
 
-__all__ = ["KeyField", "require_bytes", "written"]
+__all__ = ["KeyField", "check_joins", "require_bytes", "written"]
 
 # Alias and table whose collations were looked at.
 _looked_at: set[tuple[str, str]] = set()
@@ -70,16 +70,23 @@ def written(model: type[models.Model], using: str | None, *, joins: bool = False
     if using is not None:
         return using
     chosen: str = router.db_for_write(model)
-    if joins and not connections[chosen].in_atomic_block:
-        others = [
-            connection.alias
-            for connection in connections.all(initialized_only=True)
-            if connection.in_atomic_block
-        ]
-        if others:
-            open_ones = " and ".join(repr(alias) for alias in sorted(others))
-            raise ConfigError(
-                f"a transaction is open on {open_ones}, and the row would go to {chosen!r}, outside"
-                f" of it; give using={sorted(others)[0]!r}, or using={chosen!r} if that is meant"
-            )
+    if joins:
+        check_joins(chosen)
     return chosen
+
+
+def check_joins(chosen: str) -> None:
+    """Raise ConfigError if transactions are open, but none on the database ``chosen``."""
+    if connections[chosen].in_atomic_block:
+        return
+    others = sorted(
+        connection.alias
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block
+    )
+    if others:
+        raise ConfigError(
+            f"a transaction is open on {' and '.join(map(repr, others))}, and this would go to"
+            f" {chosen!r}, whatever becomes of that transaction; give using={others[0]!r}, or"
+            f" using={chosen!r} if that is meant"
+        )

@@ -7,7 +7,7 @@ publishes each message when it is due. nsqd never has one that is not due yet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from django.conf import settings
@@ -15,10 +15,13 @@ from django.conf import settings
 from gnsqsync import envelope
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.databases import require_bytes, written
-from gnsqsync.django.outbox.times import future, later, stored
+from gnsqsync.django.moments import now
+from gnsqsync.django.outbox.times import future, later
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.cron import Cron, check_zone
+from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
 
@@ -106,21 +109,32 @@ def cancel(key: str, *, using: str | None = None) -> int:
     """Take back what was scheduled with that key and is not published.
 
     A row that a relay publishes at this moment is waited for, and then not counted. On a database
-    that cannot lock rows, as SQLite, it may be counted and published.
+    that cannot lock rows, as SQLite, it may be counted and published. A row whose publish nsqd did
+    not confirm is taken back and not counted, with a WARNING: its message may come. A relay that
+    was killed between nsqd's answer and its own commit leaves no sign; such a row is counted, and
+    its message comes.
 
     Args:
         key: That of the messages.
         using: The alias of a database; None: as the router says.
 
     Returns:
-        How many messages; 0 where they were published, or there were none.
+        How many messages; 0 where they were published, may have been, or there were none.
+
+    Raises:
+        ConfigError: The key is not allowed, or a transaction is open on another database only.
     """
-    count: int = _scheduled(key, using).delete()[0]
+    rows = _scheduled(key, using)
+    count: int = rows.exclude(last_error__startswith=IN_DOUBT).delete()[0]
+    tell_canceled(key, rows.delete()[0])
     return count
 
 
 def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
     """Move what was scheduled with that key to another time, also what has failed.
+
+    A row whose publish nsqd did not confirm is moved and counted, with a WARNING: its message may
+    have come, and comes at that time.
 
     Args:
         key: That of the messages.
@@ -131,13 +145,17 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
         How many messages; 0 where they were published, or there were none.
 
     Raises:
-        ConfigError: The time is not allowed.
+        ConfigError: The key or the time is not allowed, or a transaction is open on another
+            database only.
     """
-    due = stored(future(when))
-    count: int = _scheduled(key, using).update(
-        deliver_at=due, retry_at=due, failed_at=None, attempts=0
-    )
-    return count
+    due = future(when)
+    changes = {"deliver_at": due, "retry_at": due, "failed_at": None, "attempts": 0}
+    rows = _scheduled(key, using)
+    count: int = rows.exclude(last_error__startswith=IN_DOUBT).update(**changes)
+    # After the others: a row that a relay had may be in doubt by now.
+    doubtful: int = rows.filter(last_error__startswith=IN_DOUBT).update(**changes)
+    tell_moved(key, doubtful)
+    return count + doubtful
 
 
 def _scheduled(key: str, using: str | None) -> Any:
@@ -167,11 +185,11 @@ def periodic(
     and keeps its next time, unless the cron text or the zone is another one. Each due time is
     published by one relay, however many run; its key is ``<name>@<time in UTC>``.
 
-    Needs the extra ``schedule``.
-
     Args:
         name: 1 to 100 characters; one message has it.
-        cron: Minute, hour, day of the month, month, day of the week, as of cron(8).
+        cron: Minute, hour, day of the month, month, day of the week, as Debian's cron takes them,
+            or a nickname: ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``,
+            ``@yearly``, ``@annually``.
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
         timezone: The zone of the cron text; None: ``TIME_ZONE`` of the settings. When clocks are
@@ -184,9 +202,9 @@ def periodic(
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: A value is not allowed, or cronsim is not installed.
+        ConfigError: A value is not allowed.
     """
-    from gnsqsync.django.outbox.periodic import MISSED, check_zone, next_time
+    from gnsqsync.django.outbox.periodic import MISSED
 
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
         raise ConfigError(f"name is {name!r}; it must be 1 to 100 printable characters")
@@ -195,11 +213,12 @@ def periodic(
     if headers is not None and envelope.KEY in headers:
         raise ConfigError("headers must have no 'key': each due time has one of its own")
     zone = check_zone(settings.TIME_ZONE if timezone is None else timezone)
-    next_at = next_time(cron, zone, datetime.now(UTC))
+    checked = Cron(cron, zone)
+    next_at = checked.next(now())
     writer = get_writer(alias)
     writer._check(topic, body, None, headers)
     row = {
-        "cron": cron,
+        "cron": checked.text,
         "timezone": zone.key,
         "missed": missed,
         "alias": alias,
@@ -208,9 +227,9 @@ def periodic(
         "headers": dict(headers or {}) if writer._has_headers else None,
     }
     manager = _periodic(using)
-    changed = manager.filter(name=name, cron=cron, timezone=zone.key).update(**row)
+    changed = manager.filter(name=name, cron=checked.text, timezone=zone.key).update(**row)
     if not changed:
-        manager.update_or_create(name=name, defaults={**row, "next_at": stored(next_at)})
+        manager.update_or_create(name=name, defaults={**row, "next_at": next_at})
 
 
 def stop_periodic(name: str, *, using: str | None = None) -> bool:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from django.core import mail
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from gnsqsync import Writer
 from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
+from gnsqsync.django.databases import check_joins
 from gnsqsync.django.eager import deliver_of
 from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
@@ -202,7 +203,8 @@ def publish_on_commit(
         headers: As of ``publish()``.
 
     Raises:
-        ConfigError: At once, when topic, body or ``defer`` is not allowed.
+        ConfigError: At once, when topic, body or ``defer`` is not allowed, or ``using`` is missing:
+            a transaction is open, but on another database than the default one.
         PublishError: Where the transaction ends, after its commit, unless ``robust``.
     """
     # Encode now: errors are raised here, and later changes of the body have no effect.
@@ -213,6 +215,8 @@ def publish_on_commit(
     def send() -> None:
         get_writer(alias).publish(topic, data, defer=defer, timeout=timeout, headers=copied)
 
+    if using is None:
+        check_joins(DEFAULT_DB_ALIAS)
     transaction.on_commit(send, using=using, robust=robust)
 
 

@@ -324,10 +324,10 @@ def body_lines(body: bytes) -> tuple[str, Sequence[str]]:
         lines = [f"{row.hex(' '):<47}  {_ascii(row)}" for row in rows]
         return "binary", [*lines, *(["..."] if len(body) > _SHOWN else [])]
     try:
-        value = json.loads(text)
+        # Deep JSON can be read and yet not be written with indents.
+        return "JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False).splitlines()
     except (ValueError, RecursionError):
         return "text", text.splitlines()
-    return "JSON", json.dumps(value, indent=2, ensure_ascii=False).splitlines()
 
 
 def _ascii(row: bytes) -> str:

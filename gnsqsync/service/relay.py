@@ -9,26 +9,34 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Protocol
 
 from gnsqsync import envelope
-from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown, Refused
-from gnsqsync.options import check_int
+from gnsqsync.errors import ConfigError, NSQError, OutcomeUnknown, Refused
+from gnsqsync.options import check_int, check_topic
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
+from gnsqsync.service.in_doubt import error_text
 from gnsqsync.service.supervisor import StopFlag
 from gnsqsync.writer.writer import Writer
 
-__all__ = ["Lag", "Relay", "Row", "Store", "encoded"]
+__all__ = ["BadRows", "Lag", "Relay", "Row", "Store", "age", "ahead", "encoded", "readable"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 # Pauses after which something is tried again, doubled by each failure in a row, in seconds.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
+# Seconds between two looks for times that a wrong clock has written.
+_HEAL_SECONDS = 60.0
+# A relay whose nsqd gives no answer to one message tries that message again after these seconds at
+# most.
+_LONGEST_DOUBT = 60.0
+# Errors that reading a broken row raises. JSON that is broken is a ValueError.
+_UNREADABLE = (ValueError, TypeError, OverflowError)
 # How often the number of waiting messages is logged, in seconds.
 _LOG_SECONDS = 60.0
 
@@ -37,13 +45,15 @@ _LOG_SECONDS = 60.0
 class Lag:
     """What is in the outbox: rows that are due, those that failed for good, those for later.
 
-    ``oldest_seconds``: of those that are due, since then; 0.0 when there are none.
+    ``oldest_seconds``: of those that are due, since then; 0.0 when there are none. ``problems``: a
+    sentence for each message that does not come when it should, and for clocks that differ.
     """
 
     waiting: int
     failed: int
     oldest_seconds: float
     scheduled: int = 0
+    problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """For a person."""
@@ -67,6 +77,8 @@ class Row:
     headers: Mapping[str, str] | None
     key: str | None
     attempts: int = 0
+    # True after a publish whose outcome is unknown: nsqd may have the message.
+    in_doubt: bool = False
 
     def __str__(self) -> str:
         return f"{self.topic} #{self.id}"
@@ -79,11 +91,12 @@ class Store(Protocol):
     name: str
     # What is raised while the database is away.
     errors: ClassVar[tuple[type[Exception], ...]]
-    # What a Writer that is missing in the settings raises.
-    missing: ClassVar[tuple[type[Exception], ...]]
 
     def add_due(self, now: datetime) -> int:
         """Write the rows of periodic messages that are due; how many."""
+
+    def heal(self, now: datetime) -> None:
+        """Correct the times that a wrong clock has written."""
 
     def batch(
         self, limit: int, now: datetime, without: Collection[str]
@@ -110,14 +123,87 @@ class Store(Protocol):
 
 
 def encoded(row: Row, writer: Writer) -> bytes:
-    """What is published: in an envelope with its key, where the Writer has headers.
+    """Encode a row: in an envelope with its key, where the Writer has headers.
 
     So is a row from before there were keys; its key then comes from its place in the table.
+
+    Raises:
+        ConfigError: The body is empty, or a header is not allowed.
     """
+    if not row.body:
+        raise ConfigError("the body is empty; nsqd takes no empty message")
     if row.headers is None and not writer._has_headers:
         return row.body
     key = row.key or f"outbox-{row.id}-{row.created_at.timestamp():.6f}"
     return envelope.encode({**(row.headers or {}), envelope.KEY: key}, row.body)
+
+
+def age(since: datetime | None, now: datetime) -> float:
+    """Seconds since then, 0.0 or more."""
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())
+
+
+def ahead(written: datetime | None, now: datetime) -> list[str]:
+    """A sentence if a row was written later than now, by the clock of another machine."""
+    seconds = 0.0 if written is None else (written - now).total_seconds()
+    if seconds < 1:
+        return []
+    return [
+        f"a message was written {seconds:.0f} s ahead of the clock of this machine, so ages are too"
+        " small; set the clocks by NTP"
+    ]
+
+
+def readable(
+    found: Callable[[], Sequence[Row]],
+    ids: Callable[[], Sequence[int]],
+    one: Callable[[int], Row],
+    refuse: Callable[[int, Exception], None],
+) -> Sequence[Row]:
+    """All rows, read together; or one by one, if one of them cannot be read, which is refused."""
+    try:
+        return found()
+    except _UNREADABLE:
+        rows: list[Row] = []
+        for id in ids():
+            try:
+                rows.append(one(id))
+            except _UNREADABLE as error:
+                refuse(id, error)
+        return rows
+
+
+class BadRows:
+    """Rows of an outbox that cannot be worked with: each is one ERROR, at growing intervals.
+
+    Args:
+        outbox: The name of the outbox, for log lines.
+        errors: The errors that are the fault of a row.
+    """
+
+    def __init__(self, outbox: str, errors: tuple[type[Exception], ...]) -> None:
+        self._outbox = outbox
+        self._errors = errors
+
+    @contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        """Log an error that is the fault of this row, and go on after the ``with``."""
+        place = ("outbox", self._outbox, "row", name)
+        try:
+            yield
+        except self._errors as error:
+            tell = troubles().began(place, AWAY)
+            if tell is not None:
+                log.error(
+                    "outbox of %s: %s cannot be worked out: %s; it does not come until that is"
+                    " mended, and the other messages go on%s",
+                    self._outbox,
+                    name,
+                    error,
+                    more(tell),
+                )
+        else:
+            troubles().ended(place)
 
 
 class Pauses:
@@ -176,8 +262,6 @@ class Relay:
             raise ConfigError(f"rate is {rate!r}; it must be None or messages a second, above 0")
         self._store = store
         self._name = store.name
-        # Not the fault of a row.
-        self._stuck: tuple[type[Exception], ...] = (NotSent, OutcomeUnknown, *store.missing)
         self._rate = rate
         self._batch = check_int("batch", batch, 1)
         if rate is not None:
@@ -188,6 +272,12 @@ class Relay:
         self._pauses = Pauses()
         self._database_pauses = Pauses()
         self._stop = StopFlag()
+        # Aliases whose nsqd gave no answer to a batch: one message may be the reason, so each goes
+        # alone until one is answered.
+        self._alone: set[str] = set()
+        # The latest time that was seen, and the monotonic time of the next look.
+        self._seen: datetime | None = None
+        self._heal_at = 0.0
         self.published: int = 0
 
     def stop(self) -> None:
@@ -270,6 +360,11 @@ class Relay:
         """
         store = self._store
         now = datetime.now(UTC)
+        has_jumped = self._seen is not None and now < self._seen
+        if has_jumped or time.monotonic() >= self._heal_at:
+            store.heal(now)
+            self._heal_at = time.monotonic() + _HEAL_SECONDS
+        self._seen = now
         added = store.add_due(now)
         with store.batch(self._batch, now, self._pauses.current()) as rows:
             together: dict[tuple[str, str], list[Row]] = {}
@@ -284,42 +379,85 @@ class Relay:
         return len(done) or added
 
     def _publish_group(self, alias: str, topic: str, rows: list[Row]) -> list[Row]:
-        """With few MPUBs; those that nsqd has."""
+        """Publish rows of one topic, and return those that nsqd has."""
+        writer = self._writer(alias, rows)
+        if writer is None:
+            return []
+        try:
+            check_topic(topic)
+        except ConfigError as error:
+            for row in rows:
+                self._refused(row, error)
+            return []
+        good: list[tuple[Row, bytes]] = []
+        for row in rows:
+            try:
+                good.append((row, encoded(row, writer)))
+            except Exception as error:  # noqa: BLE001 - whatever is in the row, the others go on
+                self._refused(row, error)
+        if alias in self._alone:
+            return [done for one in good for done in self._publish(writer, alias, topic, [one])]
+        return self._publish(writer, alias, topic, good)
 
-        def publish() -> None:
-            writer = self._store.writer(alias)
-            bodies = [encoded(row, writer) for row in rows]
+    def _publish(
+        self, writer: Writer, alias: str, topic: str, good: list[tuple[Row, bytes]]
+    ) -> list[Row]:
+        """With few MPUBs; those that nsqd has."""
+        rows = [row for row, _ in good]
+        bodies = [body for _, body in good]
+        if not rows or alias in self._pauses.current():
+            return []  # it failed earlier in this batch
+        try:
             # The middlewares ran where the rows were written.
             if len(bodies) == 1:
                 writer._publish(topic, bodies[0], None, None)
             else:
                 writer._publish_many(topic, bodies, None)
-
-        try:
-            confirmed = self._try(alias, rows, publish)
         except (Refused, ConfigError) as error:
             confirmed = getattr(error, "acknowledged", 0)
-            rest = rows[confirmed:]
-            if len(rest) == 1:
-                self._refused(rest[0], error)
+            if len(rows) - confirmed == 1:
+                self._refused(rows[confirmed], error)
                 return rows[:confirmed]
             # One of them is to blame.
             return rows[:confirmed] + [
-                done for row in rest for done in self._publish_group(alias, topic, [row])
+                done
+                for one in good[confirmed:]
+                for done in self._publish(writer, alias, topic, [one])
             ]
-        return rows[:confirmed]
+        except NSQError as error:
+            confirmed = getattr(error, "acknowledged", 0)
+            self._failed(alias, rows[confirmed:], error)
+            return rows[:confirmed]
+        self._alone.discard(alias)
+        self._works(alias)
+        return rows
 
-    def _try(self, alias: str, rows: Sequence[Row], publish: Callable[[], object]) -> int:
-        """How many of the rows nsqd has confirmed, from the first on."""
+    def _writer(self, alias: str, rows: Sequence[Row]) -> Writer | None:
+        """The Writer of the alias; None if it failed a moment ago, or cannot be made."""
         if alias in self._pauses.current():
-            return 0  # it failed earlier in this batch
+            return None
         try:
-            publish()
-        except self._stuck as error:
-            self._tell_stuck(alias, error, self._pauses.failed(alias))
-            confirmed: int = getattr(error, "acknowledged", 0)
-            self._store.note(rows[confirmed:], str(error))
-            return confirmed
+            return self._store.writer(alias)
+        except Exception as error:  # noqa: BLE001 - of settings, or of a function of the user
+            self._failed(alias, rows, error)
+            return None
+
+    def _failed(self, alias: str, rows: Sequence[Row], error: Exception) -> None:
+        """No row is to blame for sure: the rows wait, and the alias pauses."""
+        self._tell_stuck(alias, error, self._pauses.failed(alias))
+        self._store.note(rows, error_text(error))
+        if not isinstance(error, OutcomeUnknown):
+            return
+        if alias in self._alone and len(rows) == 1:
+            # This message may be why no answer comes, so the others go first.
+            (row,) = rows
+            pause = min(2.0 ** (row.attempts + 1), _LONGEST_DOUBT)
+            self._store.refused(
+                row, error_text(error), datetime.now(UTC) + timedelta(seconds=pause)
+            )
+        self._alone.add(alias)
+
+    def _works(self, alias: str) -> None:
         self._pauses.worked(alias)
         over = troubles().ended(("outbox", self._name, alias))
         if over is not None:
@@ -330,7 +468,6 @@ class Relay:
                 duration(over.seconds),
                 self._store.lag(),
             )
-        return len(rows)
 
     def _tell_stuck(self, alias: str, error: Exception, pause: float) -> None:
         """At the beginning, and then at growing intervals as an error."""
@@ -348,10 +485,10 @@ class Relay:
             )
 
     def _refused(self, row: Row, error: Exception) -> None:
-        """nsqd, or a limit of the Writer, refuses this one message."""
+        """nsqd or a limit of the Writer refuses this one message, or it cannot be encoded."""
         attempts = row.attempts + 1
-        # The Writer's limit does not change; nsqd may only have a full disk.
-        if isinstance(error, ConfigError) or attempts >= self._max_attempts:
+        # nsqd may only have a full disk. Other reasons do not change.
+        if not isinstance(error, Refused) or attempts >= self._max_attempts:
             log.error(
                 "outbox of %s: %s has failed for good: %s; it stays there, and is not tried again",
                 self._name,

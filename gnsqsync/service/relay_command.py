@@ -14,7 +14,10 @@ __all__ = ["lag_text", "run_relay"]
 
 def lag_text(found: Lag, *, as_json: bool) -> str:
     """What ``--lag`` prints."""
-    return json.dumps(asdict(found)) if as_json else str(found)
+    if not as_json:
+        return "\n".join([str(found), *found.problems])
+    # Monitors know the other names; ``problems`` is there if there are any.
+    return json.dumps({k: v for k, v in asdict(found).items() if k != "problems" or v})
 
 
 def run_relay(

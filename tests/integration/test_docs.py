@@ -327,9 +327,10 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
 
 
 def test_every_example_has_a_test() -> None:
-    relay = ROOT / "tests" / "integration" / "sqlalchemy" / "test_flask_relay.py"
+    folder = ROOT / "tests" / "integration" / "sqlalchemy"
+    sqlalchemy = [folder / "test_flask_relay.py", folder / "test_keys.py"]
     spark = [ROOT / "tests" / "spark" / f"test_{name}.py" for name in ("avro", "examples", "sql")]
-    tests = [Path(__file__), *spark, relay]
+    tests = [Path(__file__), *spark, *sqlalchemy]
     text = "".join(path.read_text(encoding="utf-8") for path in tests)
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {name for name in names if f'"{name}"' in text}

@@ -18,6 +18,7 @@ _NOT_QUICK = (
     "tests/unit/runtime/test_time_limit.py",
     "tests/unit/support/test_ci.py",
     "tests/unit/support/test_leftovers.py",
+    "tests/unit/support/test_mariadb.py",
     "tests/unit/support/test_postgres.py",
     "tests/component/embedded/test_limits.py",
     "tests/component/embedded/test_nsqd.py",

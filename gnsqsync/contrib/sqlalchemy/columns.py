@@ -19,11 +19,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from gnsqsync.service.collations import EXACT, check_exact
 
-__all__ = ["TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
+__all__ = ["AT_ONCE", "TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
 
 # The names of both dialects: the URL chooses, not the server.
 _MYSQL = ("mysql", "mariadb")
@@ -52,11 +53,17 @@ def _collation(dialect: Any) -> str:
     return EXACT[0] if dialect.is_mariadb else EXACT[1]
 
 
-def require_bytes(connection: Connection, table: Table) -> None:
+def require_bytes(session: Session | Connection, table: Table) -> None:
     """Raise ConfigError if keys of the table are not compared by their bytes.
 
     Only MariaDB and MySQL have a collation to look at, once for each engine.
     """
+    # A session may have a database of its own for the table. A scoped_session is no Session.
+    connection = (
+        session
+        if isinstance(session, Connection)
+        else session.connection(bind_arguments={"clause": table})
+    )
     if connection.dialect.name not in _MYSQL:
         return
     seen = _looked_at.setdefault(connection.engine, set())
@@ -69,6 +76,11 @@ def require_bytes(connection: Connection, table: Table) -> None:
     alter = f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}"
     check_exact(columns, compared, table.fullname, f"run: {alter}")
     seen.add(table.fullname)
+
+
+# The time of a message without one: long past, whatever the clock of the machine says on which the
+# message is written.
+AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Moment(TypeDecorator[datetime]):

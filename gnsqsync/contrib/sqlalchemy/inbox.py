@@ -128,7 +128,7 @@ class Inbox:
         check_key(key, "key")
         check_consumer(consumer)
         row = {"consumer": consumer, "key": key, "handled_at": now()}
-        dialect = session.get_bind().dialect.name
+        dialect = session.get_bind(clause=self.table).dialect.name
         statement: Any
         if dialect == "postgresql":
             statement = postgresql.insert(self.table).values(row).on_conflict_do_nothing()
@@ -146,11 +146,10 @@ class Inbox:
         return bool(found.rowcount)
 
     def _mark_mysql(self, session: Session, row: dict[str, Any]) -> bool:
-        connection = session.connection()
-        require_bytes(connection, self.table)
+        require_bytes(session, self.table)
         try:
             # INSERT IGNORE would also store a text that does not fit, cut or with "?" in it.
-            connection.execute(insert(self.table).values(row))
+            session.execute(insert(self.table).values(row))
         except IntegrityError as error:
             # The statement alone is undone, not the transaction.
             if error.orig is not None and is_duplicate(error.orig):

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from gnsqsync import Publication, Writer, envelope
 from gnsqsync.contrib.sqlalchemy.columns import (
+    AT_ONCE,
     TABLE,
     Blob,
     Key,
@@ -35,9 +36,14 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 )
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.service.relay import Lag, Relay
 
 __all__ = ["Outbox"]
+
+# The calendar ends a day later, in some zones.
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Outbox:
@@ -126,6 +132,8 @@ class Outbox:
         due = None if at is None else _future(at)
         if defer is not None:
             due = _later(defer)
+        if defer == 0:
+            due = None
         (made,) = self._insert(session, topic, [body], due, headers, key)
         return made
 
@@ -187,7 +195,7 @@ class Outbox:
                         "key": its_key,
                         "scheduled": due,
                         "created_at": moment,
-                        "retry_at": due or moment,
+                        "retry_at": due or AT_ONCE,
                     }
                 )
 
@@ -198,20 +206,30 @@ class Outbox:
     # -- what is scheduled -----------------------------------------------------------------------
 
     def cancel(self, session: Session | Connection, key: str) -> int:
-        """Take back what has a time and that key, and is not published; how many messages.
+        """Take back what has a time and that key, and is not published. Return the number.
 
         A row that a relay publishes at this moment is waited for, and then not counted. On a
-        database that cannot lock rows, as SQLite, it may be counted and published.
+        database that cannot lock rows, as SQLite, it may be counted and published. A row whose
+        publish nsqd did not confirm is taken back and not counted, with a WARNING: its message may
+        come. A relay that was killed between nsqd's answer and its own commit leaves no sign; such
+        a row is counted, and its message comes.
 
         Args:
             session: A Session or Connection.
             key: Their key.
         """
-        found: Any = session.execute(delete(self.table).where(*self._with(session, key)))
+        wanted = self._with(session, key)
+        is_sure = ~self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
+        found: Any = session.execute(delete(self.table).where(*wanted, is_sure))
+        doubtful: Any = session.execute(delete(self.table).where(*wanted))
+        tell_canceled(key, doubtful.rowcount)
         return int(found.rowcount)
 
     def reschedule(self, session: Session | Connection, key: str, at: datetime) -> int:
-        """Move what has a time and that key to another time, also what has failed; how many.
+        """Move what has a time and that key to another time, also what has failed.
+
+        Return the number. A row whose publish nsqd did not confirm is moved and counted, with a
+        WARNING: its message may have come, and comes at that time.
 
         Args:
             session: A Session or Connection.
@@ -224,14 +242,17 @@ class Outbox:
         wanted = self._with(session, key)
         due = _future(at)
         changes = {"scheduled": due, "retry_at": due, "failed_at": None, "attempts": 0}
-        found: Any = session.execute(update(self.table).where(*wanted).values(**changes))
-        return int(found.rowcount)
+        is_doubtful = self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
+        move = update(self.table).where(*wanted).values(**changes)
+        found: Any = session.execute(move.where(~is_doubtful))
+        # After the others: a row that a relay had may be in doubt by now.
+        doubtful: Any = session.execute(move.where(is_doubtful))
+        tell_moved(key, doubtful.rowcount)
+        return int(found.rowcount + doubtful.rowcount)
 
     def _with(self, session: Session | Connection, key: str) -> Sequence[Any]:
         envelope.check_key(key, "key")
-        # A scoped_session is no Session.
-        connection = session if isinstance(session, Connection) else session.connection()
-        require_bytes(connection, self.table)
+        require_bytes(session, self.table)
         columns = self.table.c
         return columns.key == key, columns.scheduled.is_not(None)
 
@@ -294,6 +315,10 @@ def _future(when: object) -> datetime:
         raise ConfigError(
             f"at is {when}, which is {ago:.1f} s ago; leave it out for what is due now"
         )
+    if when > _LATEST:
+        raise ConfigError(
+            f"at is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
+        )
     return when
 
 
@@ -301,6 +326,9 @@ def _later(seconds: object) -> datetime:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigError(f"defer is {seconds!r}; it must be seconds, 0 or more")
     try:
-        return datetime.now(UTC) + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999") from error
+        due = datetime.now(UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        due = _NEVER
+    if due > _LATEST:
+        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999")
+    return due

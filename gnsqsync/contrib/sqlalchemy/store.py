@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,10 +13,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gnsqsync import Writer
-from gnsqsync.contrib.sqlalchemy.columns import now
-from gnsqsync.service.relay import Lag, Row
+from gnsqsync.contrib.sqlalchemy.columns import AT_ONCE, now
+from gnsqsync.service.in_doubt import IN_DOUBT, texts
+from gnsqsync.service.relay import Lag, Row, age, ahead, readable
 
 __all__ = ["OutboxStore"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 # These can lock a row, and leave out what another relay has locked.
 _LOCKING = ("postgresql", "mysql", "mariadb", "oracle")
@@ -25,7 +29,6 @@ class OutboxStore:
     """A Store of gnsqsync.service.relay."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (DBAPIError, PoolTimeout)
-    missing: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(self, engine: Engine, table: Table, writer: Callable[[], Writer]) -> None:
         self.name: str = table.name
@@ -33,10 +36,10 @@ class OutboxStore:
         self._table = table
         self._writer = writer
         self._locks = engine.dialect.name in _LOCKING
-        # For several ids MariaDB may read the whole table, and so wait for rows of another relay
-        # that waits for rows of this one: a deadlock, after both have published.
+        # MariaDB may read the whole table to find several ids, and so wait for rows of another
+        # relay that waits for rows of this one: a deadlock, after both have published.
         self._one_by_one = engine.dialect.name in ("mysql", "mariadb")
-        # REPEATABLE READ, its default, locks the gaps between rows, too: who writes would wait.
+        # REPEATABLE READ, MariaDB's default, also locks the gaps between rows: writers would wait.
         self._batches: Engine = (
             engine.execution_options(isolation_level="READ COMMITTED")
             if self._one_by_one
@@ -44,9 +47,22 @@ class OutboxStore:
         )
         # That of the batch under way, where it has locked its rows.
         self._connection: Connection | None = None
+        # True while the last batch was full, and while it was the turn of messages with a time.
+        self._backlog = self._timed = False
 
     def add_due(self, now: datetime) -> int:
         return 0
+
+    def heal(self, now: datetime) -> None:
+        columns = self._table.c
+        # Earlier versions wrote the time of the web server into messages without a time.
+        wrong = (
+            columns.scheduled.is_(None),
+            columns.failed_at.is_(None),
+            columns.attempts == 0,
+            columns.retry_at > now,
+        )
+        self._execute(update(self._table).where(*wrong).values(retry_at=AT_ONCE))
 
     @contextmanager
     def batch(self, limit: int, now: datetime, without: Collection[str]) -> Iterator[Sequence[Row]]:
@@ -64,26 +80,54 @@ class OutboxStore:
         if not self._locks:
             # The table is not locked while the relay waits for nsqd.
             with self._engine.connect() as connection:
-                rows = [_row(found) for found in connection.execute(due)]
+                rows = self._take(connection, due, limit)
             yield rows
             return
         with self._batches.begin() as connection:
             self._connection = connection
             try:
-                found = connection.execute(due.with_for_update(skip_locked=True))
-                yield [_row(row) for row in found]
+                yield self._take(connection, due.with_for_update(skip_locked=True), limit)
             finally:
                 self._connection = None
+
+    def _take(self, connection: Connection, due: Any, limit: int) -> Sequence[Row]:
+        """The first rows. In a backlog, messages with a time and all messages take turns.
+
+        Messages without a time come first in the order of the table.
+        """
+        self._timed = self._backlog and not self._timed
+        with_time = due.where(self._table.c.retry_at > AT_ONCE)
+        rows = self._read(connection, with_time) if self._timed else []
+        rows = rows or self._read(connection, due)
+        self._backlog = len(rows) >= limit
+        return rows
+
+    def _read(self, connection: Connection, due: Any) -> Sequence[Row]:
+        columns = self._table.c
+        return readable(
+            lambda: [_row(found) for found in connection.execute(due)],
+            lambda: connection.scalars(due.with_only_columns(columns.id)).all(),
+            lambda id: _row(connection.execute(select(self._table).where(columns.id == id)).one()),
+            self._unreadable,
+        )
+
+    def _unreadable(self, id: int, error: Exception) -> None:
+        log.error(
+            "outbox of %s: #%d cannot be read: %s; it stays there as failed", self.name, id, error
+        )
+        self._change([id], last_error=f"cannot be read: {error}", failed_at=now())
 
     def delete(self, rows: Sequence[Row]) -> None:
         self._on([row.id for row in rows], delete(self._table))
 
     def note(self, rows: Sequence[Row], error: str) -> None:
-        self._change([row.id for row in rows], last_error=error)
+        for text, some in texts(rows, error):
+            self._change([row.id for row in some], last_error=text)
 
     def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
         when: dict[str, Any] = {"failed_at": now()} if retry_at is None else {"retry_at": retry_at}
-        self._change([row.id], last_error=error, attempts=row.attempts + 1, **when)
+        ((text, _),) = texts([row], error)
+        self._change([row.id], last_error=text, attempts=row.attempts + 1, **when)
 
     def _change(self, ids: Sequence[int], **changes: Any) -> None:
         self._on(ids, update(self._table).values(**changes))
@@ -114,14 +158,18 @@ class OutboxStore:
                 rows = select(func.count()).select_from(self._table).where(*wanted)
                 return int(connection.scalar(rows) or 0)
 
-            oldest = connection.scalar(
-                select(func.min(since, type_=columns.created_at.type)).where(is_waiting, is_due)
-            )
+            kind = columns.created_at.type
+            oldest, written = connection.execute(
+                select(func.min(since, type_=kind), func.max(columns.created_at, type_=kind)).where(
+                    is_waiting, is_due
+                )
+            ).one()
             return Lag(
                 waiting=count(is_waiting, is_due),
                 failed=count(~is_waiting),
-                oldest_seconds=max(0.0, (moment - oldest).total_seconds()) if oldest else 0.0,
+                oldest_seconds=age(oldest, moment),
                 scheduled=count(is_waiting, columns.scheduled > moment),
+                problems=(*ahead(written, moment),),
             )
 
     def writer(self, alias: str) -> Writer:
@@ -141,4 +189,5 @@ def _row(found: Any) -> Row:
         headers=found.headers,
         key=found.key,
         attempts=found.attempts,
+        in_doubt=found.last_error.startswith(IN_DOUBT),
     )

@@ -8,9 +8,9 @@ from typing import Any
 from django.apps import apps
 from django.db import IntegrityError, connections
 from django.db.models.constants import OnConflict
-from django.utils import timezone
 
 from gnsqsync.django.databases import require_bytes, written
+from gnsqsync.django.moments import now
 from gnsqsync.envelope import check_key
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_int
@@ -67,10 +67,10 @@ def mark(database: str, consumer: str, key: str) -> bool:
             ops.on_conflict_suffix_sql(fields, ignore, (), ()),
         ]
     )
-    now = ops.adapt_datetimefield_value(timezone.now())
+    handled_at = options.get_field("handled_at").get_db_prep_value(now(), connection)
     with connection.cursor() as cursor:
         try:
-            cursor.execute(sql, [consumer, key, now])
+            cursor.execute(sql, [consumer, key, handled_at])
         except IntegrityError as error:
             # The statement alone is undone, not the transaction.
             if ignore is None and is_duplicate(error):
@@ -103,7 +103,7 @@ def prune(older_than: timedelta, *, batch: int = 1000, using: str | None = None)
     check_int("batch", batch, 1)
     # A replica that lags behind would show the deleted ones again.
     markers = InboxMarker.objects.using(written(InboxMarker, using))
-    old = markers.filter(handled_at__lt=timezone.now() - older_than).order_by("handled_at")
+    old = markers.filter(handled_at__lt=now() - older_than).order_by("handled_at")
     deleted = 0
     while keys := list(old.values_list("pk", flat=True)[:batch]):
         deleted += markers.filter(pk__in=keys).delete()[0]

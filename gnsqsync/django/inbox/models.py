@@ -8,6 +8,7 @@ from typing import ClassVar
 from django.db import models
 
 from gnsqsync.django.databases import KeyField
+from gnsqsync.django.moments import MomentField
 from gnsqsync.envelope import MAX_KEY
 
 __all__ = ["InboxMarker"]
@@ -18,7 +19,7 @@ class InboxMarker(models.Model):
 
     consumer: models.CharField[str, str] = KeyField(max_length=129)
     key: models.CharField[str, str] = KeyField(max_length=MAX_KEY)
-    handled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_index=True)
+    handled_at: models.DateTimeField[datetime, datetime] = MomentField(db_index=True)
 
     class Meta:
         verbose_name = "marker"

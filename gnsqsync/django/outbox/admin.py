@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Q
-from django.utils import timezone
 
+from gnsqsync.django.moments import now
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
+from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.stats import counted
 
 __all__ = ["OutboxMessageAdmin", "PeriodicMessageAdmin"]
@@ -35,16 +36,15 @@ class StateFilter(admin.SimpleListFilter):
             return queryset
         if self.value() == "failed":
             return queryset.filter(failed_at__isnull=False)
-        is_scheduled = Q(deliver_at__gt=timezone.now())
+        is_scheduled = Q(deliver_at__gt=now())
         wanted = is_scheduled if self.value() == "scheduled" else ~is_scheduled
         return queryset.filter(wanted, failed_at=None)
 
 
 def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
     """Failed messages wait again, and waiting ones are due at once; scheduled ones are not."""
-    now = timezone.now()
-    due = queryset.exclude(deliver_at__gt=now)
-    count = due.update(failed_at=None, retry_at=now, attempts=0)
+    due = queryset.exclude(deliver_at__gt=now())
+    count = due.update(failed_at=None, retry_at=AT_ONCE, attempts=0)
     model_admin.message_user(request, f"Due now: {counted(count, 'message')}.")
 
 
@@ -73,7 +73,7 @@ class OutboxMessageAdmin(_Admin):
     def state(self, message: OutboxMessage) -> str:
         if message.failed_at is not None:
             return "failed"
-        is_later = message.deliver_at is not None and message.deliver_at > timezone.now()
+        is_later = message.deliver_at is not None and message.deliver_at > now()
         return "scheduled" if is_later else "waiting"
 
     def body_text(self, message: OutboxMessage) -> str:

@@ -10,6 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from gnsqsync.django.databases import KeyField
+from gnsqsync.django.moments import MomentField
 from gnsqsync.envelope import MAX_KEY
 
 __all__ = ["OutboxMessage", "PeriodicMessage"]
@@ -24,19 +25,17 @@ class OutboxMessage(models.Model):
     # Both None in rows from before there were any.
     headers: models.JSONField[Any, Any] = models.JSONField(null=True)
     key: models.CharField[str | None, str | None] = KeyField(max_length=MAX_KEY, null=True)
-    deliver_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    deliver_at: models.DateTimeField[datetime | None, datetime | None] = MomentField(
         null=True, help_text="Not published before."
     )
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(
-        default=timezone.now
-    )
+    created_at: models.DateTimeField[datetime, datetime] = MomentField(default=timezone.now)
     attempts: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
         default=0, help_text="Times that nsqd said no."
     )
-    retry_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(
+    retry_at: models.DateTimeField[datetime, datetime] = MomentField(
         default=timezone.now, help_text="Not tried before."
     )
-    failed_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    failed_at: models.DateTimeField[datetime | None, datetime | None] = MomentField(
         null=True, help_text="Not tried any more since then."
     )
     last_error: models.TextField[str, str] = models.TextField(default="", blank=True)
@@ -70,7 +69,9 @@ class PeriodicMessage(models.Model):
     topic: models.CharField[str, str] = models.CharField(max_length=64)
     body: models.BinaryField[bytes, bytes] = models.BinaryField()
     headers: models.JSONField[Any, Any] = models.JSONField(null=True)
-    next_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_index=True)
+    # None where no relay of this version has published the message.
+    last_at: models.DateTimeField[datetime | None, datetime | None] = MomentField(null=True)
+    next_at: models.DateTimeField[datetime, datetime] = MomentField(db_index=True)
 
     class Meta:
         verbose_name = "periodic message"

@@ -2,108 +2,173 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
+from typing import Any, Final
 
-from django.db import transaction
+from django.db import DataError, IntegrityError, connections, transaction
 
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
-from gnsqsync.django.outbox.times import stored
+from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.cron import Cron, check_zone
+from gnsqsync.service.relay import BadRows
 
-if TYPE_CHECKING:
-    from cronsim import CronSim
+__all__ = ["MISSED", "PeriodicMessages", "cron_of"]
 
-__all__ = ["MISSED", "add_due", "check_zone", "next_time"]
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
-MISSED = ("once", "all")
+MISSED: Final = ("once", "all")
 # Due times of one message that are written in one transaction.
-_MOST_AT_ONCE = 1000
+_MOST_AT_ONCE: Final = 1000
+# Errors of one row: other rows go on. Any other error of the database is an outage.
+_ROW_ERRORS: Final = (ConfigError, ValueError, TypeError, OverflowError, DataError, IntegrityError)
+
+# Seconds since 1970 by the clock of the database. For another database the clock of this machine
+# counts alone.
+_CLOCKS: Final = {
+    "postgresql": "SELECT EXTRACT(EPOCH FROM clock_timestamp())",
+    "mysql": "SELECT UNIX_TIMESTAMP(NOW(6))",
+}
 
 
-def _cron(text: object, start: datetime, *, reverse: bool = False) -> CronSim:
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError as error:
-        raise ConfigError(
-            "periodic messages need cronsim: pip install 'gnsqsync[schedule]'"
-        ) from error
-    if not isinstance(text, str):
-        raise ConfigError(f"cron is {text!r}; it must be a str such as '0 3 * * *'")
-    try:
-        return CronSim(text, start, reverse=reverse)
-    except CronSimError as error:
-        raise ConfigError(
-            f"cron is {text!r}: {error}; it has five fields: minute, hour, day of the month, month,"
-            " day of the week, such as '0 3 * * mon-fri'"
-        ) from error
+def cron_of(row: Any) -> Cron:
+    """Check a row, and return its cron text. Raises ConfigError if a value is wrong."""
+    if row.missed not in MISSED:
+        raise ConfigError(f"missed is {row.missed!r}; it must be 'once' or 'all'")
+    return Cron(row.cron, check_zone(row.timezone), lenient=True)
 
 
-def check_zone(name: object) -> ZoneInfo:
-    """A time zone by its name; ConfigError where there is none."""
-    try:
-        return ZoneInfo(str(name))
-    except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder
-        raise ConfigError(
-            f"timezone is {name!r}; it must be a name such as 'Europe/Vienna' or 'UTC'"
-        ) from error
+class PeriodicMessages:
+    """The periodic messages of one database, as a relay works them out. Used by one thread.
 
-
-def next_time(cron: object, zone: ZoneInfo, after: datetime) -> datetime:
-    """The first time after that one. ConfigError where there is none within 50 years."""
-    try:
-        return next(_cron(cron, after.astimezone(zone))).astimezone(UTC)
-    except StopIteration:
-        raise ConfigError(f"cron is {cron!r}, which is at no time in 50 years") from None
-
-
-def _due(periodic: PeriodicMessage, now: datetime) -> Iterator[datetime]:
-    """The times of it that have come, the first of which is known."""
-    zone = check_zone(periodic.timezone)
-    first = periodic.next_at
-    first = first.astimezone(UTC) if first.tzinfo else first.astimezone().astimezone(UTC)
-    if periodic.missed == "once":
-        last = next(_cron(periodic.cron, now.astimezone(zone), reverse=True), first)
-        yield max(first, last.astimezone(UTC))
-        return
-    while first <= now:
-        yield first
-        first = next_time(periodic.cron, zone, first)
-
-
-def add_due(database: str, now: datetime) -> int:
-    """Write what is due into the outbox; how many rows.
-
-    Whoever moves ``next_at`` on, in the same transaction, writes the rows of that time: several
-    relays, on any database, write each due time once.
+    A message that cannot be worked out is an ERROR at growing intervals. The others go on.
     """
-    messages = PeriodicMessage.objects.using(database)
-    added = 0
-    for periodic in messages.filter(next_at__lte=stored(now)):
-        times = [*islice(_due(periodic, now), _MOST_AT_ONCE)]
-        following = next_time(periodic.cron, check_zone(periodic.timezone), times[-1])
-        with transaction.atomic(using=database):
-            moved = messages.filter(
-                pk=periodic.pk, next_at=periodic.next_at, cron=periodic.cron
-            ).update(next_at=stored(following))
-            if moved:
-                rows = [_row(periodic, due, now) for due in times]
-                OutboxMessage.objects.using(database).bulk_create(rows, batch_size=500)
-                added += len(rows)
-    return added
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._rows: Any = PeriodicMessage.objects.using(database)
+        self._bad = BadRows(database, _ROW_ERRORS)
+
+    def add_due(self, now: datetime) -> int:
+        """Write all due times into the outbox, and return the number of rows.
+
+        The relay that moves ``next_at`` on writes the rows of that time in the same transaction:
+        several relays, on any database, write each due time once.
+        """
+        added = 0
+        for pk, name in self._rows.filter(next_at__lte=now).values_list("pk", "name"):
+            with self._bad.guard(f"periodic message {name!r}"):
+                row = self._rows.filter(pk=pk).first()
+                if row is not None:
+                    added += self._add(row, now)
+        return added
+
+    def _add(self, row: Any, now: datetime) -> int:
+        cron = cron_of(row)
+        times = [*islice(_due(row, cron, now), _MOST_AT_ONCE)]
+        following = cron.next(times[-1])
+        with transaction.atomic(using=self._database):
+            if not self._moved(row, next_at=following, last_at=times[-1]):
+                return 0
+            rows = [_message(row, due, now) for due in times]
+            OutboxMessage.objects.using(self._database).bulk_create(rows, batch_size=500)
+        return len(rows)
+
+    def _moved(self, row: Any, **times: datetime) -> bool:
+        """Change the times, unless another relay or a person has changed the row."""
+        same = self._rows.filter(pk=row.pk, next_at=row.next_at, cron=row.cron)
+        return bool(same.update(**times))
+
+    def move_back(self, now: datetime) -> None:
+        """Set each ``next_at`` that lies later than the cron text's next time from now.
+
+        A clock that was ahead, or a person, has put it there. The later one of two clocks counts,
+        of this machine and of the database: a relay whose clock is behind must not undo the work
+        of the others.
+        """
+        now = max(now, self._database_now() or now)
+        for pk, name in self._rows.filter(next_at__gt=now).values_list("pk", "name"):
+            with self._bad.guard(f"periodic message {name!r}"):
+                row = self._rows.filter(pk=pk).first()
+                due = None if row is None else _right_time(row, now)
+                if row is not None and due is not None and row.next_at > due:
+                    self._moved(row, next_at=due)
+                    log.warning(
+                        "outbox of %s: periodic message %r was to come at %s, later than %s, the"
+                        " next time of its cron text %r; it is set to that time",
+                        self._database,
+                        name,
+                        _text(row.next_at),
+                        _text(due),
+                        row.cron,
+                    )
+
+    def problems(self, now: datetime) -> list[str]:
+        """A sentence for each message that does not come as its cron text says."""
+        found = []
+        for pk, name in self._rows.values_list("pk", "name"):
+            try:
+                row = self._rows.filter(pk=pk).first()
+                due = None if row is None else _right_time(row, now)
+            except _ROW_ERRORS as error:
+                found.append(f"periodic message {name!r} cannot be worked out: {error}")
+                continue
+            if row is not None and due is not None and row.next_at > due:
+                found.append(
+                    f"periodic message {name!r} comes at {_text(row.next_at)}, later than"
+                    f" {_text(due)}, the next time of its cron text; a relay sets it to that time"
+                )
+        return found
+
+    def _database_now(self) -> datetime | None:
+        connection = connections[self._database]
+        question = _CLOCKS.get(connection.vendor)
+        if question is None:
+            return None
+        with connection.cursor() as cursor:
+            cursor.execute(question)
+            return datetime.fromtimestamp(float(cursor.fetchone()[0]), UTC)
 
 
-def _row(periodic: PeriodicMessage, due: datetime, now: datetime) -> OutboxMessage:
+def _right_time(row: Any, now: datetime) -> datetime:
+    """The time at which a message comes next, by its cron text."""
+    cron = cron_of(row)
+    due = cron.next(now)
+    # It has come already, by a clock that was a little ahead.
+    return cron.next(due) if row.last_at == due else due
+
+
+def _due(row: Any, cron: Cron, now: datetime) -> Iterator[datetime]:
+    """The times of a row that have come, of which the first is ``next_at``."""
+    due = row.next_at.astimezone(UTC)
+    if row.missed == "once":
+        yield cron.last(due, now)
+        return
+    if due < AT_ONCE:
+        raise ConfigError(
+            f"next_at is {_text(due)}, and each time since then would be published; set it to the"
+            " time of the first message"
+        )
+    while due <= now:
+        yield due
+        due = cron.next(due)
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(sep=" ", timespec="seconds")
+
+
+def _message(periodic: Any, due: datetime, now: datetime) -> OutboxMessage:
     return OutboxMessage(
         alias=periodic.alias,
         topic=periodic.topic,
         body=periodic.body,
         headers=periodic.headers,
         key=f"{periodic.name}@{due:%Y-%m-%dT%H:%M}Z",
-        deliver_at=stored(due),
-        created_at=stored(now),
-        retry_at=stored(due),
+        deliver_at=due,
+        created_at=now,
+        retry_at=due,
     )

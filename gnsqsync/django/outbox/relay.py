@@ -5,75 +5,114 @@ Knows the tables and the Writers of the settings; knows no command and no signal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from gnsqsync import Writer
+from gnsqsync.django import moments
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.outbox.models import OutboxMessage
-from gnsqsync.django.outbox.periodic import add_due
-from gnsqsync.django.outbox.times import stored
+from gnsqsync.django.outbox.periodic import PeriodicMessages
+from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
-from gnsqsync.service.relay import Lag, Row
+from gnsqsync.service.in_doubt import IN_DOUBT, texts
+from gnsqsync.service.relay import Lag, Row, readable
 
 __all__ = ["OutboxStore"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 
 class OutboxStore:
     """A Store of gnsqsync.service.relay."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (Error,)
-    missing: ClassVar[tuple[type[Exception], ...]] = (ImproperlyConfigured,)
 
     def __init__(self, database: str) -> None:
         self.name = database
         self._locks = bool(connections[database].features.has_select_for_update_skip_locked)
-        # For several ids MariaDB may read the whole table, and so wait for rows of another relay
-        # that waits for rows of this one: a deadlock, after both have published.
+        # MariaDB may read the whole table to find several ids, and so wait for rows of another
+        # relay that waits for rows of this one: a deadlock, after both have published.
         self._one_by_one = connections[database].vendor == "mysql"
+        self._periodic = PeriodicMessages(database)
+        # True while the last batch was full, and while it was the turn of messages with a time.
+        self._backlog = self._timed = False
 
     def add_due(self, now: datetime) -> int:
-        return add_due(self.name, now)
+        return self._periodic.add_due(now)
+
+    def heal(self, now: datetime) -> None:
+        self._periodic.move_back(now)
+        # Earlier versions wrote the time of the web server into messages without a time.
+        OutboxMessage.objects.using(self.name).filter(
+            deliver_at=None, failed_at=None, attempts=0, retry_at__gt=now
+        ).update(retry_at=AT_ONCE)
 
     @contextmanager
     def batch(self, limit: int, now: datetime, without: Collection[str]) -> Iterator[Sequence[Row]]:
-        due = stored(now)
         rows = (
             OutboxMessage.objects.using(self.name)
             # Only rows of former versions have a deliver_at after their retry_at.
-            .filter(Q(deliver_at=None) | Q(deliver_at__lte=due), failed_at=None, retry_at__lte=due)
+            .filter(Q(deliver_at=None) | Q(deliver_at__lte=now), failed_at=None, retry_at__lte=now)
             .exclude(alias__in=without)
             .order_by("retry_at", "pk")
         )
         if not self._locks:
             # The table is not locked while the relay waits for nsqd.
-            yield [_row(row) for row in rows[:limit]]
+            yield self._take(rows, limit)
             return
         with transaction.atomic(using=self.name):
-            yield [_row(row) for row in rows.select_for_update(skip_locked=True)[:limit]]
+            yield self._take(rows.select_for_update(skip_locked=True), limit)
+
+    def _take(self, due: Any, limit: int) -> Sequence[Row]:
+        """The first rows. In a backlog, messages with a time and all messages take turns.
+
+        Messages without a time come first in the order of the table.
+        """
+        self._timed = self._backlog and not self._timed
+        rows = self._read(due.filter(retry_at__gt=AT_ONCE)[:limit]) if self._timed else []
+        rows = rows or self._read(due[:limit])
+        self._backlog = len(rows) >= limit
+        return rows
+
+    def _read(self, due: Any) -> Sequence[Row]:
+        return readable(
+            lambda: [_row(row) for row in due],
+            lambda: list(due.values_list("pk", flat=True)),
+            lambda pk: _row(OutboxMessage.objects.using(self.name).get(pk=pk)),
+            self._unreadable,
+        )
+
+    def _unreadable(self, pk: int, error: Exception) -> None:
+        log.error(
+            "outbox of %s: #%d cannot be read: %s; it stays there as failed", self.name, pk, error
+        )
+        rows = OutboxMessage.objects.using(self.name).filter(pk=pk)
+        rows.update(last_error=f"cannot be read: {error}", failed_at=moments.now())
 
     def delete(self, rows: Sequence[Row]) -> None:
         for these in self._these(rows):
             these.delete()
 
     def note(self, rows: Sequence[Row], error: str) -> None:
-        for these in self._these(rows):
-            these.update(last_error=error)
+        for text, some in texts(rows, error):
+            for these in self._these(some):
+                these.update(last_error=text)
 
     def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
-        changes: dict[str, Any] = {"last_error": error, "attempts": row.attempts + 1}
+        ((text, _),) = texts([row], error)
+        changes: dict[str, Any] = {"last_error": text, "attempts": row.attempts + 1}
         if retry_at is None:
-            changes["failed_at"] = timezone.now()
+            changes["failed_at"] = moments.now()
         else:
-            changes["retry_at"] = stored(retry_at)
+            changes["retry_at"] = retry_at
         for these in self._these([row]):
             these.update(**changes)
 
@@ -105,4 +144,5 @@ def _row(row: OutboxMessage) -> Row:
         headers=row.headers,
         key=row.key,
         attempts=row.attempts,
+        in_doubt=row.last_error.startswith(IN_DOUBT),
     )

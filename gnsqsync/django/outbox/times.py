@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from django.conf import settings
-from django.utils import timezone
-
 from gnsqsync.errors import ConfigError
 
-__all__ = ["future", "later", "stored"]
+__all__ = ["AT_ONCE", "future", "later"]
 
 
-def stored(when: datetime) -> datetime:
-    """A time with a zone as the database of this project keeps it."""
-    return when if settings.USE_TZ else timezone.make_naive(when)
+# The time of a message without one, for a relay that reads this column only: long past, whatever
+# the clock of the machine says on which the message is written.
+AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
+# Every zone has a local time for this one; the calendar ends a day later.
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def future(when: object, name: str = "when") -> datetime:
@@ -32,6 +32,10 @@ def future(when: object, name: str = "when") -> datetime:
             f"{name} is {when}, which is {ago:.1f} s ago; what is due now is published by"
             " outbox.publish()"
         )
+    if when > _LATEST:
+        raise ConfigError(
+            f"{name} is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
+        )
     return when
 
 
@@ -41,6 +45,9 @@ def later(delay: object, name: str = "delay") -> datetime:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigError(f"{name} is {delay!r}; it must be seconds or a timedelta, 0 or more")
     try:
-        return datetime.now(UTC) + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise ConfigError(f"{name} is {delay!r}, which is after the year 9999") from error
+        due = datetime.now(UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        due = _NEVER
+    if due > _LATEST:
+        raise ConfigError(f"{name} is {delay!r}, which is after the year 9999")
+    return due

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from django.db.models import Min, Q
+from django.db.models import Max, Min, Q
 from django.db.models.functions import Coalesce
-from django.utils import timezone
 
 from gnsqsync import Publication, envelope
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.databases import written
-from gnsqsync.django.outbox.times import later, stored
+from gnsqsync.django.moments import now
+from gnsqsync.django.outbox.times import AT_ONCE, later
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.relay import Lag
+from gnsqsync.service.relay import Lag, age, ahead
 
 __all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
 
@@ -44,9 +44,12 @@ def publish(
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: Topic, body, time or a header is not allowed.
+        ConfigError: Topic, body, time or a header is not allowed, or ``using`` is missing: a
+            transaction is open, but on another database than the row would be written to.
     """
     due = None if defer is None else later(defer, "defer")
+    if defer == 0:
+        due = None
     insert(topic, [body], alias=alias, due=due, headers=headers, using=using)
 
 
@@ -68,7 +71,7 @@ def publish_many(
         using: The alias of a database; None: as the router says.
 
     Raises:
-        ConfigError: Topic, a body or a header is not allowed.
+        ConfigError: Topic, a body or a header is not allowed, or ``using`` is missing.
     """
     if isinstance(bodies, (bytes, str)):
         raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
@@ -100,7 +103,7 @@ def insert(
         envelope.check_key(key, "key")
         if writer._has_headers:
             headers = {**(headers or {}), envelope.KEY: key}
-    now = timezone.now()
+    moment = now()
     rows: list[OutboxMessage] = []
 
     def keep(publication: Publication, encoded: list[bytes]) -> None:
@@ -116,9 +119,9 @@ def insert(
                     body=body,
                     headers=its_headers,
                     key=its_key,
-                    deliver_at=None if due is None else stored(due),
-                    created_at=now,
-                    retry_at=now if due is None else stored(due),
+                    deliver_at=due,
+                    created_at=moment,
+                    retry_at=due or AT_ONCE,
                 )
             )
 
@@ -134,16 +137,21 @@ def lag(using: str | None = None) -> Lag:
         using: The alias of a database; None: as the router says.
     """
     from gnsqsync.django.outbox.models import OutboxMessage
+    from gnsqsync.django.outbox.periodic import PeriodicMessages
 
-    now = timezone.now()
-    rows = OutboxMessage.objects.using(written(OutboxMessage, using))
-    is_due = Q(deliver_at=None) | Q(deliver_at__lte=now)
+    moment = now()
+    database = written(OutboxMessage, using)
+    rows = OutboxMessage.objects.using(database)
+    is_due = Q(deliver_at=None) | Q(deliver_at__lte=moment)
     waiting = rows.filter(is_due, failed_at=None)
-    oldest = waiting.aggregate(since=Min(Coalesce("deliver_at", "created_at")))["since"]
-    seconds = 0.0 if oldest is None else (now - oldest).total_seconds()
+    found = waiting.aggregate(
+        since=Min(Coalesce("deliver_at", "created_at")), written=Max("created_at")
+    )
+    periodic = PeriodicMessages(database)
     return Lag(
         waiting=waiting.count(),
         failed=rows.exclude(failed_at=None).count(),
-        oldest_seconds=max(0.0, seconds),
-        scheduled=rows.filter(failed_at=None, deliver_at__gt=now).count(),
+        oldest_seconds=age(found["since"], moment),
+        scheduled=rows.filter(failed_at=None, deliver_at__gt=moment).count(),
+        problems=(*ahead(found["written"], moment), *periodic.problems(moment)),
     )

@@ -23,7 +23,6 @@ from tests.support.waiting import eventually
 __all__ = [
     "ON_BOTH",
     "ON_EACH",
-    "ON_MARIADB",
     "ON_POSTGRES",
     "Command",
     "Database",
@@ -39,7 +38,6 @@ PROJECT = Path(__file__).parent / "project"
 # For a test with a project whose database counts. The others have SQLite.
 ON_BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 ON_EACH = pytest.mark.parametrize("database", ["sqlite", "postgres", "mariadb"], indirect=True)
-ON_MARIADB = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 
 
@@ -141,7 +139,7 @@ class PostgresDatabase:
 
 
 class MariaDatabase:
-    """One of its own on the server of the test session."""
+    """A database of its own on the MariaDB of the test session."""
 
     def __init__(self, server: MariaDB) -> None:
         self._server = server
@@ -149,14 +147,14 @@ class MariaDatabase:
         self.environment = {"SHOP_MARIADB": server.socket, "SHOP_DATABASE": self._name}
 
     def ask(self, query: str) -> list[Any]:
-        """The rows."""
+        """Return the rows."""
         with closing(self._server.connect(self._name)) as connection:
             cursor = connection.cursor()
             cursor.execute(query)
             return list(cursor.fetchall())
 
     def close(self) -> None:
-        """It goes with the server."""
+        """Do nothing: the database goes with the server."""
 
 
 Database = SqliteDatabase | PostgresDatabase | MariaDatabase

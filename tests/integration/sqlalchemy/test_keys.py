@@ -7,7 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import Engine, MetaData, String, Table, UniqueConstraint, insert, select, text
+from sqlalchemy import (
+    Engine,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    create_engine,
+    insert,
+    select,
+    text,
+)
 from sqlalchemy.orm import Session
 
 from gnsqsync import Writer
@@ -110,6 +120,20 @@ def test_tables_of_the_version_before(mariadb: MariaDB, dialect: str, options: s
         connection.execute(inbox.table.delete())
     check_keys(engine, outbox, inbox)
     engine.dispose()
+
+
+def test_a_session_with_a_database_of_its_own_for_the_tables(mariadb: MariaDB) -> None:
+    engine = mariadb_engine(mariadb)
+    metadata, outbox, inbox = tables()
+    metadata.create_all(engine)
+    elsewhere = create_engine("sqlite://")
+    binds = {outbox.table: engine, inbox.table: engine}
+    with Session(elsewhere, binds=binds) as session, session.begin():
+        assert inbox.mark(session, "t/c", "a") and not inbox.mark(session, "t/c", "a")
+        outbox.publish(session, "t", "x", defer=60, key="a")
+        assert outbox.cancel(session, "A") == 0 and outbox.cancel(session, "a") == 1
+    engine.dispose()
+    elsewhere.dispose()
 
 
 def test_a_body_beyond_64_kib_and_its_time_are_kept(engine: Engine) -> None:

@@ -20,13 +20,14 @@ from sqlalchemy import (
     event,
     insert,
     select,
+    update,
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from gnsqsync import Message, Middleware, Reader, Reject, Writer
 from gnsqsync.contrib.sqlalchemy import Inbox, Lag, Outbox
-from gnsqsync.errors import ConfigError
+from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
 from gnsqsync.writer.memory import MemoryWriter
 from tests.integration.conftest import address
 from tests.integration.sqlalchemy.conftest import postgres_engine
@@ -106,6 +107,41 @@ def test_a_relay_that_dies_after_the_ok_publishes_again_with_the_same_key(shop: 
     assert [one.headers["key"] for one in shop.writer.messages] == ["order-7"] * 2
 
 
+def test_rows_that_cannot_be_read_or_sent_do_not_stop_the_others(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = {"topic": "orders", "body": b"bad", "key": "k", "created_at": datetime.now(UTC)}
+    with shop.engine.begin() as connection:
+        shop.outbox.publish(connection, "orders", "first")
+        for changes in ({"topic": "no good"}, {"headers": ["a"]}, {"body": b""}):
+            values = {**columns, "retry_at": datetime.now(UTC), **changes}
+            connection.execute(insert(shop.outbox.table).values(values))
+        shop.outbox.publish(connection, "orders", "last")
+        if shop.engine.dialect.name == "sqlite":
+            shop.outbox.publish(connection, "orders", "broken", key="broken")
+            connection.exec_driver_sql("UPDATE nsq_outbox SET headers = '{' WHERE key = 'broken'")
+    assert [body for body, _ in shop.move()] == [b"first", b"last"]
+    failed = 4 if shop.engine.dialect.name == "sqlite" else 3
+    assert shop.outbox.lag() == Lag(0, failed, 0.0)
+    assert sum(record.levelname == "ERROR" for record in caplog.records) == failed
+
+
+def test_a_message_without_a_time_is_due_whatever_the_clock_of_its_writer_says(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=9)
+    with monkeypatch.context() as patched, shop.engine.begin() as connection:
+        patched.setattr("gnsqsync.contrib.sqlalchemy.outbox.now", lambda: ahead)
+        shop.outbox.publish(connection, "orders", "a")
+        shop.outbox.publish(connection, "orders", "b", defer=0)
+        shop.outbox.publish(connection, "orders", "as a former version wrote it", key="old")
+        table = shop.outbox.table
+        connection.execute(table.update().where(table.c.key == "old").values(retry_at=ahead))
+    (problem,) = shop.outbox.lag().problems
+    assert "s ahead of the clock of this machine" in problem
+    assert len(shop.move()) == 3
+
+
 def test_times(shop: Shop) -> None:
     later = datetime.now(UTC) + timedelta(days=40)
     with shop.sessions.begin() as session:
@@ -121,6 +157,42 @@ def test_times(shop: Shop) -> None:
     with shop.engine.connect() as connection:
         (due,) = connection.scalars(select(shop.outbox.table.c.retry_at))
     assert due == later
+
+
+def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    with shop.sessions.begin() as session:
+        for key in ("doubtful", "moved", "away"):
+            shop.outbox.publish(session, "orders", key, at=later, key=key)
+        session.execute(update(shop.outbox.table).values(retry_at=later - timedelta(days=2)))
+    known = shop.writer._publish_many
+
+    def fail(error: Exception) -> None:
+        def publish(topic: str, bodies: Any, defer: Any) -> None:
+            raise error
+
+        shop.writer._publish_many = publish  # type: ignore[method-assign]
+        shop.outbox.relay().move_batch()
+
+    fail(NotSent("no nsqd"))
+    with shop.sessions.begin() as session:
+        assert shop.outbox.cancel(session, "away") == 1
+    fail(OutcomeUnknown("no answer"))
+    # What fails afterwards does not end the doubt.
+    fail(NotSent("no nsqd"))
+    caplog.clear()
+    with shop.sessions.begin() as session:
+        assert shop.outbox.reschedule(session, "moved", later) == 1
+        assert shop.outbox.cancel(session, "doubtful") == 0
+        assert shop.outbox.cancel(session, "none") == 0
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "1 message with the key moved may come twice" in told[0]
+    assert "1 message with the key doubtful, but nsqd may have it" in told[1]
+    assert len(told) == 2
+    shop.writer._publish_many = known  # type: ignore[method-assign]
+    assert shop.move() == [] and shop.rows() == 1
 
 
 def test_what_is_wrong_is_said_at_once(shop: Shop) -> None:

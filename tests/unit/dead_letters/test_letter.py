@@ -161,6 +161,7 @@ def test_all_of_it_as_text() -> None:
 def test_bodies() -> None:
     assert body_lines(b"two\nlines") == ("text", ["two", "lines"])
     assert body_lines(b"[" * 100_000)[0] == "text"
+    assert body_lines(b"[" * 900 + b"]" * 900)[0] in ("JSON", "text")
     kind, lines = body_lines(b"\xff" * 2000)
     assert kind == "binary" and len(lines) == 33 and lines[-1] == "..."
     assert body_lines(b"a\x1b[31m")[0] == "binary"

@@ -12,12 +12,13 @@ from django.db import migrations
 from django.db.migrations.operations.base import Operation
 
 from gnsqsync.django.databases import KeyField
+from gnsqsync.django.key_migrations import AlterToKeyField
 
 
 class Migration(migrations.Migration):
     dependencies: ClassVar[list[tuple[str, str]]] = [("gnsqsync_inbox", "0001_initial")]
 
     operations: ClassVar[list[Operation]] = [
-        migrations.AlterField("inboxmarker", "consumer", KeyField(max_length=129)),
-        migrations.AlterField("inboxmarker", "key", KeyField(max_length=200)),
+        AlterToKeyField("inboxmarker", "consumer", KeyField(max_length=129)),
+        AlterToKeyField("inboxmarker", "key", KeyField(max_length=200)),
     ]

@@ -102,6 +102,14 @@ elif "SHOP_MARIADB" in os.environ:
         "CONN_MAX_AGE": json.loads(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
         "CONN_HEALTH_CHECKS": True,
     }
+if "SHOP_OTHER" in os.environ:
+    # A second database; the value is the path of a router, or empty.
+    DATABASES["other"] = {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": BASE_DIR / "other.sqlite3",
+        "OPTIONS": {"timeout": 30},
+    }
+    DATABASE_ROUTERS = [os.environ["SHOP_OTHER"]] if os.environ["SHOP_OTHER"] else []
 GNSQSYNC = {
     "default": {
         "NSQD": [os.environ.get("SHOP_NSQD", "127.0.0.1:1")],

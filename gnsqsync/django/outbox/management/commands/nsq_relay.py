@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections
 
 from gnsqsync.django.command import NSQCommand, at_least
+from gnsqsync.django.databases import written
+from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
@@ -30,10 +32,9 @@ class Command(NSQCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument(
             "--database",
-            default=DEFAULT_DB_ALIAS,
             choices=tuple(connections),
             metavar="ALIAS",
-            help="Whose outbox.",
+            help="Whose outbox. Default: the database in which the router writes it.",
         )
         parser.add_argument(
             "--batch",
@@ -69,7 +70,7 @@ class Command(NSQCommand):
         parser.add_argument("--json", action="store_true", help="With --lag: a JSON object.")
 
     def handle(self, **options: Any) -> None:
-        database = options["database"]
+        database = written(OutboxMessage, options["database"])
         if options["lag"]:
             self._show_lag(database, options["json"])
             return
@@ -89,7 +90,8 @@ class Command(NSQCommand):
                 say=partial(self._say, options["verbosity"]),
             )
         except ConfigError as error:
-            raise CommandError(f"--{error}") from error
+            names_option = str(error).startswith(("interval is", "rate is"))
+            raise CommandError(f"{'--' * names_option}{error}") from error
         finally:
             close_writers()
         if left is not None:

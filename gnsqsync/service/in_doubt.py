@@ -1,0 +1,66 @@
+"""Rows of an outbox whose message nsqd may have although their publish was not confirmed.
+
+The mark is the beginning of a row's ``last_error``, so each version can read and write the row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from gnsqsync.errors import OutcomeUnknown
+from gnsqsync.stats import counted
+
+__all__ = ["IN_DOUBT", "error_text", "tell_canceled", "tell_moved", "texts"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
+
+# How ``last_error`` of such a row begins.
+IN_DOUBT = "nsqd may have it: "
+
+
+class _Row(Protocol):
+    @property
+    def in_doubt(self) -> bool: ...
+
+
+_R = TypeVar("_R", bound=_Row)
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of a failed publish for ``last_error``."""
+    return f"{IN_DOUBT}{error}" if isinstance(error, OutcomeUnknown) else str(error)
+
+
+def texts(rows: Iterable[_R], error: str) -> Iterator[tuple[str, Sequence[_R]]]:
+    """Yield the rows with their new ``last_error``: a doubt stays, whatever fails afterwards."""
+    given = list(rows)
+    if error.startswith(IN_DOUBT):
+        yield error, given
+        return
+    for text, is_marked in ((error, False), (f"{IN_DOUBT}{error}", True)):
+        if some := [row for row in given if row.in_doubt is is_marked]:
+            yield text, some
+
+
+def tell_canceled(key: str, count: int) -> None:
+    """Log that rows were taken back whose message may come nevertheless."""
+    if count:
+        log.warning(
+            "the outbox no longer has %s with the key %s, but nsqd may have it: a publish was not"
+            " confirmed; cancel() does not count it",
+            counted(count, "message"),
+            key,
+        )
+
+
+def tell_moved(key: str, count: int) -> None:
+    """Log that rows were moved whose message may have come already."""
+    if count:
+        log.warning(
+            "%s with the key %s may come twice, now and at the new time: a publish was not"
+            " confirmed",
+            counted(count, "message"),
+            key,
+        )

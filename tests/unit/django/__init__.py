@@ -1,0 +1,1 @@
+"""The parts of the Django app that need no database."""
