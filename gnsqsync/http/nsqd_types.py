@@ -2,7 +2,8 @@
 docs/protocol/nsqd-http#stats).
 
 Knows the shapes. Knows nothing of requests, URLs or sockets. Unknown keys are ignored; a value of
-a wrong type is a ProtocolError. In /stats it costs the entry of its list, and the others count.
+a wrong type is a ProtocolError. If ``parse`` of /stats is given ``skipped``, only the entry is left
+out, and ``skipped`` gets a sentence.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class ChannelStats:
     e2e_processing_latency: Latency
 
     @classmethod
-    def parse(cls, entry: Entry, skipped: Callable[[str], None]) -> ChannelStats:
+    def parse(cls, entry: Entry, skipped: Callable[[str], None] | None = None) -> ChannelStats:
         clients = sound(entry, "clients", ClientStats.parse, skipped)
         return read(
             cls,
@@ -146,7 +147,7 @@ class TopicStats:
     e2e_processing_latency: Latency
 
     @classmethod
-    def parse(cls, entry: Entry, skipped: Callable[[str], None]) -> TopicStats:
+    def parse(cls, entry: Entry, skipped: Callable[[str], None] | None = None) -> TopicStats:
         def channel(item: Entry) -> ChannelStats:
             return ChannelStats.parse(item, skipped)
 
@@ -193,7 +194,7 @@ class Stats:
     producers: tuple[ClientStats, ...]
 
     @classmethod
-    def parse(cls, data: object, skipped: Callable[[str], None]) -> Stats:
+    def parse(cls, data: object, skipped: Callable[[str], None] | None = None) -> Stats:
         def topic(item: Entry) -> TopicStats:
             return TopicStats.parse(item, skipped)
 

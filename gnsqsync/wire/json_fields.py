@@ -86,22 +86,18 @@ def objects(entry: Entry, key: str, parse: Callable[[Entry], T]) -> tuple[T, ...
 
 
 def sound(
-    entry: Entry, key: str, parse: Callable[[Entry], T], skipped: Callable[[str], None]
+    entry: Entry, key: str, parse: Callable[[Entry], T], skipped: Callable[[str], None] | None
 ) -> tuple[T, ...]:
-    """The objects of a list that ``parse`` accepts, as ``each_valid``. ProtocolError if none is."""
+    """The objects of a list that ``parse`` accepts, as ``each_valid``. ProtocolError if none is, or
+    if ``skipped`` is None and any is wrong."""
+    if skipped is None:
+        return objects(entry, key, parse)
     wrong: list[str] = []
-    first: list[ProtocolError] = []
-
-    def parsed(item: object) -> T:
-        try:
-            return parse(mapping(item, f"an entry of {key!r}"))
-        except ProtocolError as error:
-            first.append(error)
-            raise
-
-    found = each_valid(entry, key, parsed, wrong.append)
-    if first and not found:
-        raise first[0]
+    found = each_valid(
+        entry, key, lambda item: parse(mapping(item, f"an entry of {key!r}")), wrong.append
+    )
+    if wrong and not found:
+        return objects(entry, key, parse)
     for text in wrong:
         skipped(text)
     return found
