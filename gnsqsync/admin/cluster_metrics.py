@@ -181,11 +181,10 @@ def _families(answers: dict[str, Stats]) -> Iterator[Metric]:
     for nsqd, stats in answers.items():
         healthy.add_metric([nsqd], float(stats.health == "OK"))
         for topic in stats.topics:
-            topic_name = _label(topic.topic_name)
             for family, attribute in topics:
-                family.add_metric([topic_name, nsqd], float(getattr(topic, attribute)))
+                family.add_metric([topic.topic_name, nsqd], float(getattr(topic, attribute)))
             for channel in topic.channels:
-                labels = [topic_name, _label(channel.channel_name), nsqd]
+                labels = [topic.topic_name, channel.channel_name, nsqd]
                 for family, attribute in channels:
                     family.add_metric(labels, float(getattr(channel, attribute)))
                 for quantile, seconds in channel.e2e_processing_latency.percentiles:
@@ -193,11 +192,6 @@ def _families(answers: dict[str, Stats]) -> Iterator[Metric]:
     yield healthy
     yield from (family for family, _ in (*topics, *channels))
     yield latency
-
-
-def _label(name: str) -> str:
-    """A name as the page can have it: half a character in one name must not cost the page."""
-    return name.encode("utf-8", "replace").decode()
 
 
 def _family(

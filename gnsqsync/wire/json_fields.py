@@ -46,7 +46,18 @@ def scalar(entry: Entry, key: str, default: S) -> S:
         )
     if type(value) is int and not -_TOO_LARGE < value < _TOO_LARGE:
         raise ProtocolError(f"{key!r} is {value!r:.60} where an integer of 64 bits was expected")
+    if type(value) is str and not value.isascii():
+        _check_characters(key, value)
     return value
+
+
+def _check_characters(key: str, text: str) -> None:
+    """ProtocolError for half of a pair of surrogates, which no page and no terminal can show."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = f"{text!r:.60}"
+        raise ProtocolError(f"{key!r} is {shown} where whole characters were expected") from None
 
 
 def integer(entry: Entry, key: str) -> int:

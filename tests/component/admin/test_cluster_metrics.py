@@ -56,6 +56,8 @@ def depths(*servers: FakeServer) -> dict[tuple[str, ...], float]:
         {"topic_name": "odd", "e2e_processing_latency": {"percentiles": [{"value": "x"}]}},
         ["odd"],
         {"topic_name": 5},
+        {"topic_name": "\ud800", "depth": 1},
+        {"topic_name": "odd", "channels": [{"channel_name": "\udfff"}]},
     ],
     ids=repr,
 )
@@ -89,10 +91,3 @@ def test_a_broken_answer_hides_no_other_server(
     assert found == {("0",): 0.0, ("1",): 1.0, ("1", "good"): 7.0, ("c", "1", "good"): 3.0}
     (told,) = (record for record in caplog.records if record.levelno == logging.ERROR)
     assert f"{server.address} is shown as down: " in told.getMessage()
-
-
-def test_half_a_character_costs_no_page(server: FakeServer) -> None:
-    entry = {"topic_name": "\ud800\n", "depth": 1}
-    server.answer({"version": "1.3.0", "health": "OK", "topics": [entry, GOOD]})
-    found = depths(server)
-    assert (found["0", "?\n"], found["0", "good"]) == (1.0, 7.0)
