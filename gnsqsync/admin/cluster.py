@@ -273,7 +273,7 @@ class Cluster:
     def _each(
         self, kind: str, addresses: Sequence[str], ask: Callable[[Upstream, str, LeftOut], _T]
     ) -> tuple[list[_T], list[str]]:
-        """What each server answers, in the order of the addresses, and the errors."""
+        """Ask each server. Return the answers in the order of the addresses, and the errors."""
 
         def asked(address: str) -> tuple[_T | None, str | None, list[str]]:
             left_out: list[str] = []

@@ -82,7 +82,7 @@ class Rates:
 
 
 def node_figures(stats: Shape, at: float) -> NodeFigures:
-    """Of an answer to ``/stats?format=json``. Raises Failed where it is none."""
+    """Read an answer to ``/stats?format=json``. Raise Failed if nothing in it can be read."""
     left_out: list[str] = []
     topics = shapes.each(stats, "topics", lambda entry: _topic(entry, left_out), left_out.append)
     return NodeFigures(at, dict(topics), tuple(left_out))

@@ -111,8 +111,11 @@ def objects(entry: Shape, key: str) -> list[Shape]:
 def each(
     entry: Shape, key: str, make: Callable[[Shape], _T], left_out: Callable[[str], object]
 ) -> list[_T]:
-    """What ``make`` makes of each object of a list. ``left_out`` gets a sentence for each entry for
-    which ``make`` raises Failed: one bad entry hides no other. Raises Failed if nothing is left."""
+    """Call ``make`` with each object of a list, and return the results.
+
+    One bad entry hides no other: ``left_out`` gets a sentence for each entry for which ``make``
+    raises Failed. Raise Failed if nothing is left.
+    """
     made, wrong = [], []
     for item in value(entry, key, list):
         try:
@@ -161,7 +164,9 @@ def topic(
     entry: Shape, address: str, hostname: str, now: int, left_out: Callable[[str], object]
 ) -> Shape:
     """A topic of nsqd's /stats. ``now``: unix seconds, for how long clients are connected.
-    ``left_out``: as of ``each``."""
+
+    ``left_out``: see ``each``.
+    """
     depth, backend = value(entry, "depth", int), value(entry, "backend_depth", int)
     name = value(entry, "topic_name", str)
     channels = entry.get("channels")

@@ -99,8 +99,10 @@ def objects(entry: Entry, key: str, parse: Callable[[Entry], T]) -> tuple[T, ...
 def sound(
     entry: Entry, key: str, parse: Callable[[Entry], T], skipped: Callable[[str], None] | None
 ) -> tuple[T, ...]:
-    """The objects of a list that ``parse`` accepts, as ``each_valid``. ProtocolError if none is, or
-    if ``skipped`` is None and any is wrong."""
+    """The objects of a list that ``parse`` accepts; ``skipped`` gets a sentence for each other one.
+
+    ProtocolError if ``parse`` accepts none, or if ``skipped`` is None and any is wrong.
+    """
     if skipped is None:
         return objects(entry, key, parse)
     wrong: list[str] = []

@@ -103,7 +103,7 @@ class BackUp:
         self._results: list[StopResult] = []
 
     def reader(self, topic: str) -> Reader:
-        """A new Reader of the topic, not started; its files are put right before. From any thread.
+        """Make a Reader of the topic, not started, and put its files right. From any thread.
 
         If its files cannot be written, that is a failure of this topic.
         """
@@ -439,7 +439,7 @@ class _Topic:
                 self._fail(error)
 
     def pause(self) -> None:
-        """For good: what was received is written, and nothing more comes."""
+        """Receive nothing more, for good. Messages that were received are written."""
         self._is_paused = True
         self._hold(True)
 
@@ -484,7 +484,7 @@ class _Topic:
             self.finished += self.reader.finish(pending)
 
     def _fail(self, error: NSQError) -> None:
-        """What is not synced goes back at once; nothing more is written until a later try."""
+        """Give unsynced messages back at once. Nothing more is written until a later try."""
         self._size_before = self.size
         files, self._files = self._files, None
         if files is not None:
