@@ -98,7 +98,7 @@ def create(path: str, data: bytes, mode: int = 0o666) -> None:
     """
     temporary = _written_beside(path, data, mode)
     try:
-        os.link(temporary, path)
+        _link(temporary, path)
     finally:
         os.unlink(temporary)
     sync_folder(os.path.dirname(path))
@@ -114,7 +114,7 @@ def replace(source: str, target: str) -> None:
 def link(source: str, target: str) -> None:
     """Give a file a second name. FileExistsError if the name is taken."""
     _sync_file(source)
-    os.link(source, target)
+    _link(source, target)
     sync_folder(os.path.dirname(target))
 
 
@@ -129,7 +129,7 @@ def link_all(pairs: Iterable[tuple[str, str]]) -> None:
             folders.add(os.path.dirname(target))
             try:
                 _sync_file(source)
-                os.link(source, target)
+                _link(source, target)
             except FileExistsError:
                 pass
             except FileNotFoundError:
@@ -137,6 +137,17 @@ def link_all(pairs: Iterable[tuple[str, str]]) -> None:
     finally:
         for folder in sorted(folders):
             sync_folder(folder)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        # NFS repeats a request whose answer was lost, and meets its own link.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samefile(source, target):
+                return
+        raise
 
 
 def _written_beside(path: str, data: bytes, mode: int) -> str:

@@ -17,7 +17,7 @@ from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.upstream import Failed, Upstream
 from gnsqsync.errors import ConfigError
 
-__all__ = ["AllFailed", "Cluster", "http_address"]
+__all__ = ["AllFailed", "Cluster", "http_address", "told"]
 
 # More than this are not asked at the same time.
 _SIDE_BY_SIDE = 256
@@ -25,6 +25,10 @@ _SIDE_BY_SIDE = 256
 _MOST_SERVERS = 2000
 
 _T = TypeVar("_T")
+# Gets a sentence about each entry of an answer that is left out.
+LeftOut = Callable[[str], object]
+# Entries of one answer that are named; the others are counted.
+_MOST_LEFT_OUT = 5
 
 
 class AllFailed(Exception):
@@ -82,7 +86,7 @@ class Cluster:
         lookupds = self.lookupds
         if lookupds:
             found, errors = self._lookups(
-                lookupds, lambda s: shapes.strings(s.get("/topics"), "topics")
+                lookupds, lambda s, _: shapes.strings(s.get("/topics"), "topics")
             )
         else:
             found, errors = self._nsqds(self.nsqds, _topic_names)
@@ -186,12 +190,16 @@ class Cluster:
         """The nsqds that have the topic and are not tombstoned."""
         if self.lookupds:
             return self.listed(topic)
-        found, errors = self._nsqds(self.nsqds, lambda server: _own_node_of(server, topic))
+        found, errors = self._nsqds(
+            self.nsqds, lambda server, left_out: _own_node_of(server, topic, left_out)
+        )
         return _merged(found), errors
 
     def listed(self, topic: str) -> tuple[list[Shape], list[str]]:
         """The nsqds that nsqlookupds list for the topic."""
-        found, errors = self._lookups(self.lookupds, lambda server: _looked_up(server, topic))
+        found, errors = self._lookups(
+            self.lookupds, lambda server, left_out: _looked_up(server, topic, left_out)
+        )
         return _merged(found), errors
 
     def reached(self, addresses: Sequence[str]) -> tuple[list[Shape], list[str]]:
@@ -226,7 +234,7 @@ class Cluster:
         try:
             found, _ = self._lookups(
                 self.lookupds,
-                lambda server: shapes.strings(server.get("/channels", topic=topic), "channels"),
+                lambda server, _: shapes.strings(server.get("/channels", topic=topic), "channels"),
             )
         except AllFailed:
             return None
@@ -238,9 +246,13 @@ class Cluster:
         hosts = {http_address(node): node["hostname"] for node in producers}
         now = int(time.time())
 
-        def ask(server: Upstream, address: str) -> list[Shape]:
-            topics = shapes.objects(server.get("/stats", format="json", **params), "topics")
-            found = [shapes.topic(entry, address, hosts[address], now) for entry in topics]
+        def ask(server: Upstream, address: str, left_out: LeftOut) -> list[Shape]:
+            found = shapes.each(
+                server.get("/stats", format="json", **params),
+                "topics",
+                lambda entry: shapes.topic(entry, address, hosts[address], now, left_out),
+                left_out,
+            )
             name = params.get("topic")
             return [topic for topic in found if name in (None, topic["topic_name"])]
 
@@ -249,32 +261,35 @@ class Cluster:
         return sorted(topics, key=lambda topic: topic["hostname"]), errors
 
     def _lookups(
-        self, addresses: Sequence[str], ask: Callable[[Upstream], _T]
+        self, addresses: Sequence[str], ask: Callable[[Upstream, LeftOut], _T]
     ) -> tuple[list[_T], list[str]]:
-        return self._each("nsqlookupd", addresses, lambda server, _: ask(server))
+        return self._each("nsqlookupd", addresses, lambda server, _, left: ask(server, left))
 
     def _nsqds(
-        self, addresses: Sequence[str], ask: Callable[[Upstream], _T]
+        self, addresses: Sequence[str], ask: Callable[[Upstream, LeftOut], _T]
     ) -> tuple[list[_T], list[str]]:
-        return self._each("nsqd", addresses, lambda server, _: ask(server))
+        return self._each("nsqd", addresses, lambda server, _, left: ask(server, left))
 
     def _each(
-        self, kind: str, addresses: Sequence[str], ask: Callable[[Upstream, str], _T]
+        self, kind: str, addresses: Sequence[str], ask: Callable[[Upstream, str, LeftOut], _T]
     ) -> tuple[list[_T], list[str]]:
-        """What each server answers, in the order of the addresses, and the errors."""
+        """Ask each server. Return the answers in the order of the addresses, and the errors."""
 
-        def asked(address: str) -> tuple[_T | None, str | None]:
+        def asked(address: str) -> tuple[_T | None, str | None, list[str]]:
+            left_out: list[str] = []
             try:
-                return ask(self._server(kind, address), address), None
+                found = ask(self._server(kind, address), address, left_out.append)
             except Failed as error:
-                return None, str(error)
+                return None, str(error), []
+            return found, None, told(f"{kind} {address}", left_out)
 
         outcomes = list(self._executor().map(asked, addresses))
-        errors = [error for _, error in outcomes if error is not None]
+        errors = [error for _, error, _ in outcomes if error is not None]
         if len(errors) == len(addresses):
             # Also for no address at all, as the real nsqadmin has it.
             raise AllFailed(f"failed to query any {kind}: " + "\n".join(errors))
-        return [found for found, error in outcomes if error is None], errors  # type: ignore[misc]
+        errors += [line for *_, lines in outcomes for line in lines]
+        return [found for found, error, _ in outcomes if error is None], errors  # type: ignore[misc]
 
     def _server(self, kind: str, address: str) -> Upstream:
         """Raises Failed for what is no address."""
@@ -308,6 +323,14 @@ def http_address(node: Shape) -> str:
     return str(Address(node["broadcast_address"], node["http_port"]))
 
 
+def told(where: str, left_out: Sequence[str]) -> list[str]:
+    """A line for each sentence about an answer of ``where``, and one for those beyond a few."""
+    lines = [f"{where}: {text}" for text in left_out[:_MOST_LEFT_OUT]]
+    if len(left_out) > _MOST_LEFT_OUT:
+        lines.append(f"{where}: {len(left_out) - _MOST_LEFT_OUT} more entries are left out")
+    return lines
+
+
 def _merged(found: list[list[Shape]]) -> list[Shape]:
     nodes: dict[str, Shape] = {}
     for some in found:
@@ -316,41 +339,45 @@ def _merged(found: list[list[Shape]]) -> list[Shape]:
     return list(nodes.values())
 
 
-def _topic_names(server: Upstream) -> list[str]:
-    topics = shapes.objects(server.get("/stats", format="json"), "topics")
-    return [shapes.value(entry, "topic_name", str) for entry in topics]
+def _topic_names(server: Upstream, left_out: LeftOut) -> list[str]:
+    return _names(server.get("/stats", format="json"), left_out)
 
 
-def _known_nodes(server: Upstream) -> list[tuple[str, Shape]]:
+def _names(stats: Shape, left_out: LeftOut) -> list[str]:
+    return shapes.each(
+        stats, "topics", lambda entry: str(shapes.value(entry, "topic_name", str)), left_out
+    )
+
+
+def _known_nodes(server: Upstream, left_out: LeftOut) -> list[tuple[str, Shape]]:
     """nsqlookupd's nodes, each with where nsqlookupd sees it."""
-    found = []
-    for entry in shapes.objects(server.get("/nodes"), "producers"):
+
+    def known(entry: Shape) -> tuple[str, Shape]:
         flags = shapes.value(entry, "tombstones", list)
         topics = [
             {"topic": name, "tombstoned": number < len(flags) and flags[number] is True}
             for number, name in enumerate(shapes.strings(entry, "topics"))
         ]
         node = shapes.node(entry, sorted(topics, key=lambda topic: str(topic["topic"])))
-        found.append((f"{server.address}/{node['remote_address'] or 'N/A'}", node))
-    return found
+        return f"{server.address}/{node['remote_address'] or 'N/A'}", node
+
+    return shapes.each(server.get("/nodes"), "producers", known, left_out)
 
 
-def _looked_up(server: Upstream, topic: str) -> list[Shape]:
-    entries = shapes.objects(server.get("/lookup", topic=topic), "producers")
-    return [shapes.node(entry, []) for entry in entries]
+def _looked_up(server: Upstream, topic: str, left_out: LeftOut) -> list[Shape]:
+    answer = server.get("/lookup", topic=topic)
+    return shapes.each(answer, "producers", lambda entry: shapes.node(entry, []), left_out)
 
 
-def _own_node(server: Upstream) -> Shape:
+def _own_node(server: Upstream, left_out: LeftOut) -> Shape:
     info = server.get("/info")
-    stats = server.get("/stats", format="json", include_clients="false")
-    names = [shapes.value(entry, "topic_name", str) for entry in shapes.objects(stats, "topics")]
+    names = _names(server.get("/stats", format="json", include_clients="false"), left_out)
     return shapes.node(info, [{"topic": name, "tombstoned": False} for name in names])
 
 
-def _own_node_of(server: Upstream, topic: str) -> list[Shape]:
+def _own_node_of(server: Upstream, topic: str, left_out: LeftOut) -> list[Shape]:
     """The nsqd itself, when it has the topic."""
     stats = server.get("/stats", format="json", topic=topic, include_clients="false")
-    names = [shapes.value(entry, "topic_name", str) for entry in shapes.objects(stats, "topics")]
-    if topic not in names:
+    if topic not in _names(stats, left_out):
         return []
     return [shapes.node(server.get("/info"), [{"topic": topic, "tombstoned": False}])]

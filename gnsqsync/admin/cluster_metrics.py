@@ -5,6 +5,7 @@ Each scrape asks all servers then, side by side. Knows their HTTP APIs and prome
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
 from gnsqsync.http.nsqd_types import Stats
+from gnsqsync.runtime.troubles import AWAY, more, troubles
 
 __all__ = ["ClusterMetrics"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.exporter")
 
 T = TypeVar("T")
 
@@ -52,7 +56,8 @@ _CHANNELS = (
 class ClusterMetrics:
     """A collector: ``registry.register(ClusterMetrics(...))``. It starts threads when it is asked.
 
-    A server that does not answer within ``timeout`` seconds is ``nsq_up`` 0; the others are shown.
+    A server that does not answer within ``timeout`` seconds is ``nsq_up`` 0, and the log says why,
+    at growing intervals; the others are shown. An entry that cannot be read is left out.
 
     Threads:
         Any thread may ask; those that ask at the same time share one look.
@@ -128,21 +133,31 @@ class ClusterMetrics:
             name: self._pool.submit(call) for name, call in calls.items()
         }
         wait(futures.values(), max(0.0, deadline - time.monotonic()))
-        return {name: _result(future) for name, future in futures.items()}
+        return {name: _result(name, future) for name, future in futures.items()}
 
 
 def _stats_of(client: NsqdHTTP) -> Callable[[], Stats]:
     return lambda: client.stats(include_clients=False, include_mem=False)
 
 
-def _result(future: Future[T]) -> T | None:
-    if not future.done():
-        future.cancel()
-        return None
-    try:
-        return future.result()
-    except NSQError:
-        return None
+def _result(name: str, future: Future[T]) -> T | None:
+    place = ("exporter", name)
+    reason = "no answer in time"
+    if future.done():
+        try:
+            found = future.result()
+        except NSQError as error:
+            reason = str(error)
+        else:
+            over = troubles().ended(place)
+            if over is not None:
+                log.warning("%s answers again", name)
+            return found
+    future.cancel()
+    tell = troubles().began(place, AWAY)
+    if tell is not None:
+        log.error("%s is shown as down: %s%s", name, reason, more(tell))
+    return None
 
 
 def _up(name: str, text: str, label: str, answers: dict[str, Any]) -> Metric:

@@ -61,6 +61,8 @@ class NodeFigures(NamedTuple):
 
     at: float
     topics: Mapping[str, TopicFigures]
+    # Sentences about entries of the answer that could not be read.
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -80,19 +82,23 @@ class Rates:
 
 
 def node_figures(stats: Shape, at: float) -> NodeFigures:
-    """Of an answer to ``/stats?format=json``. Raises Failed where it is none."""
-    topics = {}
-    for topic in shapes.objects(stats, "topics"):
-        channels = {}
-        for channel in shapes.objects(topic, "channels"):
-            channels[shapes.value(channel, "channel_name", str)] = ChannelFigures._make(
-                (*shapes.numbers(channel, _COUNTS), shapes.value(channel, "paused", bool))
-            )
-        depth, messages = shapes.numbers(topic, ("depth", "message_count"))
-        topics[shapes.value(topic, "topic_name", str)] = TopicFigures(
-            depth, messages, shapes.value(topic, "paused", bool), 1, channels
-        )
-    return NodeFigures(at, topics)
+    """Read an answer to ``/stats?format=json``. Raise Failed if nothing in it can be read."""
+    left_out: list[str] = []
+    topics = shapes.each(stats, "topics", lambda entry: _topic(entry, left_out), left_out.append)
+    return NodeFigures(at, dict(topics), tuple(left_out))
+
+
+def _topic(entry: Shape, left_out: list[str]) -> tuple[str, TopicFigures]:
+    channels = dict(shapes.each(entry, "channels", _channel, left_out.append))
+    depth, messages = shapes.numbers(entry, ("depth", "message_count"))
+    name: str = shapes.value(entry, "topic_name", str)
+    return name, TopicFigures(depth, messages, shapes.value(entry, "paused", bool), 1, channels)
+
+
+def _channel(entry: Shape) -> tuple[str, ChannelFigures]:
+    name: str = shapes.value(entry, "channel_name", str)
+    counts = (*shapes.numbers(entry, _COUNTS), shapes.value(entry, "paused", bool))
+    return name, ChannelFigures._make(counts)
 
 
 def add_up(nodes: Iterable[NodeFigures]) -> dict[str, TopicFigures]:

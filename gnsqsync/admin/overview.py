@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
-from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
+from gnsqsync.admin.cluster import AllFailed, Cluster, http_address, told
 from gnsqsync.admin.figures import (
     NodeFigures,
     TopicFigures,
@@ -206,6 +206,7 @@ class Overview:
             del self._asked[address]
             try:
                 found[address] = future.result()
+                errors += told(f"nsqd {address}", found[address].left_out)
             except Failed as error:
                 errors.append(str(error))
         return found, errors

@@ -68,7 +68,7 @@ class _Body:
 
 
 def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
-    """Until a signal ends it, or the end of stdin. In a patched process.
+    """Serve until a signal comes or stdin ends. In a patched process.
 
     Raises:
         OptionsError: It cannot start.

@@ -6,14 +6,15 @@ Knows what nsqd and nsqlookupd answer, as parsed JSON. Knows nothing of requests
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from gnsqsync.admin.upstream import Failed
 
 __all__ = [
     "Shape",
     "channel",
+    "each",
     "latency",
     "node",
     "numbers",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 Shape = dict[str, Any]
+
+_T = TypeVar("_T")
 
 _VERSION = re.compile(
     r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
@@ -44,6 +47,8 @@ _CHANNEL = (
     "message_count",
     "client_count",
 )
+# What an entry is called by.
+_NAMES = ("topic_name", "channel_name", "hostname", "client_id")
 _CLIENT = {
     "in_flight_count": int,
     "ready_count": int,
@@ -103,6 +108,37 @@ def objects(entry: Shape, key: str) -> list[Shape]:
     return list(found)
 
 
+def each(
+    entry: Shape, key: str, make: Callable[[Shape], _T], left_out: Callable[[str], object]
+) -> list[_T]:
+    """Call ``make`` with each object of a list, and return the results.
+
+    One bad entry hides no other: ``left_out`` gets a sentence for each entry for which ``make``
+    raises Failed. Raise Failed if nothing is left.
+    """
+    made, wrong = [], []
+    for item in value(entry, key, list):
+        try:
+            if type(item) is not dict:
+                raise Failed(f"'{key}' has entries that are not objects")
+            made.append(make(item))
+        except Failed as error:
+            wrong.append((item, error))
+    if wrong and not made:
+        raise wrong[0][1]
+    for item, reason in wrong:
+        left_out(f"{_called(item)} of '{key}' is left out: {reason}")
+    return made
+
+
+def _called(item: Any) -> str:
+    """The name of an entry in a sentence about it."""
+    for key in _NAMES if type(item) is dict else ():
+        if isinstance(item.get(key), str):
+            return f"the entry {item[key]!r:.80}"
+    return "an entry"
+
+
 def version(text: str) -> tuple[Any, ...]:
     """A semantic version so that it can be compared; 0.0.0 for what is none."""
     match = _VERSION.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
@@ -124,8 +160,13 @@ def node(entry: Shape, topics: list[Shape]) -> Shape:
     }
 
 
-def topic(entry: Shape, address: str, hostname: str, now: int) -> Shape:
-    """A topic of nsqd's /stats. ``now``: unix seconds, for how long clients are connected."""
+def topic(
+    entry: Shape, address: str, hostname: str, now: int, left_out: Callable[[str], object]
+) -> Shape:
+    """A topic of nsqd's /stats. ``now``: unix seconds, for how long clients are connected.
+
+    ``left_out``: see ``each``.
+    """
     depth, backend = value(entry, "depth", int), value(entry, "backend_depth", int)
     name = value(entry, "topic_name", str)
     channels = entry.get("channels")
@@ -139,18 +180,30 @@ def topic(entry: Shape, address: str, hostname: str, now: int) -> Shape:
         "message_count": value(entry, "message_count", int),
         "nodes": None,
         "channels": channels
-        and [channel(item, name, address, hostname, now) for item in objects(entry, "channels")],
+        and each(
+            entry,
+            "channels",
+            lambda item: channel(item, name, address, hostname, now, left_out),
+            left_out,
+        ),
         "paused": value(entry, "paused", bool),
         "e2e_processing_latency": latency(entry),
     }
 
 
-def channel(entry: Shape, topic_name: str, address: str, hostname: str, now: int) -> Shape:
+def channel(
+    entry: Shape,
+    topic_name: str,
+    address: str,
+    hostname: str,
+    now: int,
+    left_out: Callable[[str], object],
+) -> Shape:
     """A channel of nsqd's /stats."""
     depth, backend = value(entry, "depth", int), value(entry, "backend_depth", int)
     clients = None
     if entry.get("clients") is not None:
-        clients = [_client(item, address, now) for item in objects(entry, "clients")]
+        clients = each(entry, "clients", lambda item: _client(item, address, now), left_out)
     return {
         "node": address,
         "hostname": hostname,

@@ -243,7 +243,7 @@ def consume(
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
 
     When the function returns, the message is done; when it raises, the message comes again later.
-    The first SIGINT or SIGTERM lets running handlers finish and gives all other messages back, the
+    The first signal lets running handlers finish and gives all other messages back, the
     second does not wait for handlers, the third ends the process at once.
     """
     connection = connection_keywords(options)

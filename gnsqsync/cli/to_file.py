@@ -185,7 +185,7 @@ def to_file(
     """Write the messages of topics to files, each with a newline behind it.
 
     A message is finished when its file is synced to the disk, so after any end nothing is missing;
-    what was not yet finished is written again. The first SIGINT or SIGTERM has what was received
+    what was not yet finished is written again. The first signal has what was received
     written, synced and finished; a second does not wait. SIGHUP begins new files.
     """
     keywords = {**connection_keywords(options), **consumer}

@@ -170,7 +170,7 @@ def _consume(
 ) -> None:
     """Call the functions marked with @nsq.handler with the messages of their channels.
 
-    NAME: the names of functions; all of them if none. The first SIGTERM or SIGINT lets running
+    NAME: the names of functions; all of them if none. The first signal lets running
     handlers finish and gives all other messages back, the second does not wait for handlers, the
     third ends the process at once. Exit code 0: stopped by a signal, and every message was
     answered.

@@ -93,7 +93,7 @@ def relay(
     show_lag: bool,
     as_json: bool,
 ) -> None:
-    """Publish the messages of the outbox that are due and delete them, until SIGTERM or SIGINT.
+    """Publish the messages of the outbox that are due and delete them, until a signal ends it.
 
     The batch at hand is finished. Several may run side by side on databases that have SKIP LOCKED.
     Exit code 0 after a signal; with --once when nothing is left, else 1.

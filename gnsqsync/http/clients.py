@@ -43,6 +43,7 @@ from gnsqsync.options import (
     check_int,
     check_topic,
 )
+from gnsqsync.runtime.troubles import more, troubles
 
 __all__ = [
     "ChannelStats",
@@ -154,7 +155,21 @@ class NsqdHTTP(HTTPClient):
             The numbers of this moment.
         """
         params = self._stats_params(topic, channel, include_clients, include_mem)
-        return Stats.parse(self._get_json("/stats", {"format": "json", **params}))
+        left_out: list[str] = []
+        found = Stats.parse(self._get_json("/stats", {"format": "json", **params}), left_out.append)
+        self._tell(left_out)
+        return found
+
+    def _tell(self, left_out: list[str]) -> None:
+        """Log the first of the entries that could not be read, at growing intervals."""
+        place = (self.url, "entries")
+        if not left_out:
+            troubles().ended(place)
+            return
+        tell = troubles().began(place, "left out")
+        if tell is not None:
+            others = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+            log.error("%s/stats: %s%s%s", self.url, left_out[0], others, more(tell))
 
     def stats_text(
         self,

@@ -2,14 +2,16 @@
 docs/protocol/nsqd-http#stats).
 
 Knows the shapes. Knows nothing of requests, URLs or sockets. Unknown keys are ignored; a value of
-a wrong type is a ProtocolError.
+a wrong type is a ProtocolError. If ``parse`` of /stats is given ``skipped``, only the entry is left
+out, and ``skipped`` gets a sentence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gnsqsync.wire.json_fields import Entry, integer, mapping, number, objects, read, scalar
+from gnsqsync.wire.json_fields import Entry, integer, mapping, number, objects, read, scalar, sound
 
 _NANOSECONDS = 1e9
 
@@ -119,8 +121,8 @@ class ChannelStats:
     e2e_processing_latency: Latency
 
     @classmethod
-    def parse(cls, entry: Entry) -> ChannelStats:
-        clients = objects(entry, "clients", ClientStats.parse)
+    def parse(cls, entry: Entry, skipped: Callable[[str], None] | None = None) -> ChannelStats:
+        clients = sound(entry, "clients", ClientStats.parse, skipped)
         return read(
             cls,
             entry,
@@ -145,11 +147,14 @@ class TopicStats:
     e2e_processing_latency: Latency
 
     @classmethod
-    def parse(cls, entry: Entry) -> TopicStats:
+    def parse(cls, entry: Entry, skipped: Callable[[str], None] | None = None) -> TopicStats:
+        def channel(item: Entry) -> ChannelStats:
+            return ChannelStats.parse(item, skipped)
+
         return read(
             cls,
             entry,
-            channels=objects(entry, "channels", ChannelStats.parse),
+            channels=sound(entry, "channels", channel, skipped),
             e2e_processing_latency=Latency.parse(entry),
         )
 
@@ -189,13 +194,16 @@ class Stats:
     producers: tuple[ClientStats, ...]
 
     @classmethod
-    def parse(cls, data: object) -> Stats:
+    def parse(cls, data: object, skipped: Callable[[str], None] | None = None) -> Stats:
+        def topic(item: Entry) -> TopicStats:
+            return TopicStats.parse(item, skipped)
+
         entry = mapping(data, "/stats")
         memory = entry.get("memory")
         return read(
             cls,
             entry,
-            topics=objects(entry, "topics", TopicStats.parse),
+            topics=sound(entry, "topics", topic, skipped),
             memory=None if memory is None else MemoryStats.parse(mapping(memory, "'memory'")),
-            producers=objects(entry, "producers", ClientStats.parse),
+            producers=sound(entry, "producers", ClientStats.parse, skipped),
         )

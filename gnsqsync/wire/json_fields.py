@@ -17,6 +17,9 @@ S = TypeVar("S", str, int, bool)
 Entry = Mapping[str, Any]
 # Characters of an error text that go into logs: it quotes the entry, which may be long.
 _MAX_WORDS = 200
+_TOO_LARGE = 2**64
+# What an entry is called by.
+_NAMES = ("topic_name", "channel_name", "client_id")
 _EXPECTED: Final[dict[type, str]] = {str: "a string", int: "an integer", bool: "true or false"}
 # By the annotation of a field, which is text where annotations are not evaluated.
 _DEFAULTS: Final[dict[Any, Any]] = {"str": "", "int": 0, "bool": False}
@@ -41,7 +44,20 @@ def scalar(entry: Entry, key: str, default: S) -> S:
         raise ProtocolError(
             f"{key!r} is {value!r:.60} where {_EXPECTED[type(default)]} was expected"
         )
+    if type(value) is int and not -_TOO_LARGE < value < _TOO_LARGE:
+        raise ProtocolError(f"{key!r} is {value!r:.60} where an integer of 64 bits was expected")
+    if type(value) is str and not value.isascii():
+        _check_characters(key, value)
     return value
+
+
+def _check_characters(key: str, text: str) -> None:
+    """ProtocolError for half of a pair of surrogates, which no page and no terminal can show."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = f"{text!r:.60}"
+        raise ProtocolError(f"{key!r} is {shown} where whole characters were expected") from None
 
 
 def integer(entry: Entry, key: str) -> int:
@@ -80,11 +96,39 @@ def objects(entry: Entry, key: str, parse: Callable[[Entry], T]) -> tuple[T, ...
     return tuple(parse(mapping(item, f"an entry of {key!r}")) for item in items(entry, key))
 
 
+def sound(
+    entry: Entry, key: str, parse: Callable[[Entry], T], skipped: Callable[[str], None] | None
+) -> tuple[T, ...]:
+    """The objects of a list that ``parse`` accepts; ``skipped`` gets a sentence for each other one.
+
+    ProtocolError if ``parse`` accepts none, or if ``skipped`` is None and any is wrong.
+    """
+    if skipped is None:
+        return objects(entry, key, parse)
+    wrong: list[str] = []
+    found = each_valid(
+        entry, key, lambda item: parse(mapping(item, f"an entry of {key!r}")), wrong.append
+    )
+    if wrong and not found:
+        return objects(entry, key, parse)
+    for text in wrong:
+        skipped(text)
+    return found
+
+
 def port(entry: Entry, key: str) -> int:
     value = integer(entry, key)
     if not 0 < value < 65536:
         raise ProtocolError(f"{key!r} is {value!r:.60}; a port is 1 to 65535")
     return value
+
+
+def _called(item: Any) -> str:
+    """The name of an entry in a sentence about it."""
+    for key in _NAMES if isinstance(item, dict) else ():
+        if isinstance(item.get(key), str):
+            return f"the entry {item[key]!r:.80}"
+    return "an entry"
 
 
 def each_valid(
@@ -99,5 +143,5 @@ def each_valid(
         try:
             found.append(parse(item))
         except (ProtocolError, ConfigError) as error:
-            skipped(f"an entry of {key!r} is left out: {str(error)[:_MAX_WORDS]}")
+            skipped(f"{_called(item)} of {key!r} is left out: {str(error)[:_MAX_WORDS]}")
     return tuple(found)

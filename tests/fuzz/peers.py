@@ -232,7 +232,7 @@ _PARSERS: tuple[Callable[[Any], object], ...] = (
     parse_registrations,
     LookupdInfo.parse,
     NsqdInfo.parse,
-    Stats.parse,
+    lambda data: Stats.parse(data, lambda text: None),
 )
 
 

@@ -24,7 +24,7 @@ PATCHED = (
 
 CONSUME = [*GNSQSYNC, "consume", "{topic}", "c", "builtins:repr", "-t", "{tcp}"]
 
-pytestmark = pytest.mark.parametrize("server_kind", ["embedded"])
+embedded = pytest.mark.parametrize("server_kind", ["embedded"])
 
 Start = Callable[[Sequence[str]], Program]
 
@@ -69,6 +69,7 @@ def test_the_embedded_nsqd_keeps_its_messages(start: Start, tmp_path: Path) -> N
         assert http.stats("t").topics[0].channels[0].depth == 50
 
 
+@embedded
 @pytest.mark.parametrize(
     "words",
     [
@@ -88,6 +89,7 @@ def test_nohup(start: Start, nsqd: Server, words: list[str]) -> None:
     assert "SIGHUP" not in program.end(0)
 
 
+@embedded
 @pytest.mark.parametrize(
     "words",
     [

@@ -257,6 +257,52 @@ def test_a_folder_that_is_read_only(
     assert finished(nsqd, topic) == 0
 
 
+def test_a_topic_that_cannot_be_written_stops_no_other(
+    nsqd: Server, topic: str, tool: MakeTool
+) -> None:
+    """Neither at the start nor later; its messages wait, and are written when that works."""
+    bad, good = f"{topic}-bad", f"{topic}-good"
+    flags = [f"--topic={bad}", f"--topic={good}", "--sync-interval=100ms"]
+    one = tool(nsqd, *flags, "--filename-format=<TOPIC>/log")
+    for name in (bad, good):
+        make_channels(nsqd, name, OURS)
+        publish(nsqd, name, [b"before"])
+    one.out.mkdir()
+    (one.out / bad).write_bytes(b"a file where a folder is needed")
+    run = one.start()
+    run.eventually(lambda: finished(nsqd, good) == 1)
+    run.wait_for(f"topic {bad} is not written: cannot write .*/{bad}: Not a directory")
+    assert (finished(nsqd, bad), finished(nsqd, topic)) == (0, 0)
+    (one.out / bad).unlink()
+    run.eventually(lambda: finished(nsqd, bad) == 1)
+    # Now while it runs.
+    publish(nsqd, topic, [b"after"])
+    run.eventually(lambda: finished(nsqd, topic) == 1)
+    output = one.stop()
+    assert output.count("is not written") == 1
+    assert f"topic {bad} is written again, after" in output
+    assert "Traceback" not in output
+    assert (one.out / bad / "log").read_bytes() == (one.out / good / "log").read_bytes()
+
+
+def test_a_topic_without_a_file_name_stops_no_other(site: Site, topic: str, tool: MakeTool) -> None:
+    """A topic may be called ".."."""
+    lookupd = site.own_nsqlookupd()
+    nsqd = site.own_nsqd("-lookupd-tcp-address={}:{}".format(*lookupd.tcp_address))
+    for name in ("..", topic):
+        make_channels(nsqd, name, OURS)
+        publish(nsqd, name, [b"one"])
+    one = tool(nsqd, "--filename-format=<TOPIC>/log", "--sync-interval=100ms")
+    one.words = [word for word in one.words if not word.startswith(("--topic=", "--nsqd"))]
+    one.words += ["--topic-pattern=.", "-l", "{}:{}".format(*lookupd.http_address)]
+    run = one.start()
+    run.eventually(lambda: finished(nsqd, topic) == 1)
+    run.wait_for("topic .. is not written: --filename-format makes '../log'")
+    run.signal(signal.SIGTERM)
+    # Something was not written.
+    assert "Traceback" not in run.end(1)
+
+
 def test_an_output_folder_that_is_a_file(nsqd: Server, tool: MakeTool) -> None:
     one = tool(nsqd)
     one.out.write_bytes(b"mine")

@@ -87,6 +87,8 @@ EXCEPTIONS = {
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output", "gnsqsync.service.signals"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
+    # It logs which servers do not answer, at growing intervals.
+    "gnsqsync.admin.cluster_metrics": {"gnsqsync.runtime.troubles"},
     # It reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
     # The page of metrics; loaded only where it is asked for.

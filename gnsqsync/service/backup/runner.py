@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import signal
 import time
 from collections import Counter
@@ -20,12 +21,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from gnsqsync.errors import ClosedError, MessageAnswered, NSQError
+from gnsqsync.errors import ClosedError, ConfigError, MessageAnswered, NSQError
 from gnsqsync.message import Message, Requeue
+from gnsqsync.policy.backoff import ReconnectDelays
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import Group
 from gnsqsync.runtime import Mutex, choose
-from gnsqsync.service.backup.files import TopicFiles
+from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
+from gnsqsync.service.backup.files import CannotBackUp, TopicFiles
 from gnsqsync.service.signals import handled
 from gnsqsync.service.supervisor import Ending, StopSignals
 from gnsqsync.stats import StopResult
@@ -39,6 +42,9 @@ _STARVED = 0.85
 # How often to look what is due, and for how long what was received may still be written at a stop.
 _ROUND_SECONDS = 0.5
 _DRAIN_SECONDS = 5.0
+# After a failure a topic is tried again after these seconds, which double up to the longest ones.
+_RETRY_SECONDS = 2.0
+_LONGEST_RETRY_SECONDS = 60.0
 # Waits for the end wake up so often, as a signal that comes just before is handled only then.
 _WAKE_SECONDS = 1.0
 
@@ -54,9 +60,10 @@ class Progress:
 
 
 class BackUp:
-    """Runs a group of Readers that it has made, until a signal comes or a file cannot be written.
+    """Runs a group of Readers that it has made, until a signal comes or no topic can be written.
 
-    ``make_files``: of a topic. ``make_reader``: of a topic and its handler, with one worker.
+    A topic that cannot be written gets no messages for a while, and is tried again; the others go
+    on. ``make_files``: of a topic. ``make_reader``: of a topic and its handler, with one worker.
     ``sync_interval``: seconds.
     """
 
@@ -89,24 +96,29 @@ class BackUp:
         self._group: Group | None = None
         self._granted: float | None = None
         self._reopens = False
+        # Since when no topic can be written, in seconds of the runtime's clock.
+        self._all_failed_at: float | None = None
         self._failure: NSQError | None = None
         self._error: BaseException | None = None
         self._results: list[StopResult] = []
 
     def reader(self, topic: str) -> Reader:
-        """A new Reader of the topic, not started; its files are put right before. From any thread.
+        """Make a Reader of the topic, not started, and put its files right. From any thread.
 
-        NSQError when a folder cannot be written, ConfigError for a name of files that cannot be.
+        If its files cannot be written, that is a failure of this topic.
         """
         earlier = self._topics.get(topic)
         if earlier is not None:
             self._forget(earlier)
-        files = self._make_files(topic)
-        files.recover()
-        made = _Topic(files, self._runtime.lock(), self._max_in_flight, self._sync_interval)
-        made.on_failure = self._fail
-        made.on_last = self._wake.set
+        made = _Topic(
+            lambda: self._make_files(topic),
+            self._runtime.lock(),
+            self._max_in_flight,
+            self._sync_interval,
+        )
+        made.on_change = self._wake.set
         made.reader = reader = self._make_reader(topic, made.handle)
+        made.begin()
         with self._lock:
             self._topics[topic] = made
             self.readers.append(reader)
@@ -138,7 +150,8 @@ class BackUp:
             finally:
                 for topic in self._all():
                     topic.close()
-        error = self._failure or self._error
+        failed = [topic.failure for topic in self._all() if topic.failure is not None]
+        error = self._failure or self._error or next(iter(failed), None)
         if error is not None:
             raise error
         return Ending(self._results, asked=self._granted is not None)
@@ -154,11 +167,6 @@ class BackUp:
 
     def _ask_to_reopen(self, number: int, frame: FrameType | None) -> None:
         self._reopens = True
-        self._wake.set()
-
-    def _fail(self, error: NSQError) -> None:
-        """By any worker."""
-        self._failure = self._failure or error
         self._wake.set()
 
     def _join(self, group: Group) -> None:
@@ -200,7 +208,21 @@ class BackUp:
             topic.tick()
             if topic.has_ended():
                 self._forget(topic)
+        self._look_at_failures(self._all())
         self._on_round(self.progress())
+
+    def _look_at_failures(self, topics: list[_Topic]) -> None:
+        """Tell of topics that cannot be written; end all when that is every topic."""
+        failed = [topic for topic in topics if topic.failure is not None]
+        if not failed or len(failed) < len(topics):
+            self._all_failed_at = None
+            for topic in topics:
+                topic.tell()
+        elif self._all_failed_at is None:
+            # A topic that is listed now may come a moment later.
+            self._all_failed_at = self._runtime.now()
+        elif self._runtime.now() - self._all_failed_at >= _ROUND_SECONDS:
+            self._failure = failed[0].failure
 
     def _all(self) -> list[_Topic]:
         with self._lock:
@@ -216,7 +238,7 @@ class BackUp:
                 del self._topics[reader.topic]
                 self.readers.remove(reader)
                 self._finished += topic.finished
-                self._size += topic.files.written
+                self._size += topic.size
 
     def progress(self) -> Progress:
         topics = self._all()
@@ -224,7 +246,7 @@ class BackUp:
             len(topics),
             self._finished + sum(topic.finished for topic in topics),
             sum(topic.held for topic in topics),
-            self._size + sum(topic.files.written for topic in topics),
+            self._size + sum(topic.size for topic in topics),
         )
 
 
@@ -236,18 +258,34 @@ class _Topic:
     """
 
     reader: Reader | None = None
-    on_failure: Callable[[NSQError], None]
-    # Called when all that was received is written, once the topic is paused.
-    on_last: Callable[[], None]
+    # Called after a failure, and when all that was received is written, once the topic is paused.
+    on_change: Callable[[], None]
 
     def __init__(
-        self, files: TopicFiles, lock: Mutex, max_in_flight: int, sync_interval: float
+        self,
+        make_files: Callable[[], TopicFiles],
+        lock: Mutex,
+        max_in_flight: int,
+        sync_interval: float,
     ) -> None:
-        self.files: TopicFiles = files
+        # Why nothing can be written now; None while that works.
+        self.failure: NSQError | None = None
         self.finished: int = 0
+        self._make_files = make_files
         self._lock = lock
         self._max_in_flight = max_in_flight
         self._sync_interval = sync_interval
+        # None after a failure.
+        self._files: TopicFiles | None = None
+        # Bytes that earlier files of this topic took.
+        self._size_before = 0
+        self._delays = ReconnectDelays(
+            initial=_RETRY_SECONDS, maximum=_LONGEST_RETRY_SECONDS, rng=random.Random()
+        )
+        self._retry_at = math.inf
+        # A failure that nobody was told of, and a success after one.
+        self._untold: NSQError | None = None
+        self._works_again = False
         self._pending: list[Message] = []
         self._by_nsqd: Counter[str] = Counter()
         # So many of one nsqd make it wait; looked at when nothing is held.
@@ -258,6 +296,27 @@ class _Topic:
         self._is_paused = False
         self._is_closed = False
 
+    def begin(self) -> None:
+        """Put right what an earlier run left; from then on messages are written."""
+        with self._lock:
+            try:
+                files = self._make_files()
+                files.recover()
+            except ConfigError as error:
+                # The options are fine for other topics.
+                self._fail(CannotBackUp(str(error)))
+            except NSQError as error:
+                self._fail(error)
+            else:
+                self._files = files
+                self.failure = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of messages and newlines that were written."""
+        files = self._files
+        return self._size_before + (files.written if files is not None else 0)
+
     @property
     def held(self) -> int:
         return len(self._pending)
@@ -267,18 +326,18 @@ class _Topic:
     def handle(self, message: Message) -> None:
         """The Reader's handler."""
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._files is None:
                 raise Requeue(0, backoff=False)
             try:
-                self._write(message)
+                self._write(message, self._files)
             except NSQError as error:
                 self._fail(error)
                 raise Requeue(0, backoff=False) from None
         if self._is_paused and self.has_all():
-            self.on_last()
+            self.on_change()
 
-    def _write(self, message: Message) -> None:
-        rotated = self.files.write(message.body)
+    def _write(self, message: Message, files: TopicFiles) -> None:
+        rotated = files.write(message.body)
         if not self._pending:
             now = time.monotonic()
             self._sync_by = now + (message.deadline - now) / 2
@@ -303,18 +362,45 @@ class _Topic:
     def tick(self) -> None:
         """Rotate every sync interval, and sync then, or when nsqd waits or soon would."""
         now = time.monotonic()
+        if self._files is None and not self._is_closed:
+            self._try_again(now)
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._files is None:
                 return
             try:
                 ticks = now >= self._next_tick
                 if ticks:
                     self._next_tick = now + self._sync_interval
-                    self.files.tick()
+                    self._files.tick()
                 if self._pending and (ticks or now >= self._sync_by or self._is_starved()):
                     self._sync()
             except NSQError as error:
                 self._fail(error)
+
+    def _try_again(self, now: float) -> None:
+        if now < self._retry_at:
+            # Its Reader may have started since it failed.
+            self._hold(True)
+            return
+        self.begin()
+        if self._files is not None:
+            self._hold(False)
+
+    def tell(self) -> None:
+        """Log a failure, at growing intervals, and its end."""
+        assert self.reader is not None
+        place = ("to-file", self.reader.topic)
+        error, self._untold = self._untold, None
+        if error is not None:
+            tell = troubles().began(place, AWAY)
+            if tell is not None:
+                log.error("topic %s is not written: %s%s", self.reader.topic, error, more(tell))
+        elif self._works_again:
+            over = troubles().ended(place)
+            if over is not None:
+                spent = duration(over.seconds)
+                log.warning("topic %s is written again, after %s", self.reader.topic, spent)
+        self._works_again = False
 
     def _is_starved(self) -> bool:
         try:
@@ -346,22 +432,31 @@ class _Topic:
                 return
             try:
                 self._sync()
-                self.files.close()
+                if self._files is not None:
+                    self._files.close()
                 self._is_closed = for_good
             except NSQError as error:
                 self._fail(error)
 
     def pause(self) -> None:
-        assert self.reader is not None
+        """Receive nothing more, for good. Messages that were received are written."""
         self._is_paused = True
+        self._hold(True)
+
+    def _hold(self, held: bool) -> None:
+        """Have the Reader receive nothing, or go on."""
+        assert self.reader is not None
         with suppress(ClosedError):  # not started yet
-            self.reader.pause()
+            if held:
+                self.reader.pause()
+            else:
+                self.reader.resume()
 
     def has_all(self) -> bool:
         """Whether all that was received is written."""
         assert self.reader is not None
         try:
-            return self._is_closed or self.reader.stats().in_flight <= len(self._pending)
+            return self._files is None or self.reader.stats().in_flight <= len(self._pending)
         except ClosedError:  # not started yet
             return True
 
@@ -377,21 +472,30 @@ class _Topic:
     # -- under the lock --------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        self.files.sync()
+        if self._files is None:
+            return
+        self._files.sync()
         pending, self._pending = self._pending, []
         self._by_nsqd.clear()
         self._sync_by = math.inf
         if pending and self.reader is not None:
+            self._works_again = True
+            self._delays.reset()
             self.finished += self.reader.finish(pending)
 
     def _fail(self, error: NSQError) -> None:
-        """Nothing more is written; what is not synced goes back at once."""
-        self._is_closed = True
-        self.files.abandon()
+        """Give unsynced messages back at once. Nothing more is written until a later try."""
+        self._size_before = self.size
+        files, self._files = self._files, None
+        if files is not None:
+            files.abandon()
+        self.failure = self._untold = error
+        self._retry_at = time.monotonic() + self._delays.next()
         pending, self._pending = self._pending, []
-        if self.reader is not None:
-            self.pause()
-            for message in pending:
-                with suppress(MessageAnswered):  # nsqd has taken it back
-                    message.requeue(0, backoff=False)
-        self.on_failure(error)
+        self._by_nsqd.clear()
+        self._sync_by = math.inf
+        self._hold(True)
+        for message in pending:
+            with suppress(MessageAnswered):  # nsqd has taken it back
+                message.requeue(0, backoff=False)
+        self.on_change()

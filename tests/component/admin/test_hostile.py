@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gnsqsync.admin import shapes
-from gnsqsync.admin.cluster import AllFailed, Cluster
+from gnsqsync.admin.cluster import AllFailed, Cluster, told
+from gnsqsync.admin.figures import node_figures
 from gnsqsync.admin.upstream import Failed
 from tests.component.admin.test_cluster import NewCluster, Paths, nsqd_answers
 from tests.component.admin.test_cluster import cluster_of as cluster_of
@@ -102,6 +103,50 @@ def test_a_count_that_is_too_large(cluster_of: NewCluster) -> None:
     stats = nsqd_answers("liar", depth=10**30)["/stats"]
     with fake_server() as server, pytest.raises(AllFailed, match="'message_count' is too large"):
         one_nsqd(cluster_of, server, stats).topic("t")
+
+
+def test_a_broken_entry_hides_no_other(cluster_of: NewCluster) -> None:
+    """A topic, a channel and a client that nobody can read, beside those that all can."""
+    stats = nsqd_answers("liar", depth=5)["/stats"]
+    topic = stats["topics"][0]
+    topic["channels"].append({"channel_name": "odd", "depth": "many"})
+    topic["channels"][0]["clients"] = [{"client_id": 5}, {"client_id": "me"}]
+    stats["topics"] += [{"topic_name": 7}, 8, {"topic_name": "u"}]
+    with fake_server() as server:
+        cluster = one_nsqd(cluster_of, server, stats)
+        names, errors = cluster.topics()
+        assert names == ["t", "u"]
+        assert [error.partition(": ")[2] for error in errors] == [
+            "an entry of 'topics' is left out: 'topic_name' is a int, not a str",
+            "an entry of 'topics' is left out: 'topics' has entries that are not objects",
+        ]
+        found, (_, errors) = cluster.topic("t")
+        assert [channel["channel_name"] for channel in found["channels"]] == ["c"]
+        text = "the entry 'odd' of 'channels' is left out: 'depth' is a str, not a int"
+        assert text in "".join(errors)
+        channel, _ = cluster.channel("t", "c")
+        assert channel is not None
+        assert [client["client_id"] for client in channel["clients"]] == ["me"]
+        figures = cluster.stats_of(server.address, lambda stats: node_figures(stats, 0.0)).result()
+    assert {name: [*topic.channels] for name, topic in figures.topics.items()} == {
+        "t": ["c"],
+        "u": [],
+    }
+    assert len(figures.left_out) == 3
+
+
+def test_many_broken_entries_are_counted() -> None:
+    lines = told("nsqd x", ["wrong"] * 7)
+    assert lines[:5] == ["nsqd x: wrong"] * 5
+    assert lines[5:] == ["nsqd x: 2 more entries are left out"]
+
+
+def test_a_broken_node_of_nsqlookupd_hides_no_other(cluster_of: NewCluster) -> None:
+    server = Paths(lookupd(http_port="none"))
+    with Serving(server):
+        nodes, errors = cluster_of([], [server.address]).nodes()
+    assert [node["hostname"] for node in nodes] == ["honest"]
+    assert "the entry 'liar' of 'producers' is left out: 'http_port' is a str" in errors[0]
 
 
 def test_half_a_character(cluster_of: NewCluster) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.app import run_command
 from gnsqsync.embedded import Nsqd, Nsqlookupd
+from tests.support.serving import fake_server
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,14 @@ def test_what_is_not_there(
     assert capsys.readouterr().err == (
         f"gnsqsync: no such {name} (asked: http://{nsqd.http_address})\n"
     )
+
+
+@pytest.mark.parametrize("odd", [{"topic_name": "\ud800"}, {"topic_name": "odd", "depth": "x"}, 5])
+def test_a_broken_entry_hides_no_other(odd: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server() as server:
+        server.answer({"version": "1.3.0", "topics": [odd, {"topic_name": "good", "depth": 7}]})
+        assert stat("-H", server.address) == 0
+    assert capsys.readouterr().out.startswith("topic=good depth=7 ")
 
 
 def test_an_nsqlookupd_that_knows_no_nsqd(capsys: pytest.CaptureFixture[str]) -> None:

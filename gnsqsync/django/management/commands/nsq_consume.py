@@ -14,7 +14,7 @@ __all__ = ["Command"]
 class Command(ConsumeCommand):
     help = (
         "Call the functions marked with @nsq_handler with the messages of their channels. The"
-        " first SIGTERM or SIGINT lets running handlers finish and gives all other messages back,"
+        " first signal lets running handlers finish and gives all other messages back,"
         " the second does not wait for handlers, the third ends the process at once. Exit code 0:"
         " stopped by a signal, and every message was answered."
     )

@@ -24,7 +24,7 @@ __all__ = ["Command"]
 
 class Command(NSQCommand):
     help = (
-        "Publish the messages of the outbox that are due and delete them, until SIGTERM or SIGINT;"
+        "Publish the messages of the outbox that are due and delete them, until a signal ends it;"
         " the batch at hand is finished. Several may run side by side on databases that have SKIP"
         " LOCKED. Exit code 0 after a signal; with --once when nothing is left, else 1."
     )

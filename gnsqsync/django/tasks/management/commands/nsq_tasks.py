@@ -20,7 +20,7 @@ __all__ = ["Command"]
 
 class Command(ConsumeCommand):
     help = (
-        "Call the tasks that were enqueued. The first SIGTERM or SIGINT lets running tasks end and"
+        "Call the tasks that were enqueued. The first signal lets running tasks end and"
         " gives all others back, the second does not wait for tasks, the third ends the process at"
         " once. Exit code 0: stopped by a signal, and every message was answered."
     )
