@@ -40,16 +40,25 @@ _THREADS = 32
 _RETRIES = _THREADS // 2
 
 
-class Backlog(NamedTuple):
-    """The messages in a channel of one nsqd. ``depth`` is how many can be read now: 0 while paused.
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Counts of the messages in a channel of one nsqd.
 
-    ``done``: messages that were finished, or thrown away, since nsqd started.
+    ``depth``: messages that can be read now, 0 while the channel is paused. ``done``: messages that
+    were finished, or thrown away, since nsqd started. ``waiting``: all messages that are not done,
+    in a paused channel, too. ``returned``: requeues and timeouts since nsqd started. ``born``: when
+    nsqd started, seconds since 1970. ``asked_at``: when nsqd was asked, by the monotonic clock.
+    The last four count for no comparison.
     """
 
     depth: int
     in_flight: int
     deferred: int
     done: int = 0
+    waiting: int = field(default=0, compare=False)
+    returned: int = field(default=0, compare=False)
+    born: int = field(default=0, compare=False)
+    asked_at: float = field(default=0.0, compare=False)
 
     @property
     def is_empty(self) -> bool:
@@ -311,6 +320,7 @@ class Depths:
         """The depths, with the channels made that are missing. Any thread; raises NSQError."""
         if not tcp:
             tcp = self._tcp_address(http)
+        asked_at = time.monotonic()
         stats = http.stats(
             topics[0] if len(topics) == 1 else None,
             self._options.channel,
@@ -318,7 +328,7 @@ class Depths:
             include_mem=False,
         )
         found = {
-            entry.topic_name: _backlog(channel)
+            entry.topic_name: _backlog(channel, stats.start_time, asked_at)
             for entry in stats.topics
             for channel in entry.channels
             if entry.topic_name in topics and channel.channel_name == self._options.channel
@@ -326,7 +336,7 @@ class Depths:
         for topic in set(topics) - found.keys():
             http.create_topic(topic)
             http.create_channel(topic, self._options.channel)
-            found[topic] = Backlog(0, 0, 0)
+            found[topic] = Backlog(0, 0, 0, born=stats.start_time, asked_at=asked_at)
         return _Depth(tcp, found)
 
     @staticmethod
@@ -376,7 +386,7 @@ class Depths:
             log.warning("%s answers again", url)
 
 
-def _backlog(channel: ChannelStats) -> Backlog:
+def _backlog(channel: ChannelStats, born: int, asked_at: float) -> Backlog:
     waiting = channel.depth + channel.in_flight_count + channel.deferred_count
     return Backlog(
         # A paused topic does not matter: its channels get nothing new, and deliver the messages
@@ -385,4 +395,8 @@ def _backlog(channel: ChannelStats) -> Backlog:
         channel.in_flight_count,
         channel.deferred_count,
         channel.message_count - waiting,
+        waiting,
+        channel.requeue_count + channel.timeout_count,
+        born,
+        asked_at,
     )
