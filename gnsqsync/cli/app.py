@@ -37,6 +37,10 @@ COMMANDS = {
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
     "report": ("gnsqsync.cli.report", "Draw what rollup counted."),
+    "spark-log": (
+        "gnsqsync.cli.spark_log",
+        "List, publish again or delete logs of Spark's queries.",
+    ),
     "spark-script": ("gnsqsync.cli.spark_script", "Print the path of the script for spark-submit."),
 }
 

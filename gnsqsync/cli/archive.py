@@ -157,7 +157,7 @@ def archive(
     spark.read.parquet, DuckDB or pandas read them as they are. A message is finished in nsqd only
     when it is on disk. So a crash or a kill of this job at any moment loses nothing, and the next
     start goes on from there. With --once it fails when none of the nsqds with messages can be
-    reached by TCP, and names each. Ctrl-C ends.
+    reached by TCP, and names each, and when it takes nothing although messages wait. Ctrl-C ends.
     """
     need_target("--to", path)
     need_target("--checkpoint", checkpoint)

@@ -7,7 +7,7 @@ import time
 import click
 
 from gnsqsync.cli.common import Flag, Signals, print_json
-from gnsqsync.cli.spark_options import file_options
+from gnsqsync.cli.spark_options import file_options, storage_error
 from gnsqsync.stats import counted
 
 
@@ -42,6 +42,8 @@ def compact(archive: str, target_size: int, compression: str, whole: bool, as_js
             )
         except ImportError as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(storage_error(error)) from None
     seconds = time.monotonic() - began
     if as_json:
         print_json({**done._asdict(), "seconds": round(seconds, 3)})

@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from gnsqsync.cli.common import print_json
-from gnsqsync.cli.spark_options import window_options
+from gnsqsync.cli.spark_options import storage_error, window_options
 
 
 @click.command(epilog="Example: gnsqsync report /data/nsq-rollup week.html --start 7d")
@@ -44,7 +44,7 @@ def report(
     except ImportError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {error.strerror}") from None
+        raise click.ClickException(storage_error(error)) from None
     if as_json:
         print_json({"file": written})
     else:

@@ -180,7 +180,7 @@ def job_session(
 
 
 # How an exception of ours looks in the traceback that Spark brings from another process.
-_OURS = re.compile(r"gnsqsync\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"gnsqsync\.(?:\w+\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
 # How py4j shows an exception of Java; the line above it only names a method.
 _JAVAS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
@@ -204,9 +204,9 @@ def spark_errors(verbose: bool) -> Iterator[None]:
             raise
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        if verbose or error.filename is None:
+        if verbose:
             raise
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+        raise click.ClickException(storage_error(error)) from None
     except (PySparkException, Py4JError) as error:
         if verbose:
             raise
@@ -217,6 +217,13 @@ def spark_errors(verbose: bool) -> Iterator[None]:
             raise (ConfigError if kind == "ConfigError" else NSQError)(sentence) from None
         lines = _PYTHONS.findall(text)[-1:] or _JAVAS.findall(text) or text.strip().splitlines()
         raise NSQError(f"Spark: {lines[0]} (--verbose shows it all)") from None
+
+
+def storage_error(error: OSError) -> str:
+    """One line for an error of a disk or an object store."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or repr(error)
 
 
 def _parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:

@@ -19,11 +19,12 @@ from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
 from gnsqsync.spark.plans import check_identity
-from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_plan import PartitionPlan
 from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_reach
 from gnsqsync.spark.records import record
 from gnsqsync.spark.settings import columns_of, plans, read_settings
+from gnsqsync.spark.streams import Sign
 from gnsqsync.spark.wal import LogDamaged, Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]
@@ -89,6 +90,9 @@ class NsqBatchReader(DataSourceReader):
         wal = Wal(store, self._stream, options.retention)
         name = f"{self._stream}/drain"
         known = wal.record(name)
+        if known is not None:
+            # Each action on the rows is a use of them.
+            Sign().show(lambda: store, self._stream, 0.0)
         if known is None:
             store.probe()
             if options.drain_id and wal.places():
@@ -128,4 +132,7 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
     for source, problem in zip(tries, problems, strict=True):
         reach.met(source, problem)
     reach.judge()
+    if not parts:
+        # Messages wait, and none of them can be read.
+        Progress(options.channel, seen).judge(seen)
     return end

@@ -45,24 +45,34 @@ class Backlog:
     """Counts of the messages in a channel of one nsqd.
 
     ``depth``: messages that can be read now, 0 while the channel is paused. ``done``: messages that
-    were finished, or thrown away, since nsqd started. ``waiting``: all messages that are not done,
-    in a paused channel, too. ``returned``: requeues and timeouts since nsqd started. ``born``: when
-    nsqd started, seconds since 1970. ``asked_at``: when nsqd was asked, by the monotonic clock.
-    The last four count for no comparison.
+    were finished, or thrown away, since nsqd started. ``behind_pause``: the depth of a paused
+    channel. ``returned``: requeues and timeouts since nsqd started. ``born``: when nsqd started,
+    seconds since 1970. ``asked_at``: when nsqd was asked, by the monotonic clock. The last three
+    count for no comparison.
     """
 
     depth: int
     in_flight: int
     deferred: int
     done: int = 0
-    waiting: int = field(default=0, compare=False)
+    behind_pause: int = 0
     returned: int = field(default=0, compare=False)
     born: int = field(default=0, compare=False)
     asked_at: float = field(default=0.0, compare=False)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.depth or self.in_flight or self.deferred)
+        return not (self.depth or self.in_flight or self.deferred or self.behind_pause)
+
+    @property
+    def waiting(self) -> int:
+        """All messages that are not done, paused or not."""
+        return self.unread + self.in_flight + self.deferred
+
+    @property
+    def unread(self) -> int:
+        """The channel's depth as nsqd tells it, paused or not."""
+        return self.depth + self.behind_pause
 
 
 @dataclass(eq=False)
@@ -395,8 +405,8 @@ def _backlog(channel: ChannelStats, born: int, asked_at: float) -> Backlog:
         channel.in_flight_count,
         channel.deferred_count,
         channel.message_count - waiting,
-        waiting,
-        channel.requeue_count + channel.timeout_count,
-        born,
-        asked_at,
+        behind_pause=channel.depth if channel.paused else 0,
+        returned=channel.requeue_count + channel.timeout_count,
+        born=born,
+        asked_at=asked_at,
     )

@@ -1,6 +1,7 @@
 """Stores on S3, Google Cloud Storage and Azure, over fsspec's filesystems of them.
 
-Knows which of them can create conditionally; must not know what the bytes mean.
+Knows which of them can create conditionally; must not know what the bytes mean. Each request goes
+over the border of ``transport``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import contextlib
 import inspect
 import io
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.stores import Names, Store
+from gnsqsync.spark.transport import as_os_error, code_of, patiently
 
 __all__ = ["SCHEMES", "ObjectStore"]
 
@@ -34,12 +35,10 @@ _NEEDED = {
 }
 SCHEMES = tuple(_NEEDED)
 
-# S3 answers 409 when two conditional writes of one name meet; nothing is known then (S3 manual,
-# "Prevent object overwrites with conditional writes").
-_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted", "409")
+T = TypeVar("T")
+
+# Answers to a conditional write of a name that is there.
 _EXISTS = ("PreconditionFailed", "412")
-_TRIES = 8
-_PAUSE = 0.05
 # Copies at a time.
 _COPIES = 8
 # Files up to this size are read at once, with one request.
@@ -50,8 +49,8 @@ _BLOCK = 8 << 20
 class ObjectStore(Store):
     """A prefix in a bucket or container.
 
-    If the answer to a create gets lost, the second try returns False although the first succeeded.
-    The caller then reads its own entry as the winner's, which is right.
+    Requests are repeated, by this class and by the library below it, so a create may be done and
+    its answer lost. The repetition meets the object, and its bytes tell whose it is.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], *, what: str = "walPath") -> None:
@@ -63,7 +62,8 @@ class ObjectStore(Store):
             import fsspec
             from fsspec.core import url_to_fs
 
-            fs, root = url_to_fs(url, **options)
+            with as_os_error(f"{what} {url!r}"):
+                fs, root = url_to_fs(url, **options)
         except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
                 f'{what} {url!r} needs {needed}: pip install "{needed}" on the driver and the'
@@ -82,45 +82,44 @@ class ObjectStore(Store):
         self._copies_at_once = needed is not _AZURE
 
     def create(self, name: str, data: bytes) -> bool:
-        for tried in range(_TRIES):
-            try:
-                self._fs.pipe_file(self._path(name), data, mode="create")
-            except FileExistsError:
-                return False
-            except OSError as error:
-                code = _code(error)
-                if code in _EXISTS:
-                    return False
-                if code not in _CONFLICTS or tried == _TRIES - 1:
-                    raise
-                time.sleep(_PAUSE * 2**tried)
-            else:
-                return True
-        raise AssertionError("the last try returns or raises")
+        try:
+            self._ask(lambda: self._fs.pipe_file(self._path(name), data, mode="create"))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if code_of(error) not in _EXISTS:
+                raise
+        else:
+            return True
+        return self.read(name) == data
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
         # The end is no argument without a limit: not every filesystem knows None there.
         part = {} if limit is None else {"start": 0, "end": limit}
         try:
-            return bytes(self._fs.cat_file(self._path(name), **part))
+            return bytes(self._ask(lambda: self._fs.cat_file(self._path(name), **part)))
         except FileNotFoundError:
             return None
 
     def heads(self, names: Sequence[str], size: int) -> list[bytes | None]:
         paths = [self._path(name) for name in names]
         ends = [size] * len(paths)
-        found = self._fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return")
-        return [None if isinstance(data, FileNotFoundError) else _whole(data) for data in found]
+
+        def ask() -> list[bytes | None]:
+            found = self._fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return")
+            return [None if isinstance(data, FileNotFoundError) else _whole(data) for data in found]
+
+        return self._ask(ask)
 
     def put(self, name: str, data: bytes) -> None:
-        self._fs.pipe_file(self._path(name), data)
+        self._ask(lambda: self._fs.pipe_file(self._path(name), data))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         folder = self._path(prefix) if prefix else self._root
         # A cache would not have names that others created.
         self._fs.invalidate_cache()
         try:
-            found = self._fs.find(folder, detail=True)
+            found = self._ask(lambda: self._fs.find(folder, detail=True))
         except FileNotFoundError:
             return {}
         return {
@@ -132,7 +131,7 @@ class ObjectStore(Store):
         folder = self._path(prefix) if prefix else self._root
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(folder, detail=True)
+            found = self._ask(lambda: self._fs.ls(folder, detail=True))
         except FileNotFoundError:
             return []
         names = (each["name"] for each in found if each["type"] == "directory")
@@ -140,22 +139,35 @@ class ObjectStore(Store):
 
     def exists(self, name: str) -> bool:
         self._fs.invalidate_cache()
-        return bool(self._fs.isfile(self._path(name)))
+        try:
+            # isfile() takes every error for a name that is not there.
+            found = self._ask(lambda: self._fs.info(self._path(name)))
+        except FileNotFoundError:
+            return False
+        return bool(found["type"] == "file")
+
+    def modified(self, name: str) -> float | None:
+        self._fs.invalidate_cache()
+        try:
+            at = self._ask(lambda: self._fs.modified(self._path(name)))
+        except FileNotFoundError:
+            return None
+        return float(at.timestamp())
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         with tempfile.NamedTemporaryFile(prefix="gnsqsync-") as file:
             yield file  # type: ignore[misc]
             file.flush()
-            self._fs.put_file(file.name, self._path(name))
+            self._ask(lambda: self._fs.put_file(file.name, self._path(name)))
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[BinaryIO]:
         path = self._path(name)
-        if int(self._fs.info(path)["size"] or 0) <= _WHOLE:
-            yield io.BytesIO(self._fs.cat_file(path))
+        if int(self._ask(lambda: self._fs.info(path))["size"] or 0) <= _WHOLE:
+            yield io.BytesIO(self._ask(lambda: self._fs.cat_file(path)))
         else:
-            with self._fs.open(path, "rb", block_size=_BLOCK) as file:
+            with as_os_error(self._where), self._fs.open(path, "rb", block_size=_BLOCK) as file:
                 yield file
 
     def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -167,7 +179,7 @@ class ObjectStore(Store):
         source, target = pair
         try:
             if self._copies_at_once:
-                self._fs.cp_file(self._path(source), self._path(target))
+                self._ask(lambda: self._fs.cp_file(self._path(source), self._path(target)))
             else:
                 with self.reading(source) as read, self.writing(target) as write:
                     while data := read.read(_BLOCK):
@@ -182,19 +194,26 @@ class ObjectStore(Store):
             return
         try:
             # Many in one request, where the storage can.
-            self._fs.rm(paths)
+            self._ask(lambda: self._fs.rm(paths))
         except FileNotFoundError:
             for path in paths:
                 self._delete_one(path)
 
     def _delete_one(self, path: str) -> None:
         try:
-            self._fs.rm_file(path)
+            self._ask(lambda: self._fs.rm_file(path))
         except FileNotFoundError:
             pass  # another writer was first
 
     def delete_folder(self, prefix: str) -> None:
         self.delete(self.list(prefix))
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        return patiently(request, self._where)
+
+    @property
+    def _where(self) -> str:
+        return f"{self.what} {self.url!r}"
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -204,11 +223,3 @@ def _whole(data: bytes | Exception) -> bytes:
     if isinstance(data, Exception):
         raise data
     return bytes(data)
-
-
-def _code(error: OSError) -> str:
-    """The store's own word for what went wrong, "" when it is not known."""
-    response = getattr(error.__cause__, "response", None)
-    if isinstance(response, Mapping):
-        return str(response.get("Error", {}).get("Code", ""))
-    return ""

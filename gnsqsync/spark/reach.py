@@ -1,17 +1,19 @@
-"""Whether the nsqds with waiting messages were reached, and whether that is an error.
+"""Judges of a run: whether nsqds with waiting messages were reached, and whether anything was read.
 
-Pure: results of dials in, an error or a warning out. Knows no nsqd, no log and no Spark.
+Pure: results of dials, depths and counts in, an error or a warning out. Knows no nsqd, no log and
+no Spark.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
-from gnsqsync.errors import ConnectionLost
+from gnsqsync.errors import ConnectionLost, NSQError
 from gnsqsync.spark.plan import Source
 
-__all__ = ["FAIL_ON", "Reach"]
+__all__ = ["FAIL_ON", "Depth", "NothingRead", "Progress", "Reach"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
@@ -91,3 +93,66 @@ class Reach:
             for nsqd, problem in sorted(self._silent.items())
         ]
         return "; ".join(found)
+
+
+class NothingRead(NSQError):
+    """A run with an end read nothing, although messages waited all the time."""
+
+
+class Depth(Protocol):
+    """What is known of a channel of one nsqd: see ``depths.Backlog``."""
+
+    @property
+    def unread(self) -> int: ...
+    @property
+    def behind_pause(self) -> int: ...
+
+
+class Progress:
+    """Whether a run with an end took any of the messages that waited in its channel.
+
+    ``before``: the depths when it began. In-flight and deferred messages do not count, as nobody
+    can read them now.
+    """
+
+    def __init__(self, channel: str, before: Mapping[Source, Depth | None]) -> None:
+        self._channel = channel
+        self._before = {s: depth.unread for s, depth in before.items() if depth and depth.unread}
+        self._took = False
+
+    def took(self, messages: float | None) -> None:
+        """Note what one task read; None if Spark did not want its rows."""
+        self._took = self._took or messages is None or messages > 0
+
+    def judge(
+        self, after: Mapping[Source, Depth | None], left_out: Collection[Source] = ()
+    ) -> None:
+        """At the end: NothingRead if nothing was read and messages still wait.
+
+        ``left_out``: sources that were not reached, for which ``Reach`` is the judge.
+        """
+        left = {
+            source: depth
+            for source, depth in after.items()
+            if depth and depth.unread and source in self._before and source not in left_out
+        }
+        if self._took or not left:
+            return
+        paused = [depth for depth in left.values() if depth.behind_pause]
+        reason = "the channel is paused: unpause it"
+        if len(paused) < len(left):
+            reason = (
+                "nsqd did not send them: look for other consumers of the channel, which have it to"
+                " themselves by their RDY, for a proxy before the TCP port of nsqd, and at option"
+                " 'maxInFlight'"
+            )
+        places = ", ".join(
+            f"{depth.unread:,} of {source.topic} on nsqd {source.nsqd}"
+            f"{' (paused)' if depth.behind_pause else ''}"
+            for source, depth in sorted(left.items(), key=lambda item: item[0])
+        )
+        began = sum(self._before[source] for source in left)
+        raise NothingRead(
+            f"nothing was read of channel {self._channel!r}, where messages waited at the start"
+            f" ({began:,}) and at the end of this run ({places}); {reason}"
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
+import time
 from types import TracebackType
 
 from pyspark.sql.types import StructType
@@ -19,6 +20,7 @@ from gnsqsync.spark.plan import Offset, group, parts_of
 from gnsqsync.spark.plans import check_identity
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
+from gnsqsync.spark.streams import delete_ended
 from gnsqsync.spark.wal import LogDamaged, Wal
 
 __all__ = [
@@ -110,6 +112,10 @@ def open_log(options: SourceOptions, stream: str, *, new: bool) -> Wal:
         stored = {}
     check_identity(stored, options.channel, options.topics, f"the log in {options.wal_path!r}")
     wal.announce({"channel": options.channel, "topics": sorted(options.topics)})
+    try:
+        delete_ended(store, stream, options.retention, time.time())
+    except OSError as error:
+        log.warning("logs of runs that ended are not deleted: %s", error)
     return wal
 
 

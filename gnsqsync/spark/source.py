@@ -27,7 +27,9 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.batch import NsqBatchReader, plan_now
 from gnsqsync.spark.depths import Backlog, Depths
+from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
+from gnsqsync.spark.pauses import Pauses
 from gnsqsync.spark.plan import (
     Offset,
     Part,
@@ -41,7 +43,7 @@ from gnsqsync.spark.plan import (
     share_out,
 )
 from gnsqsync.spark.plans import check_identity
-from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_task import read_partitions
 from gnsqsync.spark.returns import Look
 from gnsqsync.spark.rows import SPARK_SCHEMA
@@ -52,6 +54,7 @@ from gnsqsync.spark.settings import (
     read_settings,
 )
 from gnsqsync.spark.stream_log import StreamLog
+from gnsqsync.spark.streams import Sign
 from gnsqsync.spark.tally import RunCounts
 from gnsqsync.spark.wal import LogDamaged
 
@@ -83,9 +86,6 @@ __all__ = ["KNOWS_AVAILABLE_NOW", "NsqDataSource", "NsqStreamReader"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Without data Spark asks again after 10 ms, which costs Spark more than the look costs us. A
-# trigger that waits, as processAllAvailable() does, waits this many seconds at most.
-_LONGEST_WAIT = 1.0
 # Looks at nsqds take this part of a core at most while nothing comes; this far apart at most.
 _IDLE_SHARE = 0.005
 _LONGEST_PAUSE = 2.0
@@ -152,6 +152,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Of a run with an end: the messages it has still to take, and which nsqds it reached.
         self._targets: Targets | None = None
         self._reach: Reach | None = None
+        self._progress: Progress | None = None
         # What the run read, and nsqds that it did not reach the last time.
         self._counts = RunCounts()
         self._missed: set[str] = set()
@@ -159,6 +160,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._untold: Offset | None = None
         self._trust = Trust()
         self._next_look = 0.0
+        self._pauses = Pauses(time.monotonic())
+        self._sign = Sign()
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
         if not KNOWS_AVAILABLE_NOW and options.max_messages and options.available_now is None:
@@ -187,6 +190,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = Targets(waiting)
         fail_on = self._options.fail_on_unreachable or "all"
         self._reach = Reach(waiting, self._cluster().silent(), fail_on)
+        self._progress = Progress(self._options.channel, seen)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """The end of the next epoch, with its plan, or ``start`` while there is nothing to read.
@@ -199,14 +203,15 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = self._end or self.initialOffset()
         self._asked_at = time.monotonic()
         self._check(start)
+        self._show_use(start)
         self._learn()
         stream_log = self._open_log(start)
         end = stream_log.left_over(start)
         if end is None:
             parts = self._wait_for_messages(start["epoch"], self._limit(limit))
+            self._pauses.answered(time.monotonic())
             if not parts:
-                if self._reach is not None:
-                    self._reach.judge()
+                self._judge_run(start["epoch"])
                 return start
             end = stream_log.plan(start, parts)
             if self._targets is not None:
@@ -214,6 +219,25 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_epoch_at = time.monotonic()
         self._untold = end
         return end
+
+    def _show_use(self, offset: Offset) -> None:
+        """Keep the log of a query that only waits from being taken for an old one."""
+        settings = self._settings
+        if offset["epoch"] > 0:
+            self._sign.show(
+                lambda: open_store(settings.wal_path, settings.wal_options),
+                offset["stream"],
+                time.monotonic(),
+            )
+
+    def _judge_run(self, epoch: int) -> None:
+        """Raise the error of a run with an end, at its end."""
+        if self._reach is None or self._progress is None:
+            return
+        self._reach.judge()
+        seen = self._cluster().look(whole=True)
+        self._note_looks(epoch, seen)
+        self._progress.judge(seen, self._reach.missed)
 
     def _drain_at_once(self) -> Offset:
         """The end of the only new batch of a run with an end on 4.0 and 4.1.
@@ -266,6 +290,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A partition that nobody asked for has none, for example when a sink looks at one row only.
         told = [(part, head) for part, head in zip(parts, heads, strict=True) if head is not None]
         self._counts.add(head.tally for _, head in told)
+        if self._progress is not None:
+            for head in heads:
+                tally = None if head is None else head.tally
+                self._progress.took(
+                    tally["received"] + tally.get("deduplicated", 0) if tally else None
+                )
         reach = self._reach or Reach(budgets_of(parts), {}, fail_on)
         for part, head in told:
             # What an attempt before had read was reached.
@@ -316,6 +346,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in tasks]
 
     def commit(self, end: Offset) -> None:
+        self._pauses.committed(end["epoch"], time.monotonic())
         if end["epoch"] == 0:
             return
         try:
@@ -347,9 +378,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait_for_messages(self, turn: int, limit: int | None) -> list[Part]:
         """The parts of the next epoch, as soon as there is enough for one; none after a while."""
         options, cluster = self._options, self._cluster()
-        deadline = time.monotonic() + _LONGEST_WAIT
+        # A run with an end needs an answer now: Spark ends it when nobody has messages.
+        began = time.monotonic()
+        deadline = began if self._targets is not None else self._pauses.until(began)
         while True:
-            time.sleep(max(0.0, self._next_look - time.monotonic()))
+            if self._targets is None:
+                time.sleep(max(0.0, min(self._next_look, deadline) - time.monotonic()))
+                if self._next_look > time.monotonic():
+                    return []
             before = time.process_time()
             seen = cluster.look()
             self._note_looks(turn, seen)
@@ -362,7 +398,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return parts
             pause = max(options.poll_interval, min(cost / _IDLE_SHARE, _LONGEST_PAUSE))
             self._next_look = time.monotonic() + pause
-            if self._targets is not None or self._next_look > deadline:
+            if self._next_look > deadline:
                 return []
 
     def _readable(self, seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:

@@ -41,7 +41,8 @@ class Store(ABC):
     def create(self, name: str, data: bytes) -> bool:
         """Make ``name`` with all of ``data``, durably, only if it is not there.
 
-        False when another one made it first. Of all that try, one gets True.
+        Return False when another writer made it first. Of all writers one gets True; writers of the
+        same bytes may all get it, as a request that was repeated cannot be told from theirs.
         """
 
     @abstractmethod
@@ -71,6 +72,10 @@ class Store(ABC):
     @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether ``name`` is there."""
+
+    @abstractmethod
+    def modified(self, name: str) -> float | None:
+        """Return when ``name`` was written, seconds since 1970; None if it is not there."""
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -110,15 +115,20 @@ class Store(ABC):
         """
         name = f"probe-{uuid.uuid4().hex}"
         try:
-            first, second = self.create(name, b"1"), self.create(name, b"2")
+            self.create(name, b"1")
+            second = self.create(name, b"2")
             kept = self.read(name)
             self.delete([name])
+        except ConnectionError:
+            raise  # the storage is away, which says nothing of what it promises
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{self.what} {self.url!r} cannot be written and read: {error}; set {self.what} to"
                 " storage that the driver and every executor may write to"
             ) from error
-        if (first, second, kept) != (True, False, b"1"):
+        # No other writer knows the name: if the first create was refused, then by its own bytes,
+        # whose answer was lost. That is for ``create`` to see, and no fault of the storage.
+        if second or kept != b"1":
             raise ConfigError(
                 f"{self.what} {self.url!r} lies on storage that lets two writers create one name,"
                 f" so messages could be lost; set {self.what} to a file system with hard links or"
@@ -200,6 +210,12 @@ class FileStore(Store):
 
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
+
+    def modified(self, name: str) -> float | None:
+        try:
+            return (self._root / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:

@@ -14,6 +14,7 @@ Older versions put END into the last entry with rows, and know neither plans nor
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,18 @@ from gnsqsync.spark.records import BadRecord, open_record, record
 from gnsqsync.spark.rows import BadEntry, Entry, Head, open_entry, open_head
 from gnsqsync.spark.stores import Store
 
-__all__ = ["EpochCommitted", "LogDamaged", "Marker", "PendingEpoch", "Place", "Wal", "pending"]
+__all__ = [
+    "EpochCommitted",
+    "LogDamaged",
+    "Marker",
+    "PendingEpoch",
+    "Place",
+    "Wal",
+    "pending",
+    "pending_of",
+]
 
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Bytes at the beginning of an entry in which its head lies, unless an nsqd's error is very long.
 _HEAD_BYTES = 8192
@@ -318,27 +329,42 @@ def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> li
         ConfigError: The path cannot be a log.
     """
     store = open_store(wal_path, options)
+    names = sorted({n.split("/")[0] for n in store.list() if n.endswith("/plan")})
+    return [epoch for name in names for epoch in pending_of(Wal(store, name))]
+
+
+def _warn_of_gaps(wal: Wal, epoch: int) -> None:
+    places = wal.places(epoch)
+    for partition in sorted({place.partition for place in places}):
+        numbers = [place.number for place in places if place.partition == partition]
+        try:
+            wal.check_whole(epoch, partition, numbers)
+        except LogDamaged as error:
+            log.warning("the pending rows are not all that were taken: %s", error)
+
+
+def pending_of(wal: Wal) -> list[PendingEpoch]:
+    """Return the pending epochs of one stream, oldest first. Raises LogDamaged."""
+    committed = wal.marker().committed
+    by_epoch: dict[int, list[str]] = {}
+    for name, epoch in wal.names().items():
+        if epoch > committed:
+            by_epoch.setdefault(epoch, []).append(name)
     found = []
-    for stream in sorted({n.split("/")[0] for n in store.list() if n.endswith("/plan")}):
-        wal = Wal(store, stream)
-        committed = wal.marker().committed
-        by_epoch: dict[int, list[str]] = {}
-        for name, epoch in wal.names().items():
-            if epoch > committed:
-                by_epoch.setdefault(epoch, []).append(name)
-        for epoch in sorted(by_epoch):
-            names = sorted(by_epoch[epoch])
-            entries = [entry for entry in map(wal.read_named, names) if entry and entry.rows]
-            if entries:
-                found.append(
-                    PendingEpoch(
-                        stream=stream,
-                        epoch=epoch,
-                        rows=sum(entry.rows for entry in entries),
-                        nsqds=tuple(sorted({entry.nsqd for entry in entries})),
-                        topics=tuple(sorted({entry.topic for entry in entries})),
-                        _wal=wal,
-                        _names=tuple(names),
-                    )
+    for epoch in sorted(by_epoch):
+        names = sorted(by_epoch[epoch])
+        _warn_of_gaps(wal, epoch)
+        entries = [entry for entry in map(wal.read_named, names) if entry and entry.rows]
+        if entries:
+            found.append(
+                PendingEpoch(
+                    stream=wal.stream,
+                    epoch=epoch,
+                    rows=sum(entry.rows for entry in entries),
+                    nsqds=tuple(sorted({entry.nsqd for entry in entries})),
+                    topics=tuple(sorted({entry.topic for entry in entries})),
+                    _wal=wal,
+                    _names=tuple(names),
                 )
+            )
     return found

@@ -97,6 +97,16 @@ class Cluster:
             for c in self._stats(topic, channel)
         )
 
+    def pause(self, topic: str, channel: str = "ch") -> None:
+        for client in self._http():
+            with client:
+                client.pause_channel(topic, channel)
+
+    def unpause(self, topic: str, channel: str = "ch") -> None:
+        for client in self._http():
+            with client:
+                client.unpause_channel(topic, channel)
+
     def clients(self) -> int:
         """Connections that consume, on all topics."""
         return sum(

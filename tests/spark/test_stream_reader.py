@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.errors import ConfigError, ConnectionLost
+from gnsqsync.errors import ConfigError, ConnectionLost, NSQError
 from tests.spark.nsqds import Cluster, numbered
 from tests.support.servers import ROOT
 
@@ -345,6 +345,30 @@ def test_an_empty_run_fails_when_an_nsqd_could_not_be_asked(
 
 def test_an_empty_run_needs_no_tcp(driver: Driver, embedded_cluster: Cluster) -> None:
     assert run(driver(**away(embedded_cluster, "127.0.0.1:1"))) == []
+
+
+def test_a_run_that_took_nothing_of_what_waits(
+    driver: Driver, embedded_cluster: Cluster, topic: str
+) -> None:
+    embedded_cluster.publish(topic, numbered(range(20)), nsqd=0)
+    embedded_cluster.pause(topic)
+    with pytest.raises(NSQError, match=r"20 of .* \(paused\).*unpause it"):
+        run(driver())
+    # PySpark before 4.2 asks once, and so does spark.read.
+    with pytest.raises(NSQError, match=r"20 of .* \(paused\).*unpause it"):
+        driver(availableNow="true").latestOffset()
+    embedded_cluster.unpause(topic)
+    reader = driver()
+    end = logged(reader.initialOffset())
+    reader.prepareForTriggerAvailableNow()
+    # Here the tasks find it paused: the plan was made before.
+    after = logged(reader.latestOffset(end, None))
+    embedded_cluster.pause(topic)
+    assert rows(reader, after) == 0
+    with pytest.raises(NSQError, match=r"messages waited at the start \(20\)"):
+        reader.latestOffset(after, None)
+    embedded_cluster.unpause(topic)
+    assert run(driver()) == [20]
 
 
 def test_a_run_whose_rows_nobody_asks_for(

@@ -48,6 +48,9 @@ class Memory(Store):
     def exists(self, name: str) -> bool:
         raise NotImplementedError
 
+    def modified(self, name: str) -> float | None:
+        raise NotImplementedError
+
     def writing(self, name: str) -> Any:
         raise NotImplementedError
 

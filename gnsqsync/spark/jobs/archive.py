@@ -79,7 +79,7 @@ def archive(
 
     Returns:
         The running query. With ``available_now`` it fails if it reaches none of the nsqds with
-        messages, and names them all.
+        messages, and names them all, or if it takes nothing although messages wait.
 
     Raises:
         ConfigError: A value is not allowed, or the session has no Delta.

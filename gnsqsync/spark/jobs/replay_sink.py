@@ -9,6 +9,7 @@ import dataclasses
 import json
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -170,7 +171,12 @@ class _Task:
         if publisher is None:
             return
         publisher.flush()
-        record = {"messages": publisher.messages, "run": self._settings.run}
+        # The id makes the bytes this attempt's own, see Store.create.
+        record = {
+            "messages": publisher.messages,
+            "run": self._settings.run,
+            "attempt": uuid.uuid4().hex,
+        }
         if not self._store.create(done_name(self._part), json.dumps(record).encode()):
             log.warning(
                 "part %d was published by somebody else at the same time, so it is there twice",

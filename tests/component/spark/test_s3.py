@@ -13,7 +13,10 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("s3fs")
 pytest.importorskip("moto.server", reason="could not import 'moto.server'")
 
+from botocore.exceptions import EndpointConnectionError
+
 from gnsqsync.errors import ConfigError
+from gnsqsync.spark import transport
 from gnsqsync.spark.object_store import ObjectStore
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.stores import Store
@@ -106,6 +109,52 @@ def test_of_many_threads_one_wins(url: str, options: dict[str, Any]) -> None:
     store = open_store(url, options)
     assert sorted(name for name, _ in wins) == list(range(10))
     assert all(store.read(f"s/{name}") == who for name, who in wins)
+
+
+@pytest.mark.parametrize("lost", [FileExistsError, EndpointConnectionError])
+def test_a_create_whose_answer_was_lost(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, lost: type[Exception]
+) -> None:
+    """The library repeats it by itself and meets the object, or it is repeated here."""
+    real = store._fs.pipe_file
+    errors = [FileExistsError("412") if lost is FileExistsError else lost(endpoint_url="x")]
+
+    def put(path: str, data: bytes, mode: str) -> None:
+        real(path, data, mode=mode)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(store._fs, "pipe_file", put)
+    assert store.create("s/0", b"mine")
+    assert not store.create("s/0", b"another's")
+    errors[:] = [lost(endpoint_url="x")] if lost is not FileExistsError else [FileExistsError()]
+    store.probe()
+
+
+def test_a_store_that_refuses_connections(
+    url: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_PATIENCE", 0.0)
+    away = {
+        **options,
+        "client_kwargs": {"endpoint_url": "http://127.0.0.1:1", "region_name": "us-east-1"},
+        "config_kwargs": {"retries": {"max_attempts": 0}},
+    }
+    store = open_store(url, away)
+    for call in (
+        store.probe,
+        store.list,
+        store.folders,
+        lambda: store.read("s/0"),
+        lambda: store.heads(["s/0"], 4),
+        lambda: store.exists("s/0"),
+        lambda: store.put("s/0", b""),
+        lambda: store.delete(["s/0"]),
+    ):
+        with pytest.raises(
+            ConnectionError, match=r"could not be reached .* EndpointConnectionError"
+        ):
+            call()
 
 
 def test_a_conflict_is_tried_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

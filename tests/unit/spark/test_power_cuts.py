@@ -216,7 +216,7 @@ class PowerCuts(RuleBasedStateMachine):
             stream_log, "time", SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         )
         for module in (read_task, stream_log, spark_settings):
-            self.patch.setattr(module, "open_store", lambda *_: self.world.store)
+            self.patch.setattr(module, "open_store", lambda *_, **__: self.world.store)
         create = self.world.store.create
 
         def fused(name: str, data: bytes) -> bool:
@@ -306,7 +306,9 @@ class PowerCuts(RuleBasedStateMachine):
         name = names[file % len(names)]
         data = self.world.store.names.pop(name)
         self.damaged = True
-        at = byte % max(1, len(data))
+        if not data:
+            return
+        at = byte % len(data)
         if how == "cut":
             self.world.store.names[name] = data[:at]
         elif how == "flipped" and not name.endswith("/committed"):

@@ -7,8 +7,9 @@ import logging
 import pytest
 
 from gnsqsync.errors import ConnectionLost
+from gnsqsync.spark.depths import Backlog
 from gnsqsync.spark.plan import Source
-from gnsqsync.spark.reach import Reach
+from gnsqsync.spark.reach import NothingRead, Progress, Reach
 
 A, B = Source("a:4150", "orders"), Source("b:4150", "orders")
 REFUSED = "cannot connect: Connection refused"
@@ -128,3 +129,56 @@ def test_nobody_reached_is_a_warning_where_that_is_asked_for(
     (text,) = warned(caplog)
     assert text.startswith("nothing was read, as none of the nsqds with waiting messages")
     assert f"nsqd a:4150, where 5 messages wait: {REFUSED}; nsqd c:4150" in text
+
+
+# -- whether anything was read -------------------------------------------------------------------
+
+FREE, PAUSED, IN_FLIGHT = Backlog(7, 0, 0), Backlog(0, 0, 0, behind_pause=7), Backlog(0, 7, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "took", "after"),
+    [
+        # Read something; read nothing, as there was nothing; others were faster, or hold it.
+        ({A: FREE}, [3], {A: FREE}),
+        ({A: FREE, B: FREE}, [0, 1], {A: FREE, B: FREE}),
+        ({A: Backlog(0, 0, 0)}, [], {A: Backlog(0, 0, 0)}),
+        ({A: Backlog(0, 0, 0)}, [], {A: FREE}),
+        ({A: FREE}, [0], {A: Backlog(0, 0, 0)}),
+        ({A: FREE}, [0], {A: IN_FLIGHT}),
+        ({A: IN_FLIGHT}, [], {A: IN_FLIGHT}),
+        # Spark did not ask for the rows; nobody knows what waits.
+        ({A: FREE}, [None], {A: FREE}),
+        ({A: FREE}, [0], {A: None}),
+        ({A: None}, [], {A: FREE}),
+    ],
+)
+def test_a_run_that_took_what_it_could_is_a_success(
+    before: dict[Source, Backlog | None],
+    took: list[float | None],
+    after: dict[Source, Backlog | None],
+) -> None:
+    progress = Progress("ch", before)
+    for messages in took:
+        progress.took(messages)
+    progress.judge(after)
+
+
+def test_a_run_that_took_nothing_of_what_waited_is_an_error() -> None:
+    progress = Progress("ch", {A: FREE, B: FREE})
+    progress.took(0)
+    with pytest.raises(NothingRead) as caught:
+        progress.judge({A: Backlog(1200, 3, 0), B: Backlog(0, 9, 0)})
+    text = str(caught.value)
+    assert "nothing was read of channel 'ch'" in text
+    assert "at the start (7) and at the end of this run (1,200 of orders on nsqd a:4150)" in text
+    assert "look for other consumers" in text
+
+
+def test_a_paused_channel_is_named() -> None:
+    with pytest.raises(NothingRead, match=r"7 of orders on nsqd a:4150 \(paused\)\).* unpause it"):
+        Progress("ch", {A: PAUSED}).judge({A: PAUSED})
+
+
+def test_who_was_not_reached_is_judged_elsewhere() -> None:
+    Progress("ch", {A: FREE}).judge({A: FREE}, left_out=[A])

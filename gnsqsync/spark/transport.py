@@ -1,0 +1,139 @@
+"""The border to the libraries of object stores: OSErrors for their exceptions, repeated requests.
+
+Knows the names of the exceptions, and imports no library. Must not know what is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+__all__ = ["as_os_error", "code_of", "patiently"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
+
+T = TypeVar("T")
+
+# Seconds for which a store that does not answer is asked again. The libraries try for some
+# seconds, too; a restart of a proxy, a DNS server or the store itself takes longer.
+_PATIENCE = 60.0
+# Seconds from try to try: doubling between these.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+
+# Packages whose exceptions need not be OSErrors.
+_PACKAGES = {
+    *("botocore", "aiobotocore", "aiohttp", "s3fs", "fsspec"),
+    *("google", "gcsfs", "azure", "adlfs", "requests", "urllib3"),
+}
+# Exceptions (package and class, subclasses included) that say nothing of the request itself.
+_TRANSIENT = {
+    *("botocore.ConnectionError", "botocore.HTTPClientError", "botocore.IncompleteReadError"),
+    *("botocore.ResponseParserError", "botocore.CredentialRetrievalError", "aiohttp.ClientError"),
+    *("azure.ServiceRequestError", "azure.ServiceResponseError", "google.TransportError"),
+    *("requests.ConnectionError", "requests.Timeout", "requests.ChunkedEncodingError"),
+    *("urllib3.HTTPError", "socket.gaierror", "builtins.ConnectionError", "builtins.TimeoutError"),
+}
+# Answers of a store that has trouble of its own, as a code or an HTTP status. S3 answers 409 when
+# two conditional writes of one name meet; nothing is known then (S3 manual, "Prevent object
+# overwrites with conditional writes").
+_BUSY = {
+    *("ConditionalRequestConflict", "OperationAborted", "409"),
+    *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling"),
+    *("429", "500", "502", "503", "504"),
+}
+
+
+def patiently(call: Callable[[], T], where: str) -> T:
+    """Return what ``call`` returns; repeat it while the store is away or busy.
+
+    ``call`` may have been done although it failed. Raises ConnectionError when the store was away
+    for too long, and OSError for every other error of its library. ``where``: names the store.
+    """
+    deadline: float | None = None
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            with as_os_error(where):
+                return call()
+        except OSError as error:
+            if not _is_transient(error):
+                raise
+            now = time.monotonic()
+            if deadline is None:
+                deadline = now + _PATIENCE
+                if code_of(error) not in _BUSY:
+                    log.warning(
+                        "%s cannot be reached; it is asked again for %d s at most: %s",
+                        where,
+                        _PATIENCE,
+                        _told(error),
+                    )
+            if now + pause > deadline:
+                raise ConnectionError(
+                    f"{where} could not be reached for {_PATIENCE:.0f} s: {_told(error)}; look at"
+                    " the network and at the endpoint in the options, then start again"
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+@contextlib.contextmanager
+def as_os_error(where: str) -> Iterator[None]:
+    """Raise what a store's library raises as an OSError that names the store."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if not any(_package(kind) in _PACKAGES for kind in type(error).__mro__):
+            raise
+        raise OSError(f"{where}: {_told(error)}") from error
+
+
+def code_of(error: BaseException) -> str:
+    """The store's own word for what went wrong, else the HTTP status, else ""."""
+    for each in _chain(error):
+        response = getattr(each, "response", None)
+        if isinstance(response, Mapping):
+            return str(response.get("Error", {}).get("Code", ""))
+        # Azure, aiohttp and Google.
+        for name in ("status_code", "status", "code"):
+            status = getattr(each, name, None)
+            if isinstance(status, int | str) and str(status).isdecimal():
+                return str(status)
+    return ""
+
+
+def _is_transient(error: OSError) -> bool:
+    chain = [*_chain(error)]
+    if isinstance(error, FileNotFoundError | FileExistsError | PermissionError) or any(
+        isinstance(each, ssl.SSLCertVerificationError) for each in chain
+    ):
+        return False
+    if code := code_of(error):
+        return code in _BUSY
+    names = {f"{_package(kind)}.{kind.__name__}" for each in chain for kind in type(each).__mro__}
+    return bool(names & _TRANSIENT)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that caused it."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _told(error: BaseException) -> str:
+    """One line: the first cause that is no OSError of our own making says most."""
+    if type(error) is OSError and error.errno is None and error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
