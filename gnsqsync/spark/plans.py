@@ -121,11 +121,11 @@ class Plans:
     def history(self, returns: Returns, until: int) -> None:
         """Tell ``returns`` what earlier drivers saw before each epoch that is kept."""
         for epoch in self._wal.planned():
-            fields = self._wal.record(self._wal.plan_name(epoch)) if epoch <= until else None
-            if fields is not None:
-                looks = Returns.loaded(fields["looks"])
-                returns.looked(epoch - 1, looks)
-                returns.planned(epoch, sources_of(fields["offset"]))
+            if epoch > until or self._read(epoch) is None:
+                continue
+            fields = self._wal.record(self._wal.plan_name(epoch)) or {}
+            returns.looked(epoch - 1, Returns.loaded(fields["looks"]))
+            returns.planned(epoch, sources_of(fields["offset"]))
 
     def _look(self) -> int:
         """Return the newest epoch of which earlier drivers left anything, -1 if there is none."""
@@ -135,13 +135,18 @@ class Plans:
         return self._newest
 
     def _read(self, epoch: int) -> Offset | None:
+        """Return the plan of an epoch that is there. Without ``strict`` a damaged one is not."""
         name = self._wal.plan_name(epoch)
-        fields = self._wal.record(name)
-        if fields is None:
+        try:
+            fields = self._wal.record(name)
+            offset = None if fields is None else fields.get("offset")
+            if fields is not None and (not isinstance(offset, dict) or offset["epoch"] != epoch):
+                raise LogDamaged.file(self._wal.store, name, "it is no plan of this epoch")
+        except LogDamaged as error:
+            if self._strict:
+                raise
+            log.warning("%s; going on, as failOnDataLoss is false", error)
             return None
-        offset = fields.get("offset")
-        if not isinstance(offset, dict) or offset.get("epoch") != epoch:
-            raise LogDamaged.file(self._wal.store, name, "it is no plan of this epoch")
         return offset
 
 

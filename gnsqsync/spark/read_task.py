@@ -108,7 +108,10 @@ class _Task:
                 f" {self._settings.wal_path} is gone"
             )
             return
-        seen = Seen(self._wal, plan.nsqd, plan.topic) if self._settings.deduplicate else None
+        seen = None
+        if self._settings.deduplicate:
+            strict = self._settings.fail_on_data_loss
+            seen = Seen(self._wal, plan.nsqd, plan.topic, strict=strict)
         with Intake(plan, self._settings, plan.budget - self._rows, seen) as intake:
             while not self._closed:
                 with self._costs.timed("receive_seconds"):

@@ -54,11 +54,12 @@ class Seen:
     """The message ids of one source that the log knows.
 
     Reads a file once. Entries below keep_from do not count: an entry that a late attempt made in
-    a deleted epoch is never emitted.
+    a deleted epoch is never emitted. ``strict``: option failOnDataLoss.
     """
 
-    def __init__(self, wal: Wal, nsqd: str, topic: str) -> None:
+    def __init__(self, wal: Wal, nsqd: str, topic: str, *, strict: bool = True) -> None:
         self._wal = wal
+        self._strict = strict
         self._source = Source(nsqd, topic)
         self._ids_folder = _ids_folder(wal, self._source)
         self._files: dict[str, _File] = {}
@@ -67,6 +68,15 @@ class Seen:
 
     def among(self, ids: Sequence[str]) -> set[str]:
         """Return the ids that a kept file of this source has. Raises LogDamaged."""
+        try:
+            return self._among(ids)
+        except LogDamaged as error:
+            if self._strict:
+                raise
+            log.warning("%s; going on, as failOnDataLoss is false", error)
+            return set()
+
+    def _among(self, ids: Sequence[str]) -> set[str]:
         wanted = pa.array(ids, pa.string())
         while True:
             self._refresh()
@@ -99,8 +109,15 @@ class Seen:
         numbers: dict[tuple[int, int], list[int]] = {}
         for place in mine.values():
             numbers.setdefault((place.epoch, place.partition), []).append(place.number)
-        for (epoch, partition), there in numbers.items():
-            wal.check_whole(epoch, partition, there)
+        try:
+            for (epoch, partition), there in numbers.items():
+                wal.check_whole(epoch, partition, there)
+        except LogDamaged:
+            if wal.marker().keep_from == keep_from:
+                raise
+            # A commit deletes the epoch at this moment.
+            self._refresh()
+            return
         kept = set(wal.store.list(self._ids_folder))
         for name in self._files.keys() - mine.keys() - kept:
             del self._files[name]

@@ -91,8 +91,8 @@ class StreamLog:
         problem = refuse_orphans(self.wal, known, options.channel, options.topics)
         if problem and options.fail_on_data_loss:
             raise LogDamaged(
-                f"{problem}; put the checkpoint back, or publish these rows again or delete them with"
-                " 'gnsqsync spark-log', or set failOnDataLoss=false to go on without them"
+                f"{problem}; put the checkpoint back, or publish these rows again or delete them"
+                " with 'gnsqsync spark-log', or set failOnDataLoss=false to go on without them"
             )
         if problem:
             log.warning("%s; going on, as failOnDataLoss is false", problem)
