@@ -44,6 +44,15 @@ def coverage(session: nox.Session) -> None:
     session.run("pytest", "-q", "-m", "quick", "--cov", *session.posargs)
 
 
+@nox.session
+def extras(session: nox.Session) -> None:
+    """The tests that need more packages than ``.[test]``: Spark, the pages, a release."""
+    session.install("-e", ".[test,docs,audit,spark,spark-s3,spark-test]", "kubernetes-validate")
+    chosen = "extras and not campaign and not long"
+    session.env["GNSQSYNC_TEST_EXTRAS"] = "all"
+    session.run("pytest", "-m", chosen, *session.posargs)
+
+
 @nox.session(name="all", python=PYTHONS)
 def all_tests(session: nox.Session) -> None:
     """All tests that this machine can run; pass paths behind ``--`` for a part of them."""

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.message import Message, Reject
+from gnsqsync.foreign import text_of
+from gnsqsync.message import Discard, Message, Reject, Requeue
 from gnsqsync.options import check_handler
 
 __all__ = ["typed"]
 
 T = TypeVar("T")
 
-# Characters of what is wrong with a body.
+# Bytes of what is wrong with a body.
 _MOST_OF_A_REASON = 300
+# What a validator of the user's may raise for another reason than the body: the next attempt may
+# succeed. The last three say themselves what shall become of the message.
+_MAY_PASS = (OSError, MemoryError, Requeue, Reject, Discard)
 
 
 def typed(
@@ -41,11 +45,11 @@ def typed(
         ConfigError: No library that is installed takes the type; by the decorator, the function
             does not take two arguments.
     """
-    decode, wrong = _decoder(body)
+    decode = _decoder(body)
 
     def wrap(function: Callable[[Message, T], object]) -> Callable[[Message], object]:
         check_handler(name, function, "a message", "its body")
-        return _Typed(function, _name(body), decode, wrong)
+        return _Typed(function, _name(body), decode)
 
     return wrap
 
@@ -58,13 +62,11 @@ class _Typed:
         function: Callable[[Message, Any], object],
         body: str,
         decode: Callable[[bytes], Any],
-        wrong: type[Exception],
     ) -> None:
         # As of any decorator: what log lines name.
         self.__wrapped__ = function
         self._body = body
         self._decode = decode
-        self._wrong = wrong
         ended = getattr(function, "worker_ended", None)
         if ended is not None:
             self.worker_ended = ended
@@ -72,7 +74,11 @@ class _Typed:
     def __call__(self, message: Message) -> object:
         try:
             decoded = self._decode(message.body)
-        except (self._wrong, RecursionError) as error:
+        except _MAY_PASS:
+            raise
+        except Exception as error:
+            # The libraries raise errors of their own, and UnicodeDecodeError, RecursionError and
+            # others; so may validators of the user's. Each sees the same body at the next attempt.
             raise Reject(f"the body is no {self._body}: {_what(error)}") from error
         return self.__wrapped__(message, decoded)
 
@@ -81,16 +87,16 @@ def _name(body: Any) -> str:
     return getattr(body, "__name__", None) or str(body)
 
 
-def _decoder(body: Any) -> tuple[Callable[[bytes], Any], type[Exception]]:
-    """What decodes one, and what it raises for a body that it does not take."""
+def _decoder(body: Any) -> Callable[[bytes], Any]:
+    """Return a function that decodes a body, and raises an Exception for one it does not take."""
     pydantic, msgspec = _library("pydantic"), _library("msgspec")
     if pydantic is not None and hasattr(body, "__pydantic_validator__"):
         msgspec = None
     try:
         if msgspec is not None:
-            return msgspec.json.Decoder(body).decode, msgspec.DecodeError
+            return cast("Callable[[bytes], Any]", msgspec.json.Decoder(body).decode)
         if pydantic is not None:
-            return pydantic.TypeAdapter(body).validate_json, pydantic.ValidationError
+            return cast("Callable[[bytes], Any]", pydantic.TypeAdapter(body).validate_json)
     except Exception as error:
         # Each library has several of its own for a type that it does not take.
         raise ConfigError(f"body is {body!r}: {error}") from error
@@ -107,14 +113,14 @@ def _library(name: str) -> Any:
         return None
 
 
-def _what(error: Any) -> str:
-    """One line. msgspec has one already, pydantic a list."""
-    text = str(error)
-    if hasattr(error, "errors"):
-        first, *others = error.errors(include_url=False, include_input=False)
+def _what(error: Exception) -> str:
+    """Return what is wrong, on one line. msgspec has a line already, pydantic a list."""
+    text = text_of(error, _MOST_OF_A_REASON) or type(error).__name__
+    pydantic = _library("pydantic")
+    if pydantic is not None and isinstance(error, pydantic.ValidationError):
+        first, *others = error.errors(include_url=False, include_context=False, include_input=False)
         where = ".".join(map(str, first["loc"]))
         text = f"{where}: {first['msg']}" if where else first["msg"]
         if others:
             text += f" (and {len(others)} more)"
-    text = " ".join(text.split())
-    return text if len(text) <= _MOST_OF_A_REASON else text[: _MOST_OF_A_REASON - 3] + "..."
+    return text_of(" ".join(text.split()), _MOST_OF_A_REASON)

@@ -6,13 +6,14 @@ Knows messages; knows no Reader and no database.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TypeAlias
 
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
-from gnsqsync.message import Message, Requeue
+from gnsqsync.foreign import ends_worker, repr_of, text_of
+from gnsqsync.message import DONE, Message, Reject, Requeue, no_key
 from gnsqsync.middleware import Handler, Middleware
 from gnsqsync.options import check_duration, check_int
 
@@ -27,6 +28,23 @@ def _key_of(message: Message) -> str | None:
     return message.headers.get(envelope.KEY)
 
 
+class _Turn:
+    """The message that has a key to itself until its end is known."""
+
+    __slots__ = ("claims", "has_left", "message")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        # True when the middlewares inside of the window have returned, or raised.
+        self.has_left = False
+        # One item, which is popped by who settles the turn.
+        self.claims = [None]
+
+    @property
+    def has_ended(self) -> bool:
+        return self.has_left and not self.message._is_open
+
+
 class KeyWindow(Middleware):
     """Of messages with one key the first is handled; the others are finished without the handler.
 
@@ -34,14 +52,16 @@ class KeyWindow(Middleware):
     its own. For effects in a database, which survive both, use an inbox. Several Readers may share
     one; a key counts for a topic and channel.
 
-    A twin of a message that is being handled is requeued, so that it is handled if the first one
-    fails. Only a handler that has returned counts; not one that has detached its message. A message
-    without a key is handled.
+    A key is remembered when its message is done: the outermost middleware has returned, and the
+    message was neither requeued nor detached; or ``finish()`` was called. If nsqd no longer takes
+    that FIN, because of a timeout or a lost connection, the next delivery is finished without the
+    handler. Until then a twin is requeued, so that it is handled if the first one fails. A message
+    without a key is handled. A message whose key cannot be told is rejected.
 
     Args:
         size: How many keys it remembers, 1 or more.
-        key: Returns the key of a message, or None; without it that is the header ``key``, for a
-            Reader with ``headers=True``.
+        key: Returns the key of a message, a str, or None; without it that is the header ``key``,
+            for a Reader with ``headers=True``.
         delay: Seconds, 0 or more, after which a requeued twin comes again.
 
     Raises:
@@ -59,8 +79,10 @@ class KeyWindow(Middleware):
             raise ConfigError(f"key is {key!r}; it must be a function that takes a message")
         self._key = key or _key_of
         self._delay = check_duration("delay", delay)
-        # Keys that are being handled, and by which message; setdefault and pop are atomic.
-        self._running: dict[tuple[str, str, str], Message] = {}
+        # By key; setdefault is atomic, and who pops a turn's claim removes or replaces it.
+        self._turns: dict[tuple[str, str, str], _Turn] = {}
+        # Turns that have left and whose end was not known when somebody last looked.
+        self._left: deque[tuple[tuple[str, str, str], _Turn]] = deque()
         # Handled ones, the oldest first; popitem is atomic, too.
         self._handled: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._has_warned = False
@@ -68,14 +90,20 @@ class KeyWindow(Middleware):
     def handle(
         self, message: Message, handler: Handler, proceed: Callable[[Message], object]
     ) -> object:
-        """Around the handler. Raises Requeue for the twin of a message that is being handled."""
-        key = self._key(message)
+        """Around the handler. Raises Requeue for the twin of a message that is not done yet."""
+        self._look()
+        key = self._key_of(message)
         if key is None:
             self._warn(message)
             return proceed(message)
         place = message.topic, message.channel, key
-        if self._running.setdefault(place, message) is not message:
-            raise Requeue(self._delay, backoff=False)
+        turn = _Turn(message)
+        first = self._turns.setdefault(place, turn)
+        if first is not turn:
+            if first.message is message:
+                return proceed(message)  # this window stands around the handler twice
+            if not self._settle(place, first, turn):
+                raise Requeue(self._delay, backoff=False)
         try:
             if place in self._handled:
                 log.info(
@@ -83,17 +111,59 @@ class KeyWindow(Middleware):
                     message.topic,
                     message.channel,
                     message.id,
-                    key,
+                    text_of(key),
                 )
                 return None
-            result = proceed(message)
-            if not message.is_detached:
-                self._handled[place] = None
-                if len(self._handled) > self._size:
-                    self._handled.popitem(last=False)
-            return result
+            return proceed(message)
         finally:
-            self._running.pop(place, None)
+            # The middlewares outside decide how it ends.
+            turn.has_left = True
+            self._left.append((place, turn))
+
+    def _key_of(self, message: Message) -> str | None:
+        try:
+            key: object = self._key(message)
+        except BaseException as error:
+            # The function is the user's, and may raise whatever it likes.
+            if ends_worker(error):
+                raise
+            raise no_key("key", error) from error
+        if key is not None and not isinstance(key, str):
+            raise Reject(f"its key is {repr_of(key, 200)}; the function must return a str or None")
+        return key
+
+    def _settle(
+        self, place: tuple[str, str, str], turn: _Turn, following: _Turn | None = None
+    ) -> bool:
+        """Note the end of a turn, and give the key to the following one.
+
+        Return False if its end is not known, or another thread is noting it.
+        """
+        if not turn.has_ended:
+            return False
+        try:
+            turn.claims.pop()
+        except IndexError:
+            return False
+        if turn.message._status & DONE:
+            self._handled[place] = None
+            if len(self._handled) > self._size:
+                self._handled.popitem(last=False)
+        if following is None:
+            del self._turns[place]
+        else:
+            self._turns[place] = following
+        return True
+
+    def _look(self) -> None:
+        """Look at two turns that have left, so that no ended message is kept for long."""
+        for _ in range(2):
+            try:
+                place, turn = self._left.popleft()
+            except IndexError:
+                return
+            if not self._settle(place, turn) and turn.claims:
+                self._left.append((place, turn))
 
     def _warn(self, message: Message) -> None:
         if not self._has_warned:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError, MessageAnswered
+from gnsqsync.foreign import line_of
 
 __all__ = ["Discard", "Fate", "Message", "Reject", "Requeue", "Responder"]
 
@@ -25,6 +26,11 @@ DETACHED = 1
 TIMED_OUT = 2
 ANSWERED = 4
 BEGUN = 8
+# The work is done, and FIN is the answer, whether nsqd still takes it or not. Set by the worker
+# when the outermost middleware has returned, or by who calls finish().
+DONE = 16
+# The handler or a middleware raised. Set by the worker.
+FAILED = 32
 
 
 class Requeue(Exception):
@@ -62,6 +68,9 @@ class Reject(Exception):
         reason: For the log and the dead letter.
     """
 
+    # For subclasses with a constructor of their own.
+    reason: str = ""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -76,9 +85,25 @@ class Discard(Exception):
         reason: For the log.
     """
 
+    # For subclasses with a constructor of their own.
+    reason: str = ""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def no_key(what: str, error: BaseException) -> BaseException:
+    """Return what to raise for a message whose key a function of the user's could not tell.
+
+    It is a Reject: the function sees the same message each time. Requeue, Reject and Discard are
+    the function's own word, and stay.
+    """
+    if isinstance(error, (Requeue, Reject, Discard)):
+        return error
+    reject = Reject(f"its {what} could not be told: {line_of(error)}")
+    reject.__cause__ = error
+    return reject
 
 
 class Fate(Enum):
@@ -256,7 +281,10 @@ class Message:
         """
         if self._responder.finish(self):
             return True
-        return self._not_in_flight("finish")
+        too_late = self._not_in_flight("finish")
+        # The work is done all the same: a KeyWindow drops the next delivery.
+        self._status |= DONE
+        return too_late
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> bool:
         """Send REQ: deliver it again after ``delay`` seconds.
@@ -306,6 +334,15 @@ class Message:
             ValueError: It is not JSON.
         """
         return json.loads(self.body)
+
+    @property
+    def _is_open(self) -> bool:
+        """True while it may still become DONE: in a handler, in a middleware, or detached."""
+        status = self._status
+        if status & (DONE | FAILED | ANSWERED):
+            return False
+        # A detached message has no worker, which would say how it ends.
+        return not status & DETACHED or self.is_alive
 
     def _not_in_flight(self, answer: str) -> bool:
         # Neither timed out nor orphaned: another thread answered it this moment.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.foreign import ends_worker
 
 if TYPE_CHECKING:
     from gnsqsync.errors import PublishError
@@ -161,6 +162,8 @@ def tell(
     for observer in observers:
         try:
             getattr(observer, hook)(*args)
-        except (Exception, SystemExit):
-            # SystemExit too: it would end a thread of ours only, or on greenlets the process.
+        except BaseException as error:
+            # Also what is no Exception: it would end a thread of ours, or on greenlets the process.
+            if ends_worker(error):
+                raise
             log.exception("%sthe observer's %s failed", who, hook, extra=extra)

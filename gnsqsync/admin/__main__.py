@@ -12,7 +12,7 @@ __all__ = ["main", "run_nsqadmin"]
 
 
 def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
-    """Serve nsqadmin with these flags until SIGTERM or SIGINT; the exit status.
+    """Serve nsqadmin with these flags until a signal ends it; the exit status.
 
     ``exit_with_parent``: also ends when stdin does. 0 after a signal, 1 when it cannot start, 2 for
     an unknown flag. The process becomes one of greenlets, so call it in a process of its own, in

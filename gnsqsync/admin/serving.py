@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from http.client import HTTPException
@@ -18,6 +17,7 @@ from gnsqsync.admin.options import AdminOptions
 from gnsqsync.daemon import flags
 from gnsqsync.daemon.options import OptionsError, is_loopback
 from gnsqsync.daemon.parent import wait_for_end_of_stdin
+from gnsqsync.service.signals import ending
 
 __all__ = ["serve"]
 
@@ -68,7 +68,7 @@ class _Body:
 
 
 def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
-    """Until SIGTERM or SIGINT, or the end of stdin. In a patched process.
+    """Until a signal ends it, or the end of stdin. In a patched process.
 
     Raises:
         OptionsError: It cannot start.
@@ -89,9 +89,7 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
         handler_class=_Handler,
     )
     told_to_end = Event()
-    watchers = [
-        gevent.signal_handler(number, told_to_end.set) for number in (signal.SIGTERM, signal.SIGINT)
-    ]
+    watchers = [gevent.signal_handler(number, told_to_end.set) for number in ending()]
     try:
         server.start()
         if exit_with_parent:

@@ -9,11 +9,11 @@ import json
 import logging
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gnsqsync.service.log_output import Lines, make_readable
 from gnsqsync.service.output import told_when_full
+from gnsqsync.service.signals import Requests, ending, handled
 from gnsqsync.stats import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -174,28 +175,27 @@ class Scope:
 
 
 class SignalScope(Scope):
-    """While it is entered, SIGINT and SIGTERM call ``_handle``; then who had them before."""
+    """While it is entered, each signal that ends a program calls ``_handle``."""
 
     def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
+        self._handlers = ExitStack()
 
     def begin(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
+        self._handlers.enter_context(handled(ending(), self._handle))
 
     def end(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         raise NotImplementedError
 
 
 class Signals(SignalScope):
-    """While it is entered: the first SIGINT or SIGTERM calls ``stop``, the second ends at once.
+    """While it is entered: the first signal calls ``stop``, the second ends at once.
 
-    ``stop`` runs in the signal handler, so it must only set something. ``force`` ends what would
-    outlive the process. ``received`` is the signal's number, or None.
+    SIGHUP counts only as a first one. ``stop`` runs in the signal handler, so it must only set
+    something. ``force`` ends what would outlive the process. ``received`` is the signal's number,
+    or None.
     """
 
     def __init__(
@@ -203,14 +203,18 @@ class Signals(SignalScope):
     ) -> None:
         super().__init__()
         self.received: int | None = None
+        self._requests = Requests()
         self._stop = stop
         self._force = force
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
+        level = self._requests.add(number)
+        if level > 1:
             if self._force is not None:
                 self._force()
             os._exit(128 + number)
+        if not level:
+            return
         self.received = number
         if os.isatty(2):
             os.write(2, b"\nstopping; once more ends at once\n")

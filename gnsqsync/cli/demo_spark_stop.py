@@ -19,13 +19,14 @@ from types import FrameType
 from typing import NoReturn
 
 from gnsqsync.cli.common import SignalScope
+from gnsqsync.service.signals import ending
 
 # Seconds for what was killed to be gone, before files are removed that it may write.
 _PATIENCE = 1.0
 
 
 class EndAtOnce(SignalScope):
-    """While it is entered, SIGINT and SIGTERM end this process and its descendants.
+    """While it is entered, each signal that ends a program ends it and its descendants.
 
     ``clean`` removes the files; it is called when nobody else is left to write them.
     """
@@ -35,7 +36,7 @@ class EndAtOnce(SignalScope):
         self._clean = clean
 
     def _handle(self, number: int, frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in ending():
             signal.signal(each, signal.SIG_IGN)
         # The Writers' threads live until the last line, and lose their nsqds now.
         logging.disable()

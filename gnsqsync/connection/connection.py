@@ -28,7 +28,8 @@ from gnsqsync.errors import (
     TouchFailed,
     server_error,
 )
-from gnsqsync.message import ANSWERED, BEGUN, DETACHED, TIMED_OUT, Fate, Message
+from gnsqsync.foreign import repr_of
+from gnsqsync.message import ANSWERED, BEGUN, DETACHED, DONE, TIMED_OUT, Fate, Message
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import Runtime
@@ -268,7 +269,7 @@ class Connection:
             reason = error
         except BaseException as error:
             # From outside, or by a callback of a user's future: it ends the connection.
-            reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {error!r}")
+            reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {repr_of(error)}")
             raise
         finally:
             broken = self.send_queue.broken
@@ -389,25 +390,31 @@ class Connection:
     def is_in_flight(self, message: Message) -> bool:
         return self.in_flight.holds(message)
 
-    def take(self, message: Message) -> bool:
-        """Take the message out of the in-flight table. The thread that succeeds answers it."""
+    def take(self, message: Message, status: int = ANSWERED) -> bool:
+        """Take the message out of the in-flight table. The thread that succeeds answers it.
+
+        ``status``: the bits that the message then gets, in one step.
+        """
         if not self.in_flight.take(message):
             return False
         if message._status & DETACHED:
             # Before the answer is queued: any flush may send it, and nsqd refuse it.
             self._answered_late[message._id] = message
-        message._status |= ANSWERED
+        message._status |= status
         return True
 
     def finish(self, message: Message) -> bool:
-        if not self.finish_quietly(message):
+        if not self.finish_quietly(message, ANSWERED | DONE):
             return False
         self._answered(message, True)
         return True
 
-    def finish_quietly(self, message: Message) -> bool:
-        """FIN that tells the owner nothing and leaves the flush to the caller."""
-        if not self.take(message):
+    def finish_quietly(self, message: Message, status: int = ANSWERED) -> bool:
+        """Queue FIN, tell the owner nothing, and leave the flush to the caller.
+
+        ``status``: as ``take`` has it. Without DONE the message is given up or discarded.
+        """
+        if not self.take(message, status):
             return False
         self.send_queue.fins.append(message._id)
         return True
@@ -417,7 +424,7 @@ class Connection:
         fins = self.send_queue.fins
         count = 0
         for message in messages:
-            if self.take(message):
+            if self.take(message, ANSWERED | DONE):
                 fins.append(message._id)
                 count += 1
         if count and self._consumer is not None:

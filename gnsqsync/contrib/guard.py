@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gnsqsync.foreign import ends_worker
+
 __all__ = ["Guard"]
 
 T = TypeVar("T")
@@ -21,10 +23,13 @@ class Guard:
         self._told = False
 
     def __call__(self, call: Callable[..., T], *args: Any) -> T | None:
-        """What the call returns; None when it raised."""
+        """Return what the call returns, or None when it raised."""
         try:
             return call(*args)
-        except Exception:
+        except BaseException as error:
+            # Hooks of the user's run in there, and may raise whatever they like.
+            if ends_worker(error):
+                raise
             if not self._told:
                 self._told = True
                 log.exception("%s failed; messages go on without it (told once)", self._service)

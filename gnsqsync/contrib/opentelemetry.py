@@ -16,6 +16,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from gnsqsync import Discard, Message, Middleware, Publication, Requeue, __version__
 from gnsqsync.contrib import conventions as names
 from gnsqsync.contrib.guard import Guard
+from gnsqsync.foreign import text_of
 from gnsqsync.middleware import Handler, Publish
 
 __all__ = ["OpenTelemetry"]
@@ -164,7 +165,7 @@ class OpenTelemetry(Middleware):
             labels[names.ERROR_TYPE] = type(error).__qualname__
             span.set_attribute(names.ERROR_TYPE, type(error).__qualname__)
             span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, str(error)))
+            span.set_status(Status(StatusCode.ERROR, text_of(error)))
         span.end()
         histogram.record(seconds, labels)
 

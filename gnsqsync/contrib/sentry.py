@@ -16,6 +16,7 @@ from sentry_sdk.utils import event_from_exception
 from gnsqsync import Discard, Message, Middleware, Observer, Publication, Requeue
 from gnsqsync.contrib import conventions as names
 from gnsqsync.contrib.guard import Guard
+from gnsqsync.foreign import ends_worker
 from gnsqsync.middleware import Handler, Publish
 from gnsqsync.options import handler_name
 
@@ -91,7 +92,7 @@ class Sentry(Middleware, Observer):
             return result
 
     def _failed(self, message: Message, error: BaseException) -> None:
-        if isinstance(error, (Requeue, Discard)) or not isinstance(error, (Exception, SystemExit)):
+        if isinstance(error, (Requeue, Discard)) or ends_worker(error):
             return
         which = message.nsqd_address, message.id, type(error)
         if which in self._told:

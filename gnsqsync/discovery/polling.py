@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from gnsqsync.addresses import Address
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import HTTPError, NSQError
+from gnsqsync.foreign import ends_worker, repr_of
 from gnsqsync.runtime import Event, Latch, Runtime, Task
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles, used_by
 
@@ -253,7 +254,12 @@ class Discovery(Generic[Found]):
             # At the end the query was cut; that is no failure to report.
             if not poll.stopped.is_set():
                 self._failed(poll, error)
-        except Exception as error:  # noqa: BLE001 - a poll thread that dies ends discovery for good
+        except BaseException as error:
+            # A session of the user's may raise anything, and without this thread discovery ends.
+            if ends_worker(error):
+                raise
+            if not isinstance(error, Exception):
+                error = RuntimeError(f"the session raised {repr_of(error)}")
             self._failed(poll, error)
         else:
             recovered = poll.failures > 0
@@ -278,7 +284,7 @@ class Discovery(Generic[Found]):
                 "lookup of %s at %s failed: %s; it is asked again in about %s%s%s",
                 self._question.what,
                 url,
-                error if expected else repr(error),
+                error if expected else repr_of(error),
                 duration(self._usual_pause(poll.failures)),
                 used_by(tell, "lookups"),
                 more(tell),

@@ -14,6 +14,7 @@ from django.conf import settings
 
 from gnsqsync import envelope
 from gnsqsync.django.config import DEFAULT
+from gnsqsync.django.databases import require_bytes, written
 from gnsqsync.django.outbox.times import future, later, stored
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
@@ -143,9 +144,9 @@ def _scheduled(key: str, using: str | None) -> Any:
     from gnsqsync.django.outbox.models import OutboxMessage
 
     envelope.check_key(key, "key")
-    manager: Any = OutboxMessage.objects
-    rows = manager.using(using) if using else manager
-    return rows.filter(key=key, deliver_at__isnull=False)
+    database = written(OutboxMessage, using, joins=True)
+    require_bytes(database, OutboxMessage)
+    return OutboxMessage.objects.using(database).filter(key=key, deliver_at__isnull=False)
 
 
 def periodic(
@@ -228,5 +229,6 @@ def stop_periodic(name: str, *, using: str | None = None) -> bool:
 def _periodic(using: str | None) -> Any:
     from gnsqsync.django.outbox.models import PeriodicMessage
 
-    manager: Any = PeriodicMessage.objects
-    return manager.using(using) if using else manager
+    database = written(PeriodicMessage, using, joins=True)
+    require_bytes(database, PeriodicMessage)
+    return PeriodicMessage.objects.using(database)

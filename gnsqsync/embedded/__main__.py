@@ -8,7 +8,6 @@ when all is closed and saved. Either may raise OptionsError or StartError.
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -20,6 +19,7 @@ from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
 from gnsqsync.daemon.parent import EXIT_WITH_PARENT, wait_for_end_of_stdin
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.service.output import replace_closed
+from gnsqsync.service.signals import ending
 
 
 class Server(Protocol):
@@ -31,7 +31,7 @@ class Server(Protocol):
 
 
 def run_nsqd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
-    """Runs the embedded nsqd with these flags until SIGTERM or SIGINT; returns the exit status.
+    """Runs the embedded nsqd with these flags until a signal ends it; returns the exit status.
 
     0 after a clean stop, 1 when it cannot start, 2 for an unknown flag. ``exit_with_parent``: also
     stops when stdin reaches its end. Call it in the main thread.
@@ -115,9 +115,7 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
     # takes a tenth of a start.
     gevent.config.format_context = str
     told_to_end = Event()
-    watchers = [
-        gevent.signal_handler(number, told_to_end.set) for number in (signal.SIGTERM, signal.SIGINT)
-    ]
+    watchers = [gevent.signal_handler(number, told_to_end.set) for number in ending()]
     try:
         server.start()
         if exit_with_parent:

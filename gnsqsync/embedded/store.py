@@ -6,14 +6,17 @@ folder of the other. Knows files; the broker has the messages.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from gnsqsync import durable
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.names import valid_name
 from gnsqsync.daemon.options import OptionsError, StartError
@@ -27,12 +30,20 @@ from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["Store"]
 
+# The file under its temporary name: as we make it, and as nsqd and our earlier versions do.
+_LEFTOVER = re.compile(r"nsqd\.dat\.[0-9]+\.tmp|" + re.escape(durable.TEMPORARY) + "[0-9a-f]{32}")
+
+_HOW_TO_GO_ON = (
+    "the file is empty or damaged, as a power cut may leave it: restore it from a copy, or move it"
+    " away and create each topic and channel again, which then has its messages on disk"
+)
+
 
 class Store:
     """One data folder, locked while it is open.
 
     ``open_queue`` gives the broker its disk queues; ``save`` adds to them, at a clean stop, what is
-    in memory. nsqd.dat is replaced when names or paused flags change, and is not fsynced.
+    in memory. nsqd.dat is replaced when names or paused flags change.
     """
 
     def __init__(
@@ -66,6 +77,14 @@ class Store:
                 f"failed to lock data-path: cannot flock directory {folder} - {reason(error)}"
                 " (possibly in use by another instance of nsqd)"
             ) from None
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a killed nsqd was about to call nsqd.dat."""
+        for name in os.listdir(self._folder):
+            if _LEFTOVER.fullmatch(name):
+                with contextlib.suppress(OSError):  # read-only: the first write says so
+                    os.unlink(self._folder / name)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -87,7 +106,7 @@ class Store:
         try:
             self._write_names(broker)
         except OSError as error:
-            why = f"open {error.filename}: {reason(error)}"
+            why = f"open {self._folder / 'nsqd.dat'}: {reason(error)}"
             raise StartError(f"failed to persist metadata - {why}") from None
 
     def _write_names(self, broker: Broker) -> None:
@@ -105,10 +124,7 @@ class Store:
             if not topic.ephemeral
         ]
         text = json.dumps({"topics": topics, "version": NSQ_VERSION}, separators=(",", ":"))
-        new = self._folder / f"nsqd.dat.{os.getpid()}.tmp"
-        with _open_private(new) as file:
-            file.write(text.encode())
-        os.replace(new, self._folder / "nsqd.dat")
+        durable.write(str(self._folder / "nsqd.dat"), text.encode(), 0o600)
 
     def load(self, broker: Broker) -> None:
         """Make the topics and channels of nsqd.dat and fill them; StartError if unreadable."""
@@ -123,11 +139,13 @@ class Store:
             raise StartError(f"failed to load metadata - {why}") from None
         # All of it before the first topic.
         try:
+            if not content.strip(b"\0"):
+                raise ValueError("unexpected end of JSON input")
             metadata = _object(json.loads(content), "the file")
             topics = [_SavedTopic(entry) for entry in _list(metadata, "topics")]
         except (ValueError, RecursionError) as error:
             why = f"failed to parse metadata in {path} - {error}"
-            raise StartError(f"failed to load metadata - {why}") from None
+            raise StartError(f"failed to load metadata - {why}; {_HOW_TO_GO_ON}") from None
         for topic in topics:
             self._load_topic(broker, topic)
 
@@ -224,8 +242,3 @@ def _list(entry: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{key} is not an array")
     return value
-
-
-def _open_private(path: Path) -> BinaryIO:
-    """A new file for writing that only its owner may read, whatever the umask: as nsqd's."""
-    return open(path, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from gnsqsync.foreign import ends_worker
+
 __all__ = ["Backoff", "Phase", "ReconnectDelays", "Strategy"]
 
 Strategy = Callable[[int], float]
@@ -78,7 +80,7 @@ class Backoff:
         self.level: int = 0
         self.resume_at: float | None = None
         # What a callable strategy raised when it did so first.
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._max_duration = max_duration
         self._multiplier = multiplier
         self._strategy = strategy
@@ -134,7 +136,10 @@ class Backoff:
                 # Written so that a NaN gives the ceiling.
                 wanted = float(self._strategy(level))
                 return (max(0.0, wanted), False) if wanted < ceiling else (ceiling, True)
-            except Exception as error:  # noqa: BLE001 - kept, to be told
+            except BaseException as error:
+                # The function is the user's; what it raises is kept, to be told.
+                if ends_worker(error):
+                    raise
                 self.error = self.error or error
         full = self._multiplier * 2.0**level
         pause = min(full, ceiling)

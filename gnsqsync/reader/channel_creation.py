@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
+from gnsqsync.foreign import ends_worker, repr_of
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
 
@@ -67,8 +68,11 @@ class ChannelMaker:
                 make(place)
             except NSQError as error:
                 problems.append(error)
-            except Exception as error:  # noqa: BLE001 - a lookupd_session may raise anything
-                problems.append(ConnectionLost(repr(error)))
+            except BaseException as error:
+                # A lookupd_session is the user's, and may raise anything.
+                if ends_worker(error):
+                    raise
+                problems.append(ConnectionLost(repr_of(error)))
 
         tasks = [self._runtime.spawn("nsq-ensure", at, place) for place in places]
         late = [task for task in tasks if not task.join(self._left)]

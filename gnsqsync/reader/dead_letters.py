@@ -7,6 +7,7 @@ import logging
 from gnsqsync import envelope
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import BadMessage, ConfigError, Refused
+from gnsqsync.foreign import ends_worker, line_of, repr_of, text_of
 from gnsqsync.message import Discard, Fate, Message, Reject
 from gnsqsync.observer import tell
 from gnsqsync.reader.death import death_headers
@@ -23,6 +24,11 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 _MOST_OF_ANY_NSQD = 2**31 - 1
 # How many kept messages are remembered, so that one more failure of them is no second ERROR.
 _MOST_TOLD = 10_000
+# How many messages are remembered that ended their worker.
+_MOST_DEADLY = 1_000
+# Seconds. While a message cannot be given up it comes again after a second for each delivery, up to
+# this; later where ``requeue_delay`` says so.
+_LONGEST_RETRY = 60.0
 
 
 class DeadLetters:
@@ -49,6 +55,31 @@ class DeadLetters:
         self._writers: dict[str, Writer] = {}
         # Kept messages that an ERROR has told of, by nsqd and id, the oldest first.
         self._told: dict[tuple[str, str], None] = {}
+        # What ended the worker on the last attempt of a message, by nsqd and id.
+        self._deadly: dict[tuple[str, str], BaseException] = {}
+
+    @property
+    def knows_deadly(self) -> bool:
+        """True while a message is remembered that ended its worker. Takes no lock."""
+        return bool(self._deadly)
+
+    def note_deadly(self, message: Message, error: BaseException) -> None:
+        """Remember a message that has ended its worker, which had no time to give it up.
+
+        The next delivery in this process is given up before its handler is called.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            return  # the process ends
+        # Without the frames, which may hold connections and files of the user's.
+        error.__traceback__ = None
+        with self._lock:
+            self._deadly[_which(message)] = error
+            if len(self._deadly) > _MOST_DEADLY:
+                del self._deadly[next(iter(self._deadly))]
+
+    def deadly(self, message: Message) -> BaseException | None:
+        """Return what ended the worker on the last attempt of this message, if something did."""
+        return self._deadly.get(_which(message))
 
     def settle(
         self,
@@ -58,16 +89,30 @@ class DeadLetters:
         *,
         rejected: bool = False,
     ) -> Fate:
-        """Answer it, without a flush.
+        """Give the message up: answer it, without a flush.
 
         ``error``: what its handler raised, if one did. ``rejected``: that means ``Reject``.
         """
+        fate = self._settle(connection, message, error, rejected)
+        if fate is not Fate.REQUEUED and self._deadly:
+            with self._lock:
+                self._deadly.pop(_which(message), None)
+        return fate
+
+    def _settle(
+        self,
+        connection: Connection,
+        message: Message,
+        error: BaseException | None,
+        rejected: bool,
+    ) -> Fate:
         if not connection.is_in_flight(message):
             return Fate.GONE
         if not self._flow.gives_up:
             return self._keep(connection, message, error, rejected)
         if not (self._hook_took(message, error) and self._dead_letter_is_out(message, error)):
-            return Fate.REQUEUED if connection.requeue_quietly(message, None) else Fate.GONE
+            delay = _retry_delay(connection, message)
+            return Fate.REQUEUED if connection.requeue_quietly(message, delay) else Fate.GONE
         if not connection.finish_quietly(message):
             self._log(
                 logging.WARNING,
@@ -97,7 +142,7 @@ class DeadLetters:
             return Fate.GONE
         with self._lock:
             self.discarded += 1
-        reason = error.reason if isinstance(error, Discard) else repr(error)
+        reason = text_of(error.reason) if isinstance(error, Discard) else repr_of(error)
         self._log(
             logging.INFO, "message %s was discarded: %s", message, reason or "no reason given"
         )
@@ -111,8 +156,8 @@ class DeadLetters:
         error: BaseException | None,
         rejected: bool,
     ) -> Fate:
-        """The longest REQ there is. An ERROR the first time, then a WARNING."""
-        seconds = self._flow.max_requeue_delay
+        """Requeue it with the longest delay. Log an ERROR the first time, then a WARNING."""
+        seconds = self._flow.max_requeue_delay or _retry_delay(connection, message)
         if not connection.requeue_quietly(message, seconds):
             return Fate.GONE
         self._log(
@@ -129,7 +174,7 @@ class DeadLetters:
         return Fate.KEPT
 
     def _is_new(self, message: Message) -> bool:
-        which = message.nsqd_address, message.id
+        which = _which(message)
         with self._lock:
             is_new = which not in self._told
             self._told[which] = None
@@ -143,7 +188,10 @@ class DeadLetters:
             return True
         try:
             hook(message, error)
-        except (Exception, SystemExit) as wrong:  # noqa: BLE001 - whatever it raises is a requeue
+        except BaseException as wrong:
+            # Whatever the user's hook raises, the message is requeued.
+            if ends_worker(wrong):
+                raise
             self._log(
                 logging.WARNING,
                 "on_giving_up failed on message %s; it is requeued",
@@ -159,12 +207,15 @@ class DeadLetters:
             return True
         try:
             self._publish(topic, message, error)
-        except Exception as wrong:  # noqa: BLE001 - whatever it is, the message is requeued
+        except BaseException as wrong:
+            # Whatever it is, the message is requeued; auth_secret may be a function of the user's.
+            if ends_worker(wrong):
+                raise
             self._log(
                 logging.WARNING,
                 "dead letter of message %s failed, it is requeued: %s",
                 message,
-                wrong,
+                line_of(wrong),
             )
             return False
         return True
@@ -187,8 +238,9 @@ class DeadLetters:
                 message,
                 wrong,
             )
-            # As it came: there may be no room for a key, either.
-            writer._publish(topic, envelope.encode(message.headers, message.body), None, None)
+            # As it came: there may be no room for a key, either, and who made the envelope may have
+            # put names into it that this package would not write.
+            writer._publish(topic, envelope.restore(message.headers, message.body), None, None)
 
     def _where_it_is(self) -> str:
         flow = self._flow
@@ -241,9 +293,23 @@ class DeadLetters:
             writer.close()
 
 
+def _which(message: Message) -> tuple[str, str]:
+    return message.nsqd_address, message.id
+
+
+def _retry_delay(connection: Connection, message: Message) -> float:
+    """Seconds until a message comes again that could not be given up.
+
+    They grow with each delivery, also where ``requeue_delay`` is 0: the Reader has no backoff then.
+    """
+    seconds = min(float(message.attempts), _LONGEST_RETRY)
+    return max(connection.requeue_delay_for(message), seconds)
+
+
 def _reason(error: BaseException | None) -> str:
-    """That of a Reject, for a log line; other exceptions are shown below it."""
-    return f" ({error.reason})" if isinstance(error, Reject) and error.reason else ""
+    """Return the reason of a Reject, for a log line that shows other exceptions below it."""
+    reason = text_of(error.reason) if isinstance(error, Reject) else ""
+    return f" ({reason})" if reason else ""
 
 
 def _shown(error: BaseException | None) -> BaseException | None:

@@ -181,7 +181,7 @@ class Events:
             log.info("%s is out of backoff", self._name, extra=self._fields)
         self.notify("backoff", level, seconds)
 
-    def strategy(self, error: Exception | None) -> None:
+    def strategy(self, error: BaseException | None) -> None:
         """``error``: what the user's backoff_strategy raised for the first time, if it did."""
         if error is not None and not self._told_strategy:
             self._told_strategy = True

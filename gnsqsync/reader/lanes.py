@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeAlias
 
 from gnsqsync.connection.connection import Connection
-from gnsqsync.message import Message
+from gnsqsync.foreign import ends_worker
+from gnsqsync.message import Message, no_key
 from gnsqsync.middleware import Handler
 from gnsqsync.runtime import Runtime
 
@@ -32,8 +33,8 @@ class Lanes:
         self._lock = runtime.lock()
         self._holders: dict[Message, Hashable] = {}
         self._parked: dict[Hashable, deque[Waiting]] = {}
-        # What the user's function raised; the message has no lane, and fails where it is handled.
-        self._errors: dict[Message, Exception] = {}
+        # What the user's function raised. The message has no lane, and is rejected by its worker.
+        self._errors: dict[Message, BaseException] = {}
 
     def admit(self, connection: Connection, messages: Iterable[Message]) -> list[Message]:
         """Those that may go to a worker now; the others are parked. By the reading thread."""
@@ -42,7 +43,10 @@ class Lanes:
             try:
                 key = self._key(message)
                 hash(key)
-            except Exception as error:  # noqa: BLE001 - the handler's turn raises it
+            except BaseException as error:
+                # Raised where the handler would run. Here it would end the reading thread.
+                if ends_worker(error):
+                    raise
                 self._errors[message] = error
                 key = None
             if key is None:
@@ -95,12 +99,12 @@ class Lanes:
             return {message for parked in self._parked.values() for _, message in parked}
 
     def checked(self, handler: Handler) -> Handler:
-        """The handler; for a message without a lane it raises what the user's function raised."""
+        """Return the handler; a message whose lane could not be told is rejected in its place."""
 
         def call(message: Message) -> object:
             error = self._errors.pop(message, None)
             if error is not None:
-                raise error
+                raise no_key("lane", error)
             return handler(message)
 
         return call

@@ -16,6 +16,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import PASSING_WAIT, Connection, State
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
+from gnsqsync.foreign import repr_of
 from gnsqsync.message import Fate, Message
 from gnsqsync.policy.backoff import Backoff
 from gnsqsync.policy.latency import Together
@@ -176,7 +177,7 @@ class Subscription:
             return
         except BaseException as error:
             # Raised by an auth_secret() that asks a server, say, which may soon work again.
-            self._dial_failed(connection, ConnectionLost(f"the dial was ended by {error!r}"))
+            self._dial_failed(connection, ConnectionLost(f"the dial was ended by {repr_of(error)}"))
             raise
         with self._lock:
             self._dialling.pop(connection, None)
@@ -201,7 +202,7 @@ class Subscription:
                 self._events.crowd(limit)
         except BaseException as error:
             # Nobody would read from it.
-            connection.lose(ConnectionLost(f"its reading thread was ended by {error!r}"))
+            connection.lose(ConnectionLost(f"its reading thread was ended by {repr_of(error)}"))
             raise
         connection.read()
 

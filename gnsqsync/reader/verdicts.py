@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from gnsqsync.errors import ConfigError
+from gnsqsync.foreign import ends_worker, repr_of
 from gnsqsync.message import Discard, Reject, Requeue
 from gnsqsync.options import check_handler
 
@@ -67,7 +68,7 @@ class Verdicts:
 
     def of(self, error: BaseException) -> Verdict:
         if not isinstance(error, Exception):
-            return Verdict.RETRY  # SystemExit
+            return Verdict.RETRY  # as asyncio.CancelledError; the lists name Exceptions
         by_class = self._by_class
         for one in type(error).__mro__:
             if one in by_class:
@@ -75,13 +76,16 @@ class Verdicts:
         return self._other
 
     def backs_off(self, error: BaseException) -> bool:
-        """Whether this failure counts for the backoff. By a filter that fails itself, it does."""
+        """Return True if this failure counts for the backoff, or if the user's filter raised."""
         if isinstance(self._backoff, bool):
             return self._backoff
         try:
             return bool(self._backoff(error))
-        except (Exception, SystemExit):
-            log.exception("backoff failed on %r, which counts as a failure", error)
+        except BaseException as failure:
+            # The filter is the user's code, and may raise whatever it likes.
+            if ends_worker(failure):
+                raise
+            log.exception("backoff failed on %s, which counts as a failure", repr_of(error))
             return True
 
 

@@ -12,7 +12,19 @@ from enum import Enum
 from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
-from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Fate, Message, Requeue
+from gnsqsync.errors import ConfigError
+from gnsqsync.foreign import class_of, ends_worker, repr_of
+from gnsqsync.message import (
+    ANSWERED,
+    BEGUN,
+    DETACHED,
+    DONE,
+    FAILED,
+    TIMED_OUT,
+    Fate,
+    Message,
+    Requeue,
+)
 from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
@@ -44,6 +56,11 @@ class Tally(Enum):
     # Not for that.
     EXCUSED = "excused"
     NEUTRAL = "neutral"
+
+
+def _is_delay(delay: object) -> bool:
+    """Return True for what a Requeue may carry; a subclass may set anything."""
+    return delay is None or (isinstance(delay, (int, float)) and delay >= 0)
 
 
 def _no_handler(message: Message) -> object:
@@ -110,13 +127,29 @@ class Workers:
         number = next(self._numbers)
         self._tasks[number] = self._runtime.spawn(f"nsq-work {number}", self._work, number)
 
+    def _spawn_again(self) -> bool:
+        """Start a worker in the place of one that has ended. Return False if no thread starts."""
+        try:
+            self._spawn()
+        except RuntimeError as error:
+            # The process is short of threads. What ended the worker must not be hidden by that.
+            log.warning(
+                "%s: no thread for a worker: %s; it is tried again",
+                self._setup.name,
+                error,
+                extra=self._setup.log_fields,
+            )
+            return False
+        return True
+
     def replace_killed(self) -> None:
-        """Start a worker for each that was killed while it started its own replacement.
+        """Start a worker for each that has ended and could not start its own replacement.
 
         By the timer.
         """
         while self.working < self._concurrency and self._handler and not self._chunks.is_over:
-            self._spawn()
+            if not self._spawn_again():
+                return
 
     @property
     def working(self) -> int:
@@ -181,7 +214,7 @@ class Workers:
                         number,
                         extra=self._setup.log_fields,
                     )
-                    self._spawn()
+                    self._spawn_again()
             finally:
                 try:
                     self._tell_handler()
@@ -209,8 +242,7 @@ class Workers:
         context: Context | None = None
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
-        last_delivery = self._last_delivery
-        limited = last_delivery != _NO_LIMIT
+        limited = self._last_delivery != _NO_LIMIT or self._dead_letters.knows_deadly
         # failed: for the backoff, too; excused: not for that.
         finished = failed = excused = neutral = 0
         for message in messages_left:
@@ -224,8 +256,7 @@ class Workers:
                 continue
             message._status = BEGUN
             try:
-                if limited and message.attempts > last_delivery:
-                    self._dead_letters.settle(connection, message, None)
+                if limited and self._was_given_up(connection, message):
                     neutral += 1
                     continue
                 try:
@@ -234,8 +265,11 @@ class Workers:
                         context.run(handler, message)
                     else:
                         handler(message)
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - all are answered
-                    # SystemExit too: on greenlets it would end the process, on threads a worker.
+                except BaseException as error:
+                    # Whatever it is, it is a failure of this message, unless this worker ends.
+                    if ends_worker(error):
+                        raise
+                    message._status |= FAILED
                     if context is None:
                         tally = self._answer_failure(connection, message, error)
                     else:
@@ -249,8 +283,11 @@ class Workers:
                         excused += 1
                     else:
                         neutral += 1
-            except BaseException:
+            except BaseException as error:
                 # Out of a handler, which this ends, or out of what we called, as a log filter.
+                message._status |= FAILED
+                if message.attempts >= self._last_attempt:
+                    self._dead_letters.note_deadly(message, error)
                 connection.requeue_quietly(message, None)
                 for message in messages_left:
                     connection.requeue_quietly(message, 0)
@@ -261,11 +298,15 @@ class Workers:
                     id = message._id
                     taken = take(id, None)
                     if taken is not message and not in_flight.take_copies(message, taken):
-                        continue  # orphaned by a loss; nsqd delivers it again
-                    message._status = ANSWERED
+                        # Orphaned by a loss: nsqd delivers it again.
+                        message._status |= DONE
+                        continue
+                    message._status = ANSWERED | DONE
                     fins.append(id)
                     finished += 1
                 elif message._status & TIMED_OUT:
+                    if not message._status & DETACHED:
+                        message._status |= DONE
                     in_flight.forget(message)
                 # Otherwise detached, or answered by the handler itself.
         unfinished = failed or excused or neutral
@@ -277,8 +318,19 @@ class Workers:
             self._events.batch(connection, finished, failed + excused, seconds)
         return not unfinished
 
+    def _was_given_up(self, connection: Connection, message: Message) -> bool:
+        """Give up a message before its handler is called. Return False for one that may run.
+
+        A message came too often, or ended its worker on its last attempt.
+        """
+        error = self._dead_letters.deadly(message)
+        if error is None and message.attempts <= self._last_delivery:
+            return False
+        self._dead_letters.settle(connection, message, error)
+        return True
+
     def _answer_failure(
-        self, connection: Connection, message: Message, error: Exception | SystemExit
+        self, connection: Connection, message: Message, error: BaseException
     ) -> Tally:
         """Answer a message whose handler raised, by what the exception means."""
         verdict = self._verdicts.of(error)
@@ -288,6 +340,13 @@ class Workers:
         if verdict is Verdict.REJECT:
             fate = self._dead_letters.settle(connection, message, error, rejected=True)
             return Tally.NEUTRAL if fate is Fate.GONE else Tally.EXCUSED
+        if isinstance(error, Requeue) and not _is_delay(error.delay):
+            wrong = ConfigError(
+                f"delay of {class_of(error)} is {repr_of(error.delay)}; it must be None or seconds,"
+                " 0 or more"
+            )
+            wrong.__cause__ = error
+            error = wrong
         if isinstance(error, Requeue):
             if not error.backoff:
                 connection.requeue_quietly(message, error.delay)
@@ -302,7 +361,7 @@ class Workers:
         return Tally.FAILED if backs_off and fate is not Fate.KEPT else Tally.EXCUSED
 
     def _answer_attempt(
-        self, connection: Connection, message: Message, error: Exception | SystemExit
+        self, connection: Connection, message: Message, error: BaseException
     ) -> Fate:
         """REQ for a message whose handler failed; after its last attempt it is given up."""
         if message.attempts >= self._last_attempt:
@@ -314,9 +373,10 @@ class Workers:
         if not isinstance(error, Requeue):
             if fate is Fate.REQUEUED:
                 delay = connection.requeue_delay_for(message)
-                self._log_failure(message, f"requeued, comes again in {delay:g} s")
+                self._log_failure(message, error, f"requeued, comes again in {delay:g} s")
             elif fate is Fate.GONE:
-                self._log_failure(message, "it was answered before or is not ours any more")
+                what_now = "it was answered before or is not ours any more"
+                self._log_failure(message, error, what_now)
         return fate
 
     def _tell_handler(self) -> None:
@@ -325,7 +385,10 @@ class Workers:
         if worker_ended is not None:
             try:
                 worker_ended()
-            except (Exception, SystemExit):
+            except BaseException as error:
+                # As of the handler: the object is the user's.
+                if ends_worker(error):
+                    raise
                 log.exception(
                     "%s: worker_ended() of handler %s failed",
                     self._setup.name,
@@ -333,7 +396,7 @@ class Workers:
                     extra=self._setup.log_fields,
                 )
 
-    def _log_failure(self, message: Message, what_now: str) -> None:
+    def _log_failure(self, message: Message, error: BaseException, what_now: str) -> None:
         log.warning(
             "%s: handler %s failed on message %s (attempt %d) from %s; %s",
             self._setup.name,
@@ -342,7 +405,7 @@ class Workers:
             message.attempts,
             message.nsqd_address,
             what_now,
-            exc_info=True,
+            exc_info=error,
             extra={**self._setup.fields_of(message), "handler": self.handler_name},
         )
 

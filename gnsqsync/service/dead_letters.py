@@ -12,11 +12,12 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.service.signals import ending, handled
 from gnsqsync.stats import counted
 
 __all__ = ["ACTIONS", "OPTIONS", "Terminal", "options_of", "run"]
@@ -205,28 +206,24 @@ class _Commands:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM ends the look; what a second one does is not ours."""
-        before: dict[int, Any] = {}
-
-        def restore() -> None:
-            while before:
-                signal.signal(*before.popitem())
+        """Let the first signal that ends a program end the look; what a second one does is not
+        ours, but for SIGHUP, which a closed terminal sends twice."""
+        forcing = ExitStack()
 
         def handle(number: int, frame: object) -> None:
-            restore()
+            if number != signal.SIGHUP:
+                forcing.close()
             self._signal = number
             self._letters.stop()
 
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, handle)
-        except ValueError:
+        with ExitStack() as stack:
             # Not on the main thread: the signals of this process are somebody else's.
-            before.clear()
-        try:
+            with suppress(ValueError):
+                numbers = {*ending()}
+                stack.enter_context(handled(numbers & {signal.SIGHUP}, handle))
+                stack.enter_context(forcing)
+                forcing.enter_context(handled(numbers - {signal.SIGHUP}, handle))
             yield
-        finally:
-            restore()
 
     def _say(self, letter: DeadLetter, as_json: bool) -> None:
         line = json_of(letter) if as_json else line_of(letter, self._terminal.width)

@@ -13,7 +13,10 @@ from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message, Reject
 
-__all__ = ["KeyOf", "consumer_of", "key_of", "unanswered"]
+__all__ = ["MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "unanswered"]
+
+# Characters: a topic and a channel of 64 each, and the slash.
+MAX_CONSUMER = 129
 
 KeyOf: TypeAlias = Callable[[Message], str]
 
@@ -41,8 +44,22 @@ def key_of(message: Message, given: KeyOf | None = None) -> str:
 
 
 def consumer_of(message: Message) -> str:
-    """Whose markers count: topic and channel."""
+    """Return the name under which markers are kept: topic and channel."""
     return f"{message.topic}/{message.channel}"
+
+
+def check_consumer(consumer: object) -> str:
+    """Return the name of a consumer as it is. Raise ConfigError if it does not fit its column."""
+    if (
+        not isinstance(consumer, str)
+        or not 0 < len(consumer) <= MAX_CONSUMER
+        or (not consumer.isprintable())
+    ):
+        raise ConfigError(
+            f"consumer is {consumer!r:.80}; it must be a str of 1 to {MAX_CONSUMER} printable"
+            " characters, such as topic/channel"
+        )
+    return consumer
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 from gnsqsync.runtime import Event, choose
-from gnsqsync.service.supervisor import ESCALATION, Place, handled, tell_terminal
+from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
+from gnsqsync.service.supervisor import ESCALATION, Place
 
 __all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
 
@@ -106,8 +107,8 @@ def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
     """Run this process's command line in a child, again after each change; the exit code.
 
     A change sends SIGTERM, so handlers finish and the rest goes back to nsqd. A child that ended
-    by itself is started again by the next change. SIGTERM and SIGINT end both: the first as a
-    change does, the second forces, the third kills. ``stop_timeout``: seconds for handlers.
+    by itself is started again by the next change. SIGTERM, SIGINT and SIGHUP end both: the first
+    as a change does, the second forces, the third kills. ``stop_timeout``: seconds for handlers.
     """
     return _Reloader(say, stop_timeout).run()
 
@@ -123,15 +124,15 @@ class _Reloader:
         self._stop_timeout = stop_timeout
         self._runtime = choose(None)
         self._asked_now: Event = self._runtime.event()
-        self._asked = 0
+        self._requests = Requests()
         self._files = Files()
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         code = 0
-        with handled((signal.SIGTERM, signal.SIGINT), self._ask):
+        with handled(ending(), self._ask):
             try:
-                while not self._asked:
+                while not self._requests.level:
                     self._start()
                     self._wait_for_change()
                     code = self._stop()
@@ -142,9 +143,9 @@ class _Reloader:
         return code
 
     def _ask(self, number: int, frame: object) -> None:
-        self._asked += 1
-        if self._asked < 3:
-            tell_terminal(self._asked)
+        level = self._requests.add(number)
+        if level in (1, 2) and number != signal.SIGHUP:
+            tell_terminal(level)
         self._asked_now.set()
 
     def _start(self) -> None:
@@ -177,7 +178,7 @@ class _Reloader:
         deadline = self._runtime.now() + self._stop_timeout + _GRACE_SECONDS
         sent = 0
         while self._child.poll() is None:
-            if sent < max(1, self._asked):
+            if sent < max(1, self._requests.level):
                 self._child.send_signal(ESCALATION[min(sent, 2)])
                 sent += 1
             if self._runtime.now() >= deadline:
@@ -186,6 +187,6 @@ class _Reloader:
             self._asked_now.wait(0.05)
         code = self._child.wait()
         self._child = None
-        if code == -signal.SIGTERM:
+        if code in (-signal.SIGTERM, -signal.SIGHUP):
             return 0  # it had not come to its own handler, so it had begun nothing
         return code if code >= 0 else 1

@@ -12,17 +12,17 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.policy.backoff import ReconnectDelays
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import ReaderGroup
 from gnsqsync.runtime import choose
+from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.stats import StopResult, counted
 
 __all__ = [
@@ -32,10 +32,8 @@ __all__ = [
     "Place",
     "StopFlag",
     "StopSignals",
-    "handled",
     "run_readers",
     "supervise",
-    "tell_terminal",
 ]
 
 log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
@@ -61,7 +59,8 @@ class Place:
     death stops it, or None.
 
     A supervised process ignores SIGINT, which a terminal sends to all of them, and waits for its
-    supervisor's SIGTERM. Others may come: a service manager sends one to each process.
+    supervisor's SIGTERM. SIGTERM and SIGHUP may also come from elsewhere: a service manager and a
+    closed terminal send them to each process.
     """
 
     number: int = 0
@@ -76,8 +75,8 @@ class Place:
     def handled(self) -> tuple[signal.Signals, ...]:
         """All signals that have a meaning here; what forces, if any, is handled before the rest."""
         if self.parent is None:
-            return signal.SIGTERM, signal.SIGINT
-        return signal.SIGQUIT, signal.SIGTERM
+            return ending()
+        return signal.SIGQUIT, *(number for number in ending() if number != signal.SIGINT)
 
     @property
     def is_orphan(self) -> bool:
@@ -133,47 +132,20 @@ class StopFlag:
         return self._event.is_set()
 
 
-def tell_terminal(count: int) -> None:
-    """Say on the terminal what the next signal does, after ``count`` of them. Signal handlers may
-    call it."""
-    if os.isatty(2):
-        again = "once more forces" if count == 1 else "once more ends at once"
-        os.write(2, f"\nstopping; {again}\n".encode())
-
-
-@contextmanager
-def handled(
-    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
-) -> Iterator[None]:
-    """Have ``handler`` called for these signals, while it is entered.
-
-    ValueError outside of the main thread, where Python allows no signal handlers.
-    """
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in numbers:
-            before[number] = signal.signal(number, handler)
-        yield
-    finally:
-        for number, earlier in before.items():
-            # None: it was not set from Python, and cannot be.
-            if earlier is not None:
-                signal.signal(number, earlier)
-
-
 class StopSignals:
     """While it is entered: the first signal is ``stop(timeout)``, the second one ``stop(0)``.
 
-    A third one ends the process at once, with exit code 128 and its number. In a ``place`` with a
-    signal that forces, that one is ``stop(0)``, and repeating another says nothing new. ``stop``
-    runs in the signal handler, so it must only set something. Outside of the main thread, where
-    Python allows no signal handlers, it does nothing. The handlers before are put back at the end.
+    A third one ends the process at once, with exit code 128 and its number. SIGHUP counts only as a
+    first one. In a ``place`` with a signal that forces, that one is ``stop(0)``, and repeating
+    another says nothing new. ``stop`` runs in the signal handler, so it must only set something.
+    Outside of the main thread, where Python allows no signal handlers, it does nothing. The
+    handlers before are put back at the end.
     """
 
     def __init__(
         self, stop: Callable[[float], object], timeout: float, place: Place | None = None
     ) -> None:
-        self.count: int = 0
+        self._requests = Requests()
         self._stop = stop
         self._timeout = timeout
         self._place = place or Place()
@@ -187,19 +159,26 @@ class StopSignals:
     def __exit__(self, *raised: object) -> None:
         self._handlers.close()
 
+    @property
+    def level(self) -> int:
+        """See Requests; 0 until a signal has come."""
+        return self._requests.level
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        level = self._requests.add(number)
         if self._place.force is not None:
             # The supervisor has told the terminal.
             if number == self._place.force:
                 self._stop(0.0)
-            elif self.count == 1:
+            elif level == 1:
                 self._stop(self._timeout)
             return
-        if self.count > 2:
+        if level > 2:
             os._exit(128 + number)
-        tell_terminal(self.count)
-        self._stop(self._timeout if self.count == 1 else 0.0)
+        if level:
+            if number != signal.SIGHUP:
+                tell_terminal(level)
+            self._stop(self._timeout if level == 1 else 0.0)
 
 
 def run_readers(
@@ -227,14 +206,14 @@ def run_readers(
                         orphaned = True
                         log.error("process %s is gone; stopping", place.parent)
                         group.stop(stop_timeout)
-                    if not is_worn and not signals.count and worn():
+                    if not is_worn and not signals.level and worn():
                         is_worn = True
                         group.stop(stop_timeout)
         except BaseException:  # nobody would stop the readers
             group.stop(0.0)
             raise
         results = group.join()
-    asked = bool(signals.count) or orphaned
+    asked = signals.level > 0 or orphaned
     return Ending(results, asked=asked or is_worn, worn=is_worn and not asked)
 
 
@@ -260,9 +239,9 @@ def supervise(
     here; ``before_fork`` is called before each fork to let go of what must not be shared. A child
     that a signal killed is replaced after a pause, one that ends with WORN at once; one that ended
     otherwise ends all the others.
-    The first SIGTERM or SIGINT is passed on as SIGTERM, the second as SIGQUIT, which forces, the
-    third kills. Children still there 10 seconds after ``stop_timeout`` are killed. An error of
-    ``before_fork`` is raised when they have ended.
+    The first signal that ends a program is passed on as SIGTERM, the second as SIGQUIT, which
+    forces, the third kills. Children still there 10 seconds after ``stop_timeout`` are killed. An
+    error of ``before_fork`` is raised when they have ended.
 
     The code is 0 when it was asked to stop and every child ended with 0, else 1.
     """
@@ -311,7 +290,7 @@ class _Supervisor:
         self._now = runtime.now
         self._words = runtime.timed_queue()
         self._children = [_Child(number) for number in range(processes)]
-        self._asked = 0
+        self._requests = Requests()
         self._failed = False
         self._kill_at: float | None = None
 
@@ -322,7 +301,7 @@ class _Supervisor:
             except ValueError:
                 raise ConfigError("several processes need the main thread") from None
             self._watch_to_the_end()
-        return 0 if self._asked and not self._failed else 1
+        return 0 if self._requests.level and not self._failed else 1
 
     def _watch_to_the_end(self) -> None:
         """As ``_watch()``; whatever is raised, no child is left."""
@@ -378,7 +357,8 @@ class _Supervisor:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in {*self._place.handled} - {signal.SIGINT, signal.SIGQUIT}:
+                signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place(child.number, parent))
             _flush()
@@ -394,19 +374,22 @@ class _Supervisor:
         try:
             number = self._words.get(max(0.0, seconds))
         except TimeoutError:
-            if self._place.is_orphan and not self._asked:
-                self._ask(signal.SIGTERM)
+            if self._place.is_orphan and not self._requests.level:
+                self._ask(signal.SIGHUP)
         else:
             if number == self._place.force:
-                self._ask(signal.SIGQUIT)
-            elif number != signal.SIGCHLD and not (self._asked and self._place.force):
-                self._ask(ESCALATION[min(self._asked, 2)])
+                self._end_all(signal.SIGQUIT)
+            elif number != signal.SIGCHLD and not (self._requests.level and self._place.force):
+                self._ask(number)
 
-    def _ask(self, number: signal.Signals) -> None:
-        self._asked += 1
-        if self._place.force is None and number != signal.SIGKILL:
-            tell_terminal(self._asked)
-        self._end_all(number)
+    def _ask(self, number: int) -> None:
+        """Pass on a signal that asks this process to end."""
+        level = self._requests.add(number)
+        if not level:
+            return
+        if self._place.force is None and level < 3 and number != signal.SIGHUP:
+            tell_terminal(level)
+        self._end_all(ESCALATION[min(level, 3) - 1])
 
     def _end_all(self, number: signal.Signals) -> None:
         if self._kill_at is None:
@@ -427,8 +410,8 @@ class _Supervisor:
 
     def _ended(self, child: _Child, pid: int, code: int) -> None:
         if self._kill_at is not None:
-            # SIGTERM itself ends one that had not come to its own handler: it had begun nothing.
-            if code not in (0, WORN, -signal.SIGTERM):
+            # The signal itself ends one that had not come to its own handler: it had begun nothing.
+            if code not in (0, WORN, -signal.SIGTERM, -signal.SIGHUP):
                 self._failed = True
             return
         if code == WORN:

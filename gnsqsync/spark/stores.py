@@ -15,16 +15,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+from gnsqsync import durable
+from gnsqsync.durable import sync_folder
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.files import make_folder, sync_folder
 
 __all__ = ["FileStore", "Store"]
 
 # Within Store ``list`` is a method.
 Names = list[str]
-
-# Hidden, so that list() and Spark pass it by.
-_TEMPORARY = ".tmp-"
 
 
 class Store(ABC):
@@ -157,14 +155,11 @@ class FileStore(Store):
         path = self._root / name
         if path.exists():
             return False
-        temporary = self._write_temporary(path, data)
+        durable.make_folder(str(path.parent))
         try:
-            os.link(temporary, path)
+            durable.create(str(path), data)
         except FileExistsError:
             return False
-        finally:
-            os.unlink(temporary)
-        sync_folder(str(path.parent))
         return True
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
@@ -176,8 +171,8 @@ class FileStore(Store):
 
     def put(self, name: str, data: bytes) -> None:
         path = self._root / name
-        os.replace(self._write_temporary(path, data), path)
-        sync_folder(str(path.parent))
+        durable.make_folder(str(path.parent))
+        durable.write(str(path), data)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found = {}
@@ -188,7 +183,7 @@ class FileStore(Store):
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     left.append(name)
-                elif not entry.name.startswith(_TEMPORARY) and not entry.is_dir():
+                elif not entry.name.startswith(durable.TEMPORARY) and not entry.is_dir():
                     # A file that is removed at this moment is not there.
                     with contextlib.suppress(FileNotFoundError):
                         found[name] = os.stat(entry.path).st_size
@@ -220,13 +215,9 @@ class FileStore(Store):
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         path = self._root / name
-        make_folder(str(path.parent))
-        with contextlib.ExitStack() as failed, open(path, "xb") as file:
-            failed.callback(path.unlink, missing_ok=True)
+        durable.make_folder(str(path.parent))
+        with durable.new_file(str(path)) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-            failed.pop_all()
         sync_folder(str(path.parent))
 
     @contextlib.contextmanager
@@ -235,19 +226,10 @@ class FileStore(Store):
             yield file
 
     def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
-        folders = set()
-        for source, target in pairs:
-            path = self._root / target
-            make_folder(str(path.parent))
-            try:
-                os.link(self._root / source, path)
-            except FileExistsError:
-                pass
-            except FileNotFoundError:
-                os.stat(path)
-            folders.add(str(path.parent))
-        for folder in sorted(folders):
-            sync_folder(folder)
+        paths = [(str(self._root / source), str(self._root / target)) for source, target in pairs]
+        for _, target in paths:
+            durable.make_folder(os.path.dirname(target))
+        durable.link_all(paths)
 
     def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
         folders = set()
@@ -262,12 +244,3 @@ class FileStore(Store):
 
     def delete_folder(self, prefix: str) -> None:
         shutil.rmtree(self._root / prefix, ignore_errors=True)
-
-    def _write_temporary(self, path: Path, data: bytes) -> Path:
-        temporary = path.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        make_folder(str(path.parent))
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary

@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import count
 
-from gnsqsync.message import ANSWERED, Discard, Message, Requeue
+from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue
 from gnsqsync.middleware import Middleware, around_handler
 from gnsqsync.writer.memory import CapturedMessage
 
@@ -148,11 +148,16 @@ class _Source:
         try:
             self._to.call(message)
         except Discard:
-            self.finish(message)
+            self._end(message)
         except Requeue as error:
+            message._status |= FAILED
             if message.is_answered or self._is_last(message, error.backoff):
                 raise
             self.requeue(message, error.delay, error.backoff)
+        except BaseException:
+            # A KeyWindow, which is there for the next publish, too, waits for the end of this one.
+            message._status |= FAILED
+            raise
         else:
             if not message.is_detached:
                 self.finish(message)
@@ -167,9 +172,12 @@ class _Source:
         return not message.is_answered
 
     def finish(self, message: Message) -> bool:
+        return self._end(message, ANSWERED | DONE)
+
+    def _end(self, message: Message, status: int = ANSWERED) -> bool:
         if message.is_answered:
             return False
-        message._status |= ANSWERED
+        message._status |= status
         return True
 
     def finish_many(self, messages: Iterable[Message]) -> int:
@@ -177,7 +185,7 @@ class _Source:
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
         """It comes again without the delay; a failure of the last attempt is raised instead."""
-        if not self.finish(message):
+        if not self._end(message):
             return False
         if self._is_last(message, backoff):
             raise Requeue(delay, backoff)

@@ -154,7 +154,7 @@ def test_the_twins_are_dropped(
     )
     world.eventually(lambda: reader.stats().finished == 200, timeout=30)
     assert Counter(got) == Counter(b"%d" % number for number in range(100))
-    assert not window._running
+    assert len(window._turns) <= 8
 
 
 def test_each_channel_gets_it_and_the_window_is_bounded(
@@ -177,7 +177,6 @@ def test_each_channel_gets_it_and_the_window_is_bounded(
     for _ in range(20):
         writer.publish(topic, "x")
     world.eventually(lambda: len(got) == 40)
-    world.eventually(lambda: not window._running)
     assert Counter(got) == {"a": 20, "b": 20}
     assert len(window._handled) == 5
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from gnsqsync import NsqdHTTP, Writer
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from tests.support import readme
 from tests.support.browser import Unavailable, open_browser, show_as
-from tests.support.needs import missing
+from tests.support.needs import NoExtra, missing
 from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
 from tests.support.waiting import eventually
 
@@ -409,6 +410,9 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    for package in "furo", "sphinx_copybutton":
+        if find_spec(package) is None:
+            missing(NoExtra(package, "docs"))
     folder = tmp_path_factory.mktemp("pages")
     command = [sys.executable, "-c", BUILD, "-W", "--keep-going", "-q", "-b", "html"]
     command += ["-d", str(folder / "trees"), str(DOCS), str(folder / "html")]

@@ -29,9 +29,11 @@ from gnsqsync.cli.app import gnsqsync as command_group
 from gnsqsync.django import nsq_handler
 from gnsqsync.embedded.options import NO_EFFECT
 from gnsqsync.flask import NSQ
+from tests.support.needs import NoExtra, missing
 from tests.support.texts import DOCS, EXAMPLES, PAGES, ROOT, code_blocks, name_of
 
-# The folders whose modules the page of the floors describes one by one.
+# Packages that the extra spark-test brings.
+SPARK = ("pyspark", "pyarrow")
 
 
 def python_texts() -> Iterator[tuple[str, str]]:
@@ -51,11 +53,9 @@ def test_python_in_the_texts_is_true(place: str, text: str) -> None:
     objects: dict[str, Any] = {"reader": Reader, "writer": Writer, "message": Message}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnsqsync"):
-            module = importlib.import_module(node.module or "")
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                assert hasattr(module, alias.name) or find_spec(whole), f"there is no {whole}"
-                called[alias.asname or alias.name] = getattr(module, alias.name, None)
+            names = [alias.name for alias in node.names]
+            found = imported(node.module or "", names)
+            called |= {alias.asname or alias.name: found[alias.name] for alias in node.names}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             owner = called.get(node.func.id)
             given = {keyword.arg for keyword in node.keywords if keyword.arg}
@@ -66,6 +66,23 @@ def test_python_in_the_texts_is_true(place: str, text: str) -> None:
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = objects.get(node.value.id)
             assert owner is None or hasattr(owner, node.attr), f"{node.value.id}.{node.attr}"
+
+
+def imported(name: str, members: list[str]) -> dict[str, Any]:
+    """Return members of a module; None for a submodule. Skip the test where an extra is missing."""
+    try:
+        module = importlib.import_module(name)
+        for member in members:
+            whole = f"{name}.{member}"
+            assert hasattr(module, member) or find_spec(whole), f"there is no {whole}"
+        return {member: getattr(module, member, None) for member in members}
+    except ImportError as error:
+        # gnsqsync.spark says in its own words which package is not there.
+        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+        needed = (cause.name or "").partition(".")[0]
+        if needed not in SPARK:
+            raise
+        missing(NoExtra(needed, "spark-test"))
 
 
 def takes_any_keyword(owner: Callable[..., Any]) -> bool:

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.browser import Unavailable, open_browser, show_as
-from tests.support.needs import missing
+from tests.support.needs import NoExtra, missing
 from tests.support.pages import CONTRAST
 from tests.support.servers import ROOT
 
@@ -51,7 +51,7 @@ ROOMS = ("quickstart", "tutorial/", "guides/")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, built."""
     if find_spec("furo") is None:
-        missing(Unavailable("no furo: pip install -e '.[docs]'"))
+        missing(NoExtra("furo", "docs"))
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     subprocess.run([*words, str(ROOT / "docs"), str(folder)], check=True, cwd=ROOT)

@@ -180,13 +180,19 @@ def test_a_lost_connection_leaves_no_lane_behind(
     world.eventually(lambda: not reader._run.workers._chunks.lanes._parked)
 
 
-def test_a_worker_that_is_killed_frees_its_lane(nsqd: Server, topic: str) -> None:
-    """By an exception that ends its thread."""
+def test_a_worker_that_is_killed_frees_its_lane(
+    nsqd: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception ends its thread, as GreenletExit ends a greenlet."""
     handled: list[bytes] = []
     done = threading.Event()
 
     class Killed(BaseException):
         """Not an Exception."""
+
+    monkeypatch.setattr(
+        "gnsqsync.reader.workers.ends_worker", lambda error: isinstance(error, Killed)
+    )
 
     def handle(message: Message) -> None:
         handled.append(message.body)

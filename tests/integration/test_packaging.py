@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gnsqsync
-from tests.support.needs import missing
+from tests.support.needs import NoExtra, missing
 from tests.support.texts import ROOT
 
 pytestmark = pytest.mark.timeout(300)
@@ -88,7 +88,7 @@ def test_the_wheel_has_nothing_that_does_not_belong_there(wheel: Path) -> None:
     """By the settings in pyproject.toml."""
     judge = Path(sys.executable).with_name("check-wheel-contents")
     if not judge.exists():
-        missing(LookupError("check-wheel-contents is in the extra audit"))
+        missing(NoExtra("check-wheel-contents", "audit"))
     assert run(judge, wheel, cwd=ROOT).strip().endswith("OK")
 
 

@@ -5,6 +5,7 @@ Handlers finish, the rest is at nsqd at once, nothing is handled twice; a second
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections import Counter
@@ -157,6 +158,23 @@ def test_a_signal_under_load(consumer: Consumer, processes: int) -> None:
     again.signal(signal.SIGTERM)
     again.end(0)
     assert max(Counter(consumer.notes("begun")).values()) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_closed_terminal(consumer: Consumer, processes: int) -> None:
+    """SIGHUP to all processes, twice, as the kernel and the shell send it."""
+    consumer.fill(100)
+    program = consumer.start("--processes", str(processes), seconds=0.5)
+    program.eventually(lambda: len(consumer.notes("begun")) >= CONCURRENCY * processes)
+    for _ in range(2):
+        os.killpg(program.process.pid, signal.SIGHUP)
+    output = program.end(0)
+    begun, done = consumer.notes("begun"), consumer.notes("done")
+    assert sorted(begun) == sorted(done)
+    assert "Traceback" not in output
+    channel = consumer.channel()
+    assert (channel.depth, channel.in_flight_count) == (100 - len(done), 0)
+    assert channel.timeout_count == 0
 
 
 @pytest.mark.parametrize("processes", [1, 2])

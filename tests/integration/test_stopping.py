@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
@@ -155,22 +156,60 @@ def test_a_handler_that_calls_sys_exit_has_failed(
     world.eventually(lambda: sorted(bodies) == [b"a", b"b"])
 
 
+class Killed(BaseException):
+    """No Exception, and of nobody's."""
+
+
 def test_a_worker_that_is_killed_is_replaced(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
-    class Killed(BaseException):
-        """As GreenletExit, which only greenlets know."""
-
+    """Greenlets are killed; on threads this is a failure like any other."""
+    error = pytest.importorskip("greenlet").GreenletExit if world.name == "gevent" else Killed
     bodies: list[bytes] = []
 
     def handler(message: Message) -> None:
         if message.attempts == 1:
-            raise Killed
+            raise error
         bodies.append(message.body)
 
     client.writer(nsqd).publish_many(topic, [b"a", b"b"])
     client.consume(topic, handler, nsqd, requeue_delay=0, max_backoff_duration=0)
     world.eventually(lambda: sorted(bodies) == [b"a", b"b"])
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, GeneratorExit, Killed, "a kill of the worker"]
+)
+def test_whatever_a_handler_raises_uses_up_the_tries_of_its_message(
+    client: Client, nsqd: Server, world: World, topic: str, error: Any
+) -> None:
+    """The last attempt is followed by a dead letter, and other messages are handled meanwhile."""
+    if isinstance(error, str):
+        error = pytest.importorskip("greenlet").GreenletExit
+    calls: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        calls.append(message.body)
+        if message.body == b"bad":
+            raise error("why")
+
+    options = {"requeue_delay": 0, "backoff": False}
+    dead: list[Message] = []
+    client.consume(f"{topic}-dead", dead.append, nsqd, headers=True)
+    client.writer(nsqd).publish_many(topic, [b"bad", b"good"])
+    client.consume(
+        topic,
+        handler,
+        nsqd,
+        max_attempts=2,
+        dead_letter_topic=f"{topic}-dead",
+        headers=True,
+        **options,
+    )
+    world.eventually(lambda: dead)
+    assert sorted(calls) == [b"bad", b"bad", b"good"]
+    assert dead[0].headers["deaderror"] == f"{error.__module__}.{error.__qualname__}"
+    assert dead[0].headers["deadtext"] == "why"
 
 
 def test_close_waits_for_publishes_under_way(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.needs import missing
+from tests.support.needs import NoExtra, missing
 from tests.support.texts import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -25,7 +25,7 @@ RIGHT, WRONG = PAGES / "right_calls.py", PAGES / "wrong_calls.py"
 
 def need(module: str) -> None:
     if find_spec(module) is None:
-        missing(ModuleNotFoundError(f"{module} is not installed: pip install -e '.[test]'"))
+        missing(NoExtra(module, "test,spark-test"))
 
 
 def run(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:

@@ -51,6 +51,8 @@ class ReaderActor(Observer):
         self._sent: set[bytes] = set()
         # When an id was requeued last.
         self._requeued: dict[bytes, float] = {}
+        # When nsqd refused the TOUCH of an id last.
+        self._refused: dict[bytes, float] = {}
         # What each connection has sent last.
         self._tails: dict[End, bytes] = {}
         if plan.form != "topics":
@@ -263,6 +265,11 @@ class ReaderActor(Observer):
         if history.is_calm:
             history.journal.violated(f"{self.name} has lost {nsqd_address}: {reason}")
 
+    def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
+        """As an observer: nsqd has taken the message back."""
+        if code == "E_TOUCH_FAILED":
+            self._refused[message_id.encode()] = self._history.scheduler.now
+
     def gave_up(self, message: Message, error: BaseException | None) -> None:
         """As an observer: called before its FIN."""
         key = self._key(message)
@@ -283,6 +290,8 @@ class ReaderActor(Observer):
             queue = responder.send_queue
             if responder.is_closed or queue is None or queue.is_stuck:
                 return
+            if self._refused.get(id, 0.0) > message._received_at:
+                return  # nsqd has taken it back, and said so of a TOUCH: there is nothing to finish
             if id in self._sent or self._requeued.get(id, 0.0) > message._received_at:
                 return  # another copy of it was answered
             history.journal.violated(f"FIN {message.id} has not left after {_FIN_SECONDS} s")

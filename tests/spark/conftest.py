@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips at a desk, and fails in CI, what needs something that is not here."""
+    """Skip, or fail, a test whose need is not here."""
     # Here and not in the fixtures, so that all these skips have one place and are reported as one.
     wanted = getattr(item, "fixturenames", ())
     try:

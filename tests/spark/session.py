@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support import realnsq
 from tests.support.leftovers import Alive
+from tests.support.needs import NoExtra
 from tests.support.servers import ROOT
 
 if TYPE_CHECKING:
@@ -29,14 +30,18 @@ MASTER = "local[2,3]"
 
 
 class Unavailable(Exception):
-    """There is no Spark here; the text says why."""
+    """Spark cannot run here; the text says why."""
+
+
+class NoPackage(NoExtra, Unavailable):
+    """Spark cannot run without a package of an extra."""
 
 
 def require() -> None:
-    """Raises Unavailable without pyspark, pyarrow or Java."""
+    """Raise Unavailable without pyspark, pyarrow or Java."""
     for package in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(package) is None:
-            raise Unavailable(f'no {package}: pip install -e ".[spark]"')
+            raise NoPackage(package, "spark-test")
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise Unavailable("no Java on PATH or in JAVA_HOME; Spark 4 wants Java 17")

@@ -1,4 +1,4 @@
-"""The marks that a test has by where it lies: ``quick``, ``campaign`` and ``integrations``."""
+"""The marks that a test has by its place: ``quick``, ``campaign``, ``integrations``, ``extras``."""
 
 from __future__ import annotations
 
@@ -62,6 +62,24 @@ _INTEGRATIONS = (
     "tests/integration/test_stop_of_commands.py",
 )
 
+# Tests that need more packages than the extra ``test`` brings. The README's command skips them.
+_EXTRAS = (
+    "tests/component/spark/",
+    "tests/integration/test_bench.py",
+    "tests/integration/test_docs.py",
+    "tests/integration/test_docs_deploy.py",
+    "tests/integration/test_docs_names.py",
+    "tests/integration/test_docs_operations.py",
+    "tests/integration/test_docs_site.py",
+    "tests/integration/test_docs_spark_cluster.py",
+    "tests/integration/test_packaging.py::test_the_wheel_has_nothing_that_does_not_belong_there",
+    "tests/integration/test_user_code.py::test_every_exported_name_has_a_known_type",
+    "tests/spark/",
+    "tests/unit/spark/",
+    "tests/unit/support/test_behaviour_pictures.py",
+    "tests/unit/support/test_read_faults.py",
+)
+
 
 # Before pytest itself chooses by the marks.
 @pytest.hookimpl(tryfirst=True)
@@ -70,6 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = item.nodeid
         if name.startswith(_INTEGRATIONS):
             item.add_marker("integrations")
+        if name.startswith(_EXTRAS):
+            item.add_marker("extras")
         if name.startswith(_CAMPAIGNS) and name != _SAMPLE:
             item.add_marker("campaign")
         elif (

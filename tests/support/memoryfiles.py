@@ -61,6 +61,8 @@ class MemoryFiles:
         del self.contents[name]
 
     def rename(self, old: str, new: str) -> None:
+        if old in self.contents:
+            self.do("sync", old)
         self.do("rename", old)
         if old not in self.contents:
             raise failure(errno.ENOENT, old)

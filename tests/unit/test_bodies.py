@@ -10,7 +10,7 @@ import msgspec
 import pydantic
 import pytest
 
-from gnsqsync import Message, Reject, typed
+from gnsqsync import Message, Reject, Requeue, typed
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import handler_name
 
@@ -64,6 +64,10 @@ def test_the_body_comes_as_an_object(kind: Any) -> None:
         (b'{"number": "many", "names": []}', "number"),
         (b'{"number": 7}', "names"),
         (b"[" * 100_000, None),
+        (b'{"number": 7, "names": ["\xff"]}', None),
+        (b'{"number": 7, "names": ["\\ud800"]}', None),
+        (b'{"number": ' + b"9" * 10_000 + b', "names": []}', None),
+        (b'{"number": NaN, "names": []}', None),
     ],
 )
 def test_what_is_none_is_rejected(kind: Any, body: bytes, says: str | None) -> None:
@@ -73,6 +77,25 @@ def test_what_is_none_is_rejected(kind: Any, body: bytes, says: str | None) -> N
     assert reason.startswith(f"the body is no {kind.__name__}: ")
     assert says is None or says in reason
     assert "\n" not in reason and len(reason) < 400
+
+
+class Unhappy(pydantic.BaseModel):
+    """A model with a validator that raises what the body names."""
+
+    error: str
+
+    @pydantic.field_validator("error")
+    @classmethod
+    def check(cls, name: str) -> str:
+        raise {"key": KeyError("a\0b"), "database": OSError("away"), "later": Requeue(5)}[name]
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"), [("key", Reject), ("database", OSError), ("later", Requeue)]
+)
+def test_a_validator_may_ask_for_another_attempt(error: str, becomes: type[Exception]) -> None:
+    with pytest.raises(becomes):
+        typed(Unhappy)(handle)(message(json.dumps({"error": error}).encode()))
 
 
 def test_a_list_of_what_is_wrong_is_cut() -> None:

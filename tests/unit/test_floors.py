@@ -39,8 +39,10 @@ TOP = {
     "_version",
     "addresses",
     "bodies",
+    "durable",
     "envelope",
     "errors",
+    "foreign",
     "key_window",
     "message",
     "middleware",
@@ -53,8 +55,10 @@ PROGRAMS = {"cli", "contrib", "django", "flask", "spark"}
 # What programs may know of the flat modules.
 PUBLIC = {
     "gnsqsync",
+    "gnsqsync.durable",
     "gnsqsync.envelope",
     "gnsqsync.errors",
+    "gnsqsync.foreign",
     "gnsqsync.middleware",
     "gnsqsync.options",
     "gnsqsync.stats",
@@ -79,7 +83,8 @@ EXCEPTIONS = {
     "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
     # Programs, like those above.
     "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
-    "gnsqsync.embedded.__main__": {"gnsqsync.service.output"},
+    "gnsqsync.admin.serving": {"gnsqsync.service.signals"},
+    "gnsqsync.embedded.__main__": {"gnsqsync.service.output", "gnsqsync.service.signals"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
     # It reads as any client does.
@@ -108,6 +113,8 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.runtime": SEAM,
     # A process of its own, on gevent's servers; it never meets a client's threads.
     "gnsqsync.embedded": {"gevent", "socket"},
+    # get_native_id() only, which gevent does not replace: whether this is the main thread.
+    "gnsqsync.foreign": {"_thread"},
     # gethostname() only: test_options_take_only_the_host_name_from_socket.
     "gnsqsync.options": {"socket"},
     # publish_async() returns the standard library's Future, which makes itself.

@@ -4,17 +4,80 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-__all__ = ["Moment", "id_column", "now"]
+from gnsqsync.service.collations import EXACT, check_exact
+
+__all__ = ["TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
+
+# The names of both dialects: the URL chooses, not the server.
+_MYSQL = ("mysql", "mariadb")
+# Arguments of each Table. SQLite must not give the id of a deleted row again.
+TABLE: dict[str, Any] = {
+    "sqlite_autoincrement": True,
+    "mysql_charset": "utf8mb4",
+    "mariadb_charset": "utf8mb4",
+}
+# A body of any size that nsqd takes; a BLOB of MariaDB ends at 64 KiB.
+Blob: TypeEngine[Any] = LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)
+# Engines and tables whose collations were looked at.
+_looked_at: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
+
+
+class Key(String):
+    """A text under whose collation values are equal only if their bytes are."""
+
+
+@compiles(Key, *_MYSQL)
+def _by_bytes(key: Key, compiler: Any, **options: Any) -> str:
+    return f"VARCHAR({key.length}) CHARACTER SET utf8mb4 COLLATE {_collation(compiler.dialect)}"
+
+
+def _collation(dialect: Any) -> str:
+    return EXACT[0] if dialect.is_mariadb else EXACT[1]
+
+
+def require_bytes(connection: Connection, table: Table) -> None:
+    """Raise ConfigError if keys of the table are not compared by their bytes.
+
+    Only MariaDB and MySQL have a collation to look at, once for each engine.
+    """
+    if connection.dialect.name not in _MYSQL:
+        return
+    seen = _looked_at.setdefault(connection.engine, set())
+    if table.fullname in seen:
+        return
+    name = connection.dialect.identifier_preparer.format_table(table)
+    columns = connection.exec_driver_sql(f"SHOW FULL COLUMNS FROM {name}").all()
+    compared = {column.name for column in table.columns if isinstance(column.type, Key)}
+    collation = _collation(connection.dialect)
+    alter = f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}"
+    check_exact(columns, compared, table.fullname, f"run: {alter}")
+    seen.add(table.fullname)
 
 
 class Moment(TypeDecorator[datetime]):
     """A time with its zone, in UTC, also where the database keeps none."""
 
-    impl: TypeEngine[Any] | type[TypeEngine[Any]] = DateTime(timezone=True)
+    # MariaDB and MySQL keep no fraction of a second unless the type says so.
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = DateTime(timezone=True).with_variant(
+        mysql.DATETIME(fsp=6), *_MYSQL
+    )
     cache_ok: bool | None = True
 
     def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:

@@ -8,16 +8,25 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Column, Engine, MetaData, String, Table, UniqueConstraint, delete, select
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy import Column, Engine, MetaData, Table, UniqueConstraint, delete, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from gnsqsync import Message
-from gnsqsync.contrib.sqlalchemy.columns import Moment, id_column, now
-from gnsqsync.envelope import MAX_KEY
+from gnsqsync.contrib.sqlalchemy.columns import TABLE, Key, Moment, id_column, now, require_bytes
+from gnsqsync.envelope import MAX_KEY, check_key
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_int
-from gnsqsync.service.once import KeyOf, consumer_of, key_of, unanswered
+from gnsqsync.service.collations import is_duplicate
+from gnsqsync.service.once import (
+    MAX_CONSUMER,
+    KeyOf,
+    check_consumer,
+    consumer_of,
+    key_of,
+    unanswered,
+)
 
 __all__ = ["Inbox"]
 
@@ -42,11 +51,11 @@ class Inbox:
             name,
             metadata,
             id_column(),
-            Column("consumer", String(129), nullable=False),
-            Column("key", String(MAX_KEY), nullable=False),
+            Column("consumer", Key(MAX_CONSUMER), nullable=False),
+            Column("key", Key(MAX_KEY), nullable=False),
             Column("handled_at", Moment, nullable=False, index=True),
             UniqueConstraint("consumer", "key", name=f"{name}_once"),
-            sqlite_autoincrement=True,
+            **TABLE,
         )
 
     def once(
@@ -96,18 +105,22 @@ class Inbox:
         return decorate
 
     def mark(self, session: Session, consumer: str, key: str) -> bool:
-        """Write the marker in the session's transaction; whether there was none.
+        """Write the marker in the session's transaction. Return False if it was there.
 
         ``once()`` does so. It waits while another transaction has the same marker.
 
         Args:
             session: Whose transaction it is.
-            consumer: Whose marker; ``once()`` takes topic/channel.
-            key: The key of the message.
+            consumer: Name of the consumer, 1 to 129 printable characters; ``once()`` takes
+                topic/channel.
+            key: The key of the message, 1 to 200 printable characters.
 
         Raises:
-            ConfigError: The database is none of PostgreSQL, SQLite, MySQL and MariaDB.
+            ConfigError: A value is not allowed, the database is another one than PostgreSQL,
+                SQLite and MariaDB, or the table does not compare keys by their bytes.
         """
+        check_key(key, "key")
+        check_consumer(consumer)
         row = {"consumer": consumer, "key": key, "handled_at": now()}
         dialect = session.get_bind().dialect.name
         statement: Any
@@ -118,14 +131,26 @@ class Inbox:
         if dialect == "sqlite":
             statement = sqlite.insert(self.table).values(row).on_conflict_do_nothing()
         elif dialect in ("mysql", "mariadb"):
-            statement = mysql.insert(self.table).values(row).prefix_with("IGNORE")
+            return self._mark_mysql(session, row)
         else:
             raise ConfigError(
-                f"the database is {dialect}; the inbox works on PostgreSQL, SQLite, MySQL and"
-                " MariaDB"
+                f"the database is {dialect}; the inbox works on PostgreSQL, SQLite and MariaDB"
             )
         found: Any = session.execute(statement)
         return bool(found.rowcount)
+
+    def _mark_mysql(self, session: Session, row: dict[str, Any]) -> bool:
+        connection = session.connection()
+        require_bytes(connection, self.table)
+        try:
+            # INSERT IGNORE would also store a text that does not fit, cut or with "?" in it.
+            connection.execute(insert(self.table).values(row))
+        except IntegrityError as error:
+            # The statement alone is undone, not the transaction.
+            if error.orig is not None and is_duplicate(error.orig):
+                return False
+            raise
+        return True
 
     def prune(self, engine: Engine, older_than: timedelta, *, batch: int = 1000) -> int:
         """Delete the markers that are older; a message that comes after that is handled again.

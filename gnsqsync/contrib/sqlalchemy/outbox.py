@@ -13,7 +13,6 @@ from sqlalchemy import (
     Engine,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     String,
     Table,
@@ -25,7 +24,15 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from gnsqsync import Publication, Writer, envelope
-from gnsqsync.contrib.sqlalchemy.columns import Moment, id_column, now
+from gnsqsync.contrib.sqlalchemy.columns import (
+    TABLE,
+    Blob,
+    Key,
+    Moment,
+    id_column,
+    now,
+    require_bytes,
+)
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.relay import Lag, Relay
@@ -71,9 +78,9 @@ class Outbox:
             metadata,
             id_column(),
             Column("topic", String(64), nullable=False),
-            Column("body", LargeBinary, nullable=False),
+            Column("body", Blob, nullable=False),
             Column("headers", JSON(none_as_null=True)),
-            Column("key", String(envelope.MAX_KEY), nullable=False, index=True),
+            Column("key", Key(envelope.MAX_KEY), nullable=False, index=True),
             Column("scheduled", Moment),
             Column("created_at", Moment, nullable=False),
             Column("attempts", Integer, nullable=False, default=0),
@@ -81,7 +88,7 @@ class Outbox:
             Column("failed_at", Moment),
             Column("last_error", Text, nullable=False, default=""),
             Index(f"{name}_due", "failed_at", "retry_at", "id"),
-            sqlite_autoincrement=True,
+            **TABLE,
         )
 
     # -- writing ---------------------------------------------------------------------------------
@@ -200,8 +207,7 @@ class Outbox:
             session: A Session or Connection.
             key: Their key.
         """
-        envelope.check_key(key, "key")
-        found: Any = session.execute(delete(self.table).where(*self._with(key)))
+        found: Any = session.execute(delete(self.table).where(*self._with(session, key)))
         return int(found.rowcount)
 
     def reschedule(self, session: Session | Connection, key: str, at: datetime) -> int:
@@ -215,13 +221,17 @@ class Outbox:
         Raises:
             ConfigError: The time is not allowed.
         """
-        envelope.check_key(key, "key")
+        wanted = self._with(session, key)
         due = _future(at)
         changes = {"scheduled": due, "retry_at": due, "failed_at": None, "attempts": 0}
-        found: Any = session.execute(update(self.table).where(*self._with(key)).values(**changes))
+        found: Any = session.execute(update(self.table).where(*wanted).values(**changes))
         return int(found.rowcount)
 
-    def _with(self, key: str) -> Sequence[Any]:
+    def _with(self, session: Session | Connection, key: str) -> Sequence[Any]:
+        envelope.check_key(key, "key")
+        # A scoped_session is no Session.
+        connection = session if isinstance(session, Connection) else session.connection()
+        require_bytes(connection, self.table)
         columns = self.table.c
         return columns.key == key, columns.scheduled.is_not(None)
 

@@ -33,6 +33,15 @@ class OutboxStore:
         self._table = table
         self._writer = writer
         self._locks = engine.dialect.name in _LOCKING
+        # For several ids MariaDB may read the whole table, and so wait for rows of another relay
+        # that waits for rows of this one: a deadlock, after both have published.
+        self._one_by_one = engine.dialect.name in ("mysql", "mariadb")
+        # REPEATABLE READ, its default, locks the gaps between rows, too: who writes would wait.
+        self._batches: Engine = (
+            engine.execution_options(isolation_level="READ COMMITTED")
+            if self._one_by_one
+            else engine
+        )
         # That of the batch under way, where it has locked its rows.
         self._connection: Connection | None = None
 
@@ -58,7 +67,7 @@ class OutboxStore:
                 rows = [_row(found) for found in connection.execute(due)]
             yield rows
             return
-        with self._engine.begin() as connection:
+        with self._batches.begin() as connection:
             self._connection = connection
             try:
                 found = connection.execute(due.with_for_update(skip_locked=True))
@@ -67,8 +76,7 @@ class OutboxStore:
                 self._connection = None
 
     def delete(self, rows: Sequence[Row]) -> None:
-        ids = [row.id for row in rows]
-        self._execute(delete(self._table).where(self._table.c.id.in_(ids)))
+        self._on([row.id for row in rows], delete(self._table))
 
     def note(self, rows: Sequence[Row], error: str) -> None:
         self._change([row.id for row in rows], last_error=error)
@@ -78,7 +86,15 @@ class OutboxStore:
         self._change([row.id], last_error=error, attempts=row.attempts + 1, **when)
 
     def _change(self, ids: Sequence[int], **changes: Any) -> None:
-        self._execute(update(self._table).where(self._table.c.id.in_(ids)).values(**changes))
+        self._on(ids, update(self._table).values(**changes))
+
+    def _on(self, ids: Sequence[int], statement: Any) -> None:
+        column = self._table.c.id
+        if self._one_by_one:
+            for id in ids:
+                self._execute(statement.where(column == id))
+        else:
+            self._execute(statement.where(column.in_(ids)))
 
     def _execute(self, statement: Any) -> None:
         if self._connection is not None:

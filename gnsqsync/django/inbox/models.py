@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from gnsqsync.django.databases import KeyField
 from gnsqsync.envelope import MAX_KEY
 
 __all__ = ["InboxMarker"]
@@ -15,8 +16,8 @@ __all__ = ["InboxMarker"]
 class InboxMarker(models.Model):
     """Committed together with what the handler did. ``consumer``: topic/channel."""
 
-    consumer: models.CharField[str, str] = models.CharField(max_length=129)
-    key: models.CharField[str, str] = models.CharField(max_length=MAX_KEY)
+    consumer: models.CharField[str, str] = KeyField(max_length=129)
+    key: models.CharField[str, str] = KeyField(max_length=MAX_KEY)
     handled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_index=True)
 
     class Meta:

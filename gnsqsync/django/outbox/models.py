@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils import timezone
 
+from gnsqsync.django.databases import KeyField
 from gnsqsync.envelope import MAX_KEY
 
 __all__ = ["OutboxMessage", "PeriodicMessage"]
@@ -17,12 +18,12 @@ __all__ = ["OutboxMessage", "PeriodicMessage"]
 class OutboxMessage(models.Model):
     """A message that waits for its time or the relay, or that has failed for good."""
 
-    alias: models.CharField[str, str] = models.CharField(max_length=100, default="default")
+    alias: models.CharField[str, str] = KeyField(max_length=100, default="default")
     topic: models.CharField[str, str] = models.CharField(max_length=64)
     body: models.BinaryField[bytes, bytes] = models.BinaryField()
     # Both None in rows from before there were any.
     headers: models.JSONField[Any, Any] = models.JSONField(null=True)
-    key: models.CharField[str | None, str | None] = models.CharField(max_length=MAX_KEY, null=True)
+    key: models.CharField[str | None, str | None] = KeyField(max_length=MAX_KEY, null=True)
     deliver_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
         null=True, help_text="Not published before."
     )
@@ -59,7 +60,7 @@ class OutboxMessage(models.Model):
 class PeriodicMessage(models.Model):
     """A message that is published whenever a cron text says so."""
 
-    name: models.CharField[str, str] = models.CharField(max_length=100, unique=True)
+    name: models.CharField[str, str] = KeyField(max_length=100, unique=True)
     cron: models.CharField[str, str] = models.CharField(max_length=200)
     timezone: models.CharField[str, str] = models.CharField(max_length=64)
     missed: models.CharField[str, str] = models.CharField(

@@ -36,6 +36,9 @@ class OutboxStore:
     def __init__(self, database: str) -> None:
         self.name = database
         self._locks = bool(connections[database].features.has_select_for_update_skip_locked)
+        # For several ids MariaDB may read the whole table, and so wait for rows of another relay
+        # that waits for rows of this one: a deadlock, after both have published.
+        self._one_by_one = connections[database].vendor == "mysql"
 
     def add_due(self, now: datetime) -> int:
         return add_due(self.name, now)
@@ -58,10 +61,12 @@ class OutboxStore:
             yield [_row(row) for row in rows.select_for_update(skip_locked=True)[:limit]]
 
     def delete(self, rows: Sequence[Row]) -> None:
-        self._these(rows).delete()
+        for these in self._these(rows):
+            these.delete()
 
     def note(self, rows: Sequence[Row], error: str) -> None:
-        self._these(rows).update(last_error=error)
+        for these in self._these(rows):
+            these.update(last_error=error)
 
     def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
         changes: dict[str, Any] = {"last_error": error, "attempts": row.attempts + 1}
@@ -69,10 +74,16 @@ class OutboxStore:
             changes["failed_at"] = timezone.now()
         else:
             changes["retry_at"] = stored(retry_at)
-        self._these([row]).update(**changes)
+        for these in self._these([row]):
+            these.update(**changes)
 
-    def _these(self, rows: Sequence[Row]) -> Any:
-        return OutboxMessage.objects.using(self.name).filter(pk__in=[row.id for row in rows])
+    def _these(self, rows: Sequence[Row]) -> Iterator[Any]:
+        """Yield the rows as few querysets."""
+        known = OutboxMessage.objects.using(self.name)
+        if self._one_by_one:
+            yield from (known.filter(pk=row.id) for row in rows)
+        else:
+            yield known.filter(pk__in=[row.id for row in rows])
 
     def lag(self) -> Lag:
         return lag(self.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Min, Q
 from django.db.models.functions import Coalesce
@@ -12,6 +11,7 @@ from django.utils import timezone
 
 from gnsqsync import Publication, envelope
 from gnsqsync.django.config import DEFAULT
+from gnsqsync.django.databases import written
 from gnsqsync.django.outbox.times import later, stored
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
@@ -94,6 +94,7 @@ def insert(
 
     if not bodies:
         return None
+    database = written(OutboxMessage, using, joins=True)
     writer = get_writer(alias)
     if key is not None:
         envelope.check_key(key, "key")
@@ -122,8 +123,7 @@ def insert(
             )
 
     writer._around.run(topic, bodies, headers, None, writer._max_msg_size, keep)
-    manager: Any = OutboxMessage.objects
-    (manager.using(using) if using else manager).bulk_create(rows, batch_size=500)
+    OutboxMessage.objects.using(database).bulk_create(rows, batch_size=500)
     return rows[-1].key
 
 
@@ -136,8 +136,7 @@ def lag(using: str | None = None) -> Lag:
     from gnsqsync.django.outbox.models import OutboxMessage
 
     now = timezone.now()
-    manager: Any = OutboxMessage.objects
-    rows = manager.using(using) if using else manager
+    rows = OutboxMessage.objects.using(written(OutboxMessage, using))
     is_due = Q(deliver_at=None) | Q(deliver_at__lte=now)
     waiting = rows.filter(is_due, failed_at=None)
     oldest = waiting.aggregate(since=Min(Coalesce("deliver_at", "created_at")))["since"]

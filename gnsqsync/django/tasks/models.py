@@ -7,14 +7,16 @@ from typing import Any
 
 from django.db import models
 
+from gnsqsync.django.databases import KeyField
+
 __all__ = ["StoredResult"]
 
 
 class StoredResult(models.Model):
     """What is known of a task: as django.tasks.TaskResult."""
 
-    id: models.CharField[str, str] = models.CharField(max_length=64, primary_key=True)
-    backend: models.CharField[str, str] = models.CharField(max_length=100)
+    id: models.CharField[str, str] = KeyField(max_length=64, primary_key=True)
+    backend: models.CharField[str, str] = KeyField(max_length=100)
     # The path of its function.
     task: models.TextField[str, str] = models.TextField()
     queue_name: models.CharField[str, str] = models.CharField(max_length=100)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from gnsqsync import durable
+
 __all__ = ["DataFile", "Files", "FolderFiles", "reason"]
 
 
@@ -47,7 +49,7 @@ class Files(Protocol):
     def remove(self, name: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """``new`` is replaced, in one step."""
+        """Replace ``new`` in one step, once the disk has ``old``; the new name is durable."""
         ...
 
     def path(self, name: str) -> str:
@@ -73,7 +75,7 @@ class FolderFiles:
         os.remove(self.path(name))
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(self.path(old), self.path(new))
+        durable.replace(self.path(old), self.path(new))
 
     def path(self, name: str) -> str:
         return os.path.join(self._folder, name)

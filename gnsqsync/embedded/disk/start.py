@@ -31,14 +31,13 @@ class Start(NamedTuple):
 
 
 def write_meta(files: Files, names: FileNames, positions: Positions) -> None:
-    """Replace the meta file in one step, when the disk has the new one. OSError if it fails."""
+    """Replace the meta file in one step; ``rename`` syncs it before. OSError if that fails."""
     file = files.open(names.new_meta, create=True)
     try:
         file.truncate(0)
         text = positions.text()
         if file.write(text, 0) < len(text):
             raise OSError(None, f"short write of {files.path(names.new_meta)}")
-        file.sync()
     finally:
         file.close()
     files.rename(names.new_meta, names.meta)

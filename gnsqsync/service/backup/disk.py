@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
+from gnsqsync import durable
+
 __all__ = ["Disk", "LocalDisk"]
 
 _COPY_BYTES = 1 << 20
@@ -68,16 +70,7 @@ class LocalDisk:
     """The real one."""
 
     def make_folders(self, path: str) -> None:
-        if os.path.isdir(path):
-            return
-        parent = os.path.dirname(path.rstrip("/")) or "."
-        self.make_folders(parent)
-        try:
-            os.mkdir(path, 0o770)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-        self.sync_folder(parent)
+        durable.make_folder(path, 0o770)
 
     def check_folder(self, path: str) -> None:
         # Without O_TMPFILE, which some file systems lack: a name that no format makes.
@@ -135,11 +128,7 @@ class LocalDisk:
         os.fsync(file)
 
     def sync_folder(self, path: str) -> None:
-        folder = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.sync_folder(path)
 
     def close(self, file: int) -> None:
         os.close(file)
@@ -148,7 +137,7 @@ class LocalDisk:
         os.unlink(path)
 
     def link(self, source: str, target: str) -> None:
-        os.link(source, target)
+        durable.link(source, target)
 
     def copy(self, source: str, target: str) -> None:
         with open(source, "rb") as old, open(target, "wb") as new:

@@ -26,7 +26,8 @@ from gnsqsync.reader import Reader
 from gnsqsync.reader.group import Group
 from gnsqsync.runtime import Mutex, choose
 from gnsqsync.service.backup.files import TopicFiles
-from gnsqsync.service.supervisor import Ending, StopSignals, handled
+from gnsqsync.service.signals import handled
+from gnsqsync.service.supervisor import Ending, StopSignals
 from gnsqsync.stats import StopResult
 
 __all__ = ["BackUp", "Progress"]

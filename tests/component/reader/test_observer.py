@@ -123,7 +123,7 @@ def test_each_hook_is_called_once_and_outside_all_locks(client: Client, world: W
     assert stats.finished == 3
 
 
-@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, GeneratorExit])
 def test_an_observer_that_raises_changes_nothing(
     client: Client, world: World, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
@@ -153,8 +153,13 @@ def test_several_are_told_each_whatever_another_one_raises(client: Client, world
         client.reader(print, nsqd, observer=[first, print])
 
 
-class TimeOver(BaseException):
-    """As gevent.Timeout: no Exception, and hooks let it out where somebody forgot that."""
+class Killed(BaseException):
+    """Ends a thread in these tests, as GreenletExit ends a greenlet."""
+
+
+@pytest.fixture
+def killing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqsync.observer.ends_worker", lambda error: isinstance(error, Killed))
 
 
 class Impatient(Observer):
@@ -166,7 +171,7 @@ class Impatient(Observer):
     def _note(self, hook: str) -> None:
         self.calls.append(hook)
         if self.calls.count(hook) == 1:
-            raise TimeOver
+            raise Killed
 
     def connected(self, nsqd_address: str) -> None:
         self._note("connected")
@@ -175,6 +180,7 @@ class Impatient(Observer):
         self._note("lost")
 
 
+@pytest.mark.usefixtures("killing")
 def test_a_hook_whose_thread_is_ended_costs_a_connection(client: Client, world: World) -> None:
     """But not the Reader: it dials again, and reads what comes then."""
     observer = Impatient()
@@ -186,6 +192,7 @@ def test_a_hook_whose_thread_is_ended_costs_a_connection(client: Client, world: 
         assert observer.calls == ["connected", "lost", "connected"]
 
 
+@pytest.mark.usefixtures("killing")
 def test_the_same_of_a_dial(client: Client, world: World) -> None:
     observer = Impatient()
     with ScriptedNsqd([scripted.close()], [automatic()]) as nsqd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,10 +43,10 @@ class FakeConnection:
     def flush(self, wait: float = 0.0) -> None:
         self.flushes += 1
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: Message, status: int = ANSWERED) -> bool:
         if not self.in_flight.take(message):
             return False
-        message._status |= ANSWERED
+        message._status |= status
         return True
 
     def requeue_quietly(self, message: Message, delay: float | None) -> bool:
@@ -82,6 +83,7 @@ class Bench:
         self.sent = 0
         self.ended = 0
         self.given_up: list[tuple[bytes, BaseException | None]] = []
+        self.deadly_ones: dict[str, BaseException] = {}
         self.fate_of: Callable[[Message], Fate] = lambda message: Fate.FINISHED
         self.workers: Any = None
 
@@ -140,6 +142,16 @@ class Bench:
         else:
             assert connection.requeue_quietly(message, 900 if fate is Fate.KEPT else None)
         return fate
+
+    @property
+    def knows_deadly(self) -> bool:
+        return bool(self.deadly_ones)
+
+    def note_deadly(self, message: Message, error: BaseException) -> None:
+        self.deadly_ones[message.id] = error
+
+    def deadly(self, message: Message) -> BaseException | None:
+        return self.deadly_ones.get(message.id)
 
     def answered(self) -> None:
         self.sent += 1
@@ -343,7 +355,14 @@ def test_what_a_lost_connection_left_is_not_handled(bench: Bench, world: World) 
 
 
 class Killed(BaseException):
-    """As GreenletExit and gevent.Timeout, which are no Exceptions."""
+    """Ends a worker in these tests, as GreenletExit ends a greenlet."""
+
+
+@pytest.fixture
+def killing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "gnsqsync.reader.workers.ends_worker", lambda error: isinstance(error, Killed)
+    )
 
 
 def fast(bench: Bench) -> None:
@@ -351,6 +370,7 @@ def fast(bench: Bench) -> None:
     bench.queued._pace = 1e-6
 
 
+@pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("ends_in", ["handler", "give up"])
 def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     bench: Bench, world: World, ends_in: str
@@ -403,6 +423,51 @@ def test_what_a_log_filter_raises_ends_a_worker_and_loses_no_message(
     assert len(bench.connection.fins) == 2
 
 
+def test_a_message_that_ends_its_worker_each_time_is_given_up_on_its_next_delivery(
+    bench: Bench, killing: None
+) -> None:
+    error = Killed()
+    calls: list[int] = []
+
+    def kill(message: Message) -> None:
+        calls.append(message.attempts)
+        raise error
+
+    bench.start(kill, max_attempts=3)
+    for attempts in (2, 3, 4):
+        # nsqd keeps the id.
+        bench.connection.count = 0
+        bench.put(b"deadly", attempts=attempts)
+        bench.idle()
+    assert calls == [2, 3]
+    assert bench.given_up == [(b"deadly", error)]
+    assert bench.connection.requeued == [(b"deadly", None)] * 2
+    assert len(bench.connection.fins) == 1
+
+
+class Odd(Requeue):
+    """Sets what the constructor of Requeue refuses."""
+
+    delay = "soon"  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+
+def test_a_requeue_with_a_delay_that_is_none_fails_as_any_exception(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(message: Message) -> None:
+        raise Odd
+
+    bench.start(handler)
+    bench.put(b"x")
+    bench.idle()
+    assert bench.connection.requeued == [(b"x", None)]
+    assert "Odd is 'soon'; it must be None or seconds, 0 or more" in caplog.text
+    assert bench.workers.working == 1
+
+
 class Later(Requeue):
     """One with a constructor of its own."""
 
@@ -421,6 +486,7 @@ def test_a_requeue_whose_subclass_calls_no_constructor(bench: Bench) -> None:
     assert bench.chunks == [(0, 1)]
 
 
+@pytest.mark.usefixtures("killing")
 def test_workers_that_ended_are_forgotten(bench: Bench, world: World) -> None:
     def kill(message: Message) -> None:
         raise Killed
@@ -433,6 +499,7 @@ def test_workers_that_ended_are_forgotten(bench: Bench, world: World) -> None:
     assert len(bench.workers._tasks) <= 2
 
 
+@pytest.mark.usefixtures("killing")
 def test_in_the_child_of_a_fork_no_worker_takes_the_place_of_another(
     bench: Bench, world: World
 ) -> None:
@@ -454,6 +521,7 @@ def test_in_the_child_of_a_fork_no_worker_takes_the_place_of_another(
     assert told == []
 
 
+@pytest.mark.usefixtures("killing")
 def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_ended(
     bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,12 +550,10 @@ def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_en
     assert (len(bench.connection.fins), bench.ended) == (2, 1)
 
 
+@pytest.mark.usefixtures("killing")
 def test_each_worker_tells_the_handler_of_its_end_on_its_own_thread(
     bench: Bench, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Killed(BaseException):
-        """Ends the worker's thread or greenlet."""
-
     class Handler:
         def __init__(self) -> None:
             self.worked: set[int] = set()
@@ -540,7 +606,14 @@ def test_a_stop_waits_for_no_worker_whose_last_call_ended_it(
     assert bench.ended == 1
 
 
-FAILURES = [ValueError("oops"), SystemExit(1), Requeue(7)]
+FAILURES = [
+    ValueError("oops"),
+    SystemExit(1),
+    Requeue(7),
+    asyncio.CancelledError(),
+    GeneratorExit(),
+    TimeOver(),
+]
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
@@ -670,6 +743,7 @@ def test_a_message_at_work_is_not_lost_however_long_it_takes(
     assert len(bench.connection.fins) == 2
 
 
+@pytest.mark.usefixtures("killing")
 def test_a_worker_that_was_killed_in_its_end_is_replaced(
     bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,55 @@ def test_the_first_signal_asks_and_the_second_forces() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_hangup_asks_and_never_forces() -> None:
+    stops: list[float] = []
+    with StopSignals(stops.append, 20.0) as signals:
+        assert signals.level == 0
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.level == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stops == [20.0]
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stops == [20.0, 0.0]
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_reaches_each_supervised_process(ignored: bool) -> None:
+    """As at a closed terminal: the kernel and the shell send it to the whole group."""
+    out = run_script(f"""
+        import os, signal, sys, threading
+        from gnsqsync.service.supervisor import StopSignals, supervise
+
+        os.setpgrp()
+        if {ignored}:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        read, write = os.pipe()
+        ends = []
+
+        def run(place):
+            stop = threading.Event()
+            with StopSignals(lambda timeout: (ends.append(timeout), stop.set()), 20.0, place):
+                os.write(write, b"x")
+                while not stop.wait(0.1):
+                    pass
+            os.write(1, f"stopped with {{ends}}\\n".encode())
+            return 0
+
+        def hang_up():
+            os.read(read, 1), os.read(read, 1)
+            for _ in range(2):
+                os.killpg(0, signal.SIGHUP)
+            if {ignored}:
+                os.write(1, b"still there\\n")
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=hang_up).start()
+        sys.exit(supervise(run, 2, stop_timeout=20.0))
+    """)
+    assert out.splitlines() == ["still there"] * ignored + ["stopped with [20.0]"] * 2
+
+
 def test_a_third_signal_ends_the_process() -> None:
     out = run_script("""
         import os, signal
@@ -266,7 +315,7 @@ def test_a_signal_to_all_processes_counts_once_and_the_supervisors_second_forces
                 for count in (2, 3):
                     if not place.number:
                         os.kill(place.parent, signal.SIGTERM)
-                    while signals.count < count:
+                    while signals.level < count:
                         time.sleep(0.01)
             os.write(1, f"{stops}\\n".encode())
             return 0

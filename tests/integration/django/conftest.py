@@ -14,6 +14,7 @@ import pytest
 
 from gnsqsync import NsqdHTTP, Writer
 from tests.integration.conftest import address, url
+from tests.support.mariadb import MariaDB, mariadb
 from tests.support.postgres import Postgres, postgres
 from tests.support.programs import Program
 from tests.support.servers import Pool, Server, unique
@@ -21,18 +22,24 @@ from tests.support.waiting import eventually
 
 __all__ = [
     "ON_BOTH",
+    "ON_EACH",
+    "ON_MARIADB",
     "ON_POSTGRES",
     "Command",
     "Database",
+    "MariaDatabase",
     "PostgresDatabase",
     "Project",
     "SqliteDatabase",
+    "mariadb",
     "postgres",
 ]
 
 PROJECT = Path(__file__).parent / "project"
 # For a test with a project whose database counts. The others have SQLite.
 ON_BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
+ON_EACH = pytest.mark.parametrize("database", ["sqlite", "postgres", "mariadb"], indirect=True)
+ON_MARIADB = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 
 
@@ -133,7 +140,26 @@ class PostgresDatabase:
         )
 
 
-Database = SqliteDatabase | PostgresDatabase
+class MariaDatabase:
+    """One of its own on the server of the test session."""
+
+    def __init__(self, server: MariaDB) -> None:
+        self._server = server
+        self._name = server.make_database()
+        self.environment = {"SHOP_MARIADB": server.socket, "SHOP_DATABASE": self._name}
+
+    def ask(self, query: str) -> list[Any]:
+        """The rows."""
+        with closing(self._server.connect(self._name)) as connection:
+            cursor = connection.cursor()
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def close(self) -> None:
+        """It goes with the server."""
+
+
+Database = SqliteDatabase | PostgresDatabase | MariaDatabase
 
 
 class Project:
@@ -215,8 +241,11 @@ def nsqd(server_pool: Pool) -> Server:
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """SQLite, where a test does not say otherwise."""
     found: Database
-    if getattr(request, "param", "sqlite") == "sqlite":
+    kind = getattr(request, "param", "sqlite")
+    if kind == "sqlite":
         found = SqliteDatabase(tmp_path / "project")
+    elif kind == "mariadb":
+        found = MariaDatabase(request.getfixturevalue("mariadb"))
     else:
         found = PostgresDatabase(request.getfixturevalue("postgres"))
     yield found

@@ -1,4 +1,4 @@
-"""The inbox on SQLite and PostgreSQL: twins that come at once, and a consumer that is killed."""
+"""The inbox on each database: twins that come at once, and a consumer that is killed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,20 @@ def once(message):
 # On SQLite a greenlet that waits for the lock stops its thread, and so the one that has it.
 @pytest.mark.parametrize(
     ("database", "gevent"),
-    [("sqlite", False), ("postgres", False), ("postgres", True)],
-    ids=["sqlite-threads", "postgres-threads", "postgres-gevent"],
+    [
+        ("sqlite", False),
+        ("postgres", False),
+        ("postgres", True),
+        ("mariadb", False),
+        ("mariadb", True),
+    ],
+    ids=[
+        "sqlite-threads",
+        "postgres-threads",
+        "postgres-gevent",
+        "mariadb-threads",
+        "mariadb-gevent",
+    ],
     indirect=["database"],
 )
 def test_twins_beside_each_other_and_a_kill(project: Project, gevent: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -161,6 +162,7 @@ def test_deleting_removes_the_files_of_that_queue_only(tmp_path: Path) -> None:
     "content",
     [
         "",
+        "\0\0\0",
         "{",
         "{} x",
         "[]",
@@ -179,6 +181,38 @@ def test_an_unreadable_nsqd_dat_stops_the_start(tmp_path: Path, content: str) ->
         make_store(tmp_path).load(make_broker())
     text = f"failed to load metadata - failed to parse metadata in {path} - "
     assert str(caught.value).startswith(text)
+    assert "restore it from a copy, or move it away" in str(caught.value)
+
+
+def test_a_killed_nsqd_leaves_no_files_for_ever(tmp_path: Path) -> None:
+    begun = ["nsqd.dat.4711.tmp", "nsqd.dat.8674665223082153551.tmp", f".tmp-{'0a' * 16}"]
+    others = ["nsqd.dat", "nsqd.dat.bak", ".tmp-mine", "nsqd.dat.x.tmp"]
+    for name in begun + others:
+        (tmp_path / name).touch()
+    store = make_store(tmp_path)
+    store.open()
+    store.close()
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_an_nsqd_dat_that_the_disk_does_not_take_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    store = make_store(tmp_path)
+    store.save_first_names(make_broker())
+    before = (tmp_path / "nsqd.dat").read_bytes()
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, name, fail)
+    broker = make_broker()
+    broker.topic("t")
+    with pytest.raises(StartError, match=r"failed to persist metadata - .*input/output error"):
+        store.save_first_names(broker)
+    assert (tmp_path / "nsqd.dat").read_bytes() == before
+    assert os.listdir(tmp_path) == ["nsqd.dat"]
 
 
 def test_what_cannot_be_opened_is_no_empty_nsqd_dat(tmp_path: Path) -> None:

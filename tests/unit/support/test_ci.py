@@ -143,7 +143,8 @@ def ended(
     (folder / "test_these.py").write_text(tests)
     (folder / "setup.cfg").write_text("[tool:pytest]\nmarkers = long\n")
     settings = (
-        f"test_command='true && .venv/bin/pytest'\nlimit={limit}\ncampaigns=({campaigns})\n{more}\n"
+        "test_command='true && .venv/bin/pytest'\nextras_command='.venv/bin/pytest -k good'\n"
+        f"limit={limit}\ncampaigns=({campaigns})\n{more}\n"
     )
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{settings}#{tail}"],
@@ -228,3 +229,10 @@ def test_a_campaign_without_time_is_told(tmp_path: Path) -> None:
     assert status == 0
     assert "+ No time is left for: .venv/bin/pytest -k rare" in lines
     assert "1 passed" in lines[-1]
+
+
+def test_the_command_of_the_readme_makes_its_environment_by_itself() -> None:
+    """Nothing else is installed into .venv, so that a package which ``.[test]`` lacks is seen."""
+    before, _, _ = RUN.read_text(encoding="utf-8").partition("test_command=")
+    assert "rm -rf .venv " in before
+    assert ".venv/" not in before and "venv .venv\n" not in before

@@ -88,6 +88,20 @@ if "SHOP_POSTGRES" in os.environ:
         if "SHOP_POOL" in os.environ
         else {},
     }
+elif "SHOP_MARIADB" in os.environ:
+    import pymysql
+
+    # Django asks for a version of mysqlclient.
+    pymysql.version_info = (2, 2, 8, "final", 0)
+    pymysql.install_as_MySQLdb()
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": os.environ["SHOP_DATABASE"],
+        "USER": "root",
+        "HOST": os.environ["SHOP_MARIADB"],
+        "CONN_MAX_AGE": json.loads(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
+        "CONN_HEALTH_CHECKS": True,
+    }
 GNSQSYNC = {
     "default": {
         "NSQD": [os.environ.get("SHOP_NSQD", "127.0.0.1:1")],

@@ -1,0 +1,162 @@
+"""Files that survive a power cut under their final names. The one place that renames and links.
+
+Knows the local file system only. The disk has the whole file before the file gets its name, and
+then the folder is synced. So after a power cut a name stands for the old file, or for all of the
+new one. An fsync that fails raises OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+__all__ = [
+    "TEMPORARY",
+    "create",
+    "link",
+    "link_all",
+    "make_folder",
+    "new_file",
+    "replace",
+    "sync_folder",
+    "write",
+]
+
+# The begin of the name of a file that has no name yet. A process that is killed leaves it. Hidden,
+# so that Spark passes such a file by.
+TEMPORARY = ".tmp-"
+
+# Some file systems cannot sync a folder: they refuse with one of these errors.
+_NO_FOLDER_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOTSUP)
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable, if its file system can."""
+    descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _fsync(descriptor, path)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: str, mode: int = 0o777) -> None:
+    """Make a folder and those above it; each new name is durable."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path.rstrip("/"))
+    if parent:
+        make_folder(parent, mode)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    sync_folder(parent)
+
+
+@contextlib.contextmanager
+def new_file(path: str, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Make a file and yield it. The file is synced at the end of the block, and removed if the
+    block or the sync raises. FileExistsError if the name is taken."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(path, flags, mode), "wb") as file:
+        try:
+            yield file
+            file.flush()
+            _fsync(file.fileno(), path)
+        except BaseException:  # whatever it was, the file is not whole
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+
+
+def write(path: str, data: bytes, mode: int = 0o666) -> None:
+    """Make or replace a file. A symbolic link stays; the file that it names is replaced.
+
+    If this raises before the new file has its name, the old file stays.
+    """
+    path = os.path.realpath(path)
+    temporary = _written_beside(path, data, mode)
+    try:
+        os.replace(temporary, path)
+    except BaseException:  # whatever it was, nobody looks for the temporary name
+        os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(path))
+
+
+def create(path: str, data: bytes, mode: int = 0o666) -> None:
+    """Make a file. FileExistsError if the name is taken: of all that try, one succeeds.
+
+    link(2) fails when the name is there, on NFS too, where rename(2) would replace it.
+    """
+    temporary = _written_beside(path, data, mode)
+    try:
+        os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+    sync_folder(os.path.dirname(path))
+
+
+def replace(source: str, target: str) -> None:
+    """Rename a file, over ``target`` if that is there."""
+    _sync_file(source)
+    os.replace(source, target)
+    sync_folder(os.path.dirname(target))
+
+
+def link(source: str, target: str) -> None:
+    """Give a file a second name. FileExistsError if the name is taken."""
+    _sync_file(source)
+    os.link(source, target)
+    sync_folder(os.path.dirname(target))
+
+
+def link_all(pairs: Iterable[tuple[str, str]]) -> None:
+    """Give each (source, target) its second name; a target that is there is left as it is.
+
+    Each folder is synced once. FileNotFoundError if neither of a pair is there.
+    """
+    folders = set()
+    try:
+        for source, target in pairs:
+            folders.add(os.path.dirname(target))
+            try:
+                _sync_file(source)
+                os.link(source, target)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                os.stat(target)
+    finally:
+        for folder in sorted(folders):
+            sync_folder(folder)
+
+
+def _written_beside(path: str, data: bytes, mode: int) -> str:
+    """The path of a new file with the data, synced, in the same folder."""
+    temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.urandom(16).hex()}")
+    with new_file(temporary, mode) as file:
+        file.write(data)
+    return temporary
+
+
+def _sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _fsync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync(descriptor: int, path: str) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None

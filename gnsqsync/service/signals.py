@@ -1,0 +1,76 @@
+"""The signals that end a program: which ones, and what a second one means. For commands only.
+
+Knows signals and the terminal; must not know what a program does when it ends. Handlers are
+installed inside of a ``with`` and put back at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+__all__ = ["Requests", "ending", "handled", "tell_terminal"]
+
+
+def ending() -> tuple[signal.Signals, ...]:
+    """The signals that ask this program to end.
+
+    SIGHUP belongs to them: a closed terminal sends it, and so does ``ExecReload=kill -HUP``. Where
+    SIGHUP is ignored, as ``nohup`` has it, it stays ignored. All other signals keep what they mean
+    elsewhere: SIGQUIT ends Python at once, with a core.
+    """
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        return signal.SIGTERM, signal.SIGINT
+    return signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+
+
+@contextmanager
+def handled(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Have ``handler`` called for these signals, while it is entered.
+
+    ValueError outside of the main thread, where Python allows no signal handlers.
+    """
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in numbers:
+            before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            # None: it was not set from Python, and cannot be.
+            if earlier is not None:
+                signal.signal(number, earlier)
+
+
+class Requests:
+    """The signals that asked a program to end. Signal handlers may call it.
+
+    SIGHUP asks and never presses: a closed terminal sends it twice, and a service manager may send
+    it right behind SIGTERM. The second SIGTERM or SIGINT presses.
+    """
+
+    def __init__(self) -> None:
+        # 0: nobody asked. 1: asked to end. 2: asked to end at once. 3 and more: pressed again.
+        self.level: int = 0
+        self._counted = 0
+
+    def add(self, number: int) -> int:
+        """Note a signal. Return the new level, or 0 if the signal changes nothing."""
+        before = self.level
+        self._counted += number != signal.SIGHUP
+        self.level = max(1, self._counted)
+        return self.level if self.level > before else 0
+
+
+def tell_terminal(count: int) -> None:
+    """Say on the terminal what the next signal does, after ``count`` of them. Signal handlers may
+    call it."""
+    if os.isatty(2):
+        again = "once more forces" if count == 1 else "once more ends at once"
+        os.write(2, f"\nstopping; {again}\n".encode())
