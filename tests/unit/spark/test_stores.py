@@ -35,6 +35,13 @@ def test_what_is_not_there(store: Store) -> None:
     store.delete_folder("s")
 
 
+def test_when_a_name_was_written(store: Store, tmp_path: Path) -> None:
+    store.put("s/committed", b"")
+    os.utime(tmp_path / "wal" / "s" / "committed", (1000.0, 1000.5))
+    assert store.modified("s/committed") == 1000.5
+    assert store.modified("s/nothing") is None
+
+
 def test_put_replaces(store: Store) -> None:
     store.put("s/committed", b"[1, 0]")
     store.put("s/committed", b"[2, 0]")
