@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,69 +12,12 @@ pa = pytest.importorskip("pyarrow")
 
 from gnsqsync.errors import ConfigError  # noqa: E402
 from gnsqsync.spark.rows import Entry, Head  # noqa: E402
-from gnsqsync.spark.stores import FileStore, Names, Store  # noqa: E402
-from gnsqsync.spark.wal import LogDamaged, Marker, Seen, Wal, pending  # noqa: E402
+from gnsqsync.spark.seen import Seen  # noqa: E402
+from gnsqsync.spark.stores import FileStore  # noqa: E402
+from gnsqsync.spark.wal import LogDamaged, Marker, Wal, pending  # noqa: E402
+from tests.support.memory_store import Memory  # noqa: E402
 
 NSQD = "127.0.0.1:4150"
-
-
-class Memory(Store):
-    """Keeps names in a dict and writes down what was done."""
-
-    url = "memory"
-
-    def __init__(self) -> None:
-        self.names: dict[str, bytes] = {}
-        self.done: list[str] = []
-
-    def create(self, name: str, data: bytes) -> bool:
-        self.done.append(f"create {name}")
-        return self.names.setdefault(name, data) is data
-
-    def read(self, name: str, limit: int | None = None) -> bytes | None:
-        self.done.append(f"read {name}")
-        data = self.names.get(name)
-        return data if data is None or limit is None else data[:limit]
-
-    def put(self, name: str, data: bytes) -> None:
-        self.done.append(f"put {name}")
-        self.names[name] = data
-
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        return {
-            name: len(data)
-            for name, data in sorted(self.names.items())
-            if not prefix or name.startswith(f"{prefix}/")
-        }
-
-    def folders(self, prefix: str = "") -> Names:
-        raise NotImplementedError
-
-    def exists(self, name: str) -> bool:
-        raise NotImplementedError
-
-    def modified(self, name: str) -> float | None:
-        raise NotImplementedError
-
-    def writing(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def reading(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
-        raise NotImplementedError
-
-    def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
-        for name in names:
-            self.done.append(f"delete {name}")
-            self.names.pop(name, None)
-
-    def delete_folder(self, prefix: str) -> None:
-        self.delete(self.list(prefix))
-
-    def read_entries(self) -> list[str]:
-        return [what[5:] for what in self.done if what.startswith("read") and "arrow" in what]
 
 
 @pytest.fixture
@@ -150,11 +91,12 @@ def test_the_marker_is_written_before_anything_is_deleted(store: Memory) -> None
     wal.create(0, 1, 0, entry("b"))
     store.done.clear()
     wal.commit(0, 0, 0)
-    changes = [what for what in store.done if not what.startswith("read")]
+    changes = [what for what in store.done if not what.startswith(("read", "head"))]
     assert changes == [
         "put s/committed",
         "delete s/e=0/p=0/000000.arrow",
         "delete s/e=0/p=1/000000.arrow",
+        "delete s/plans/000000000000.json",
     ]
     assert wal.marker() == Marker(committed=0, keep_from=1)
 
@@ -291,7 +233,8 @@ def test_what_the_last_entries_tell(store: Memory) -> None:
     # An error longer than what is read of an entry first.
     wal.create(1, 2, 0, replace(told, problem="long " * 4000).encode())
     first, second, third = wal.last_heads(1, 3)
-    assert first == Head(True, "away", {"received": 1, "seconds": 0.5})
+    tally = {"received": 1, "seconds": 0.5}
+    assert first == Head(True, "away", tally, "t", "c", NSQD, low="", high="")
     assert second is None
     assert third is not None
     assert len(third.problem) == 20_000
