@@ -161,6 +161,11 @@ class FileStore(Store):
         try:
             os.link(temporary, path)
         except FileExistsError:
+            # NFS repeats a request whose answer was lost, and meets its own link.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samefile(temporary, path):
+                    sync_folder(str(path.parent))
+                    return True
             return False
         finally:
             os.unlink(temporary)
