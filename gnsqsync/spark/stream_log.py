@@ -91,7 +91,7 @@ class StreamLog:
         problem = refuse_orphans(self.wal, known, options.channel, options.topics)
         if problem and options.fail_on_data_loss:
             raise LogDamaged(
-                f"{problem}; give back its checkpoint, or publish these rows again or delete them"
+                f"{problem}; put the checkpoint back, or publish these rows again or delete them"
                 " with 'gnsqsync spark-log', or set failOnDataLoss=false to go on without them"
             )
         if problem:

@@ -6,9 +6,7 @@ Driver, tasks and log are the product's. Spark, nsqd and the storage are pretend
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,45 +21,12 @@ from gnsqsync.spark import read_task, stream_log  # noqa: E402
 from gnsqsync.spark import settings as spark_settings  # noqa: E402
 from gnsqsync.spark.options import SourceOptions  # noqa: E402
 from gnsqsync.spark.plan import Offset, Source, first_offset, parts_of, share_out  # noqa: E402
-from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings  # noqa: E402
-from gnsqsync.spark.returns import Look  # noqa: E402
 from gnsqsync.spark.stream_log import StreamLog  # noqa: E402
+from tests.support.fake_intake import Channel, Died, FakeIntake  # noqa: E402
 from tests.support.memory_store import Memory  # noqa: E402
 
 NSQDS = ("a:4150", "b:4150")
 TOPIC = "t"
-SEGMENT = 3
-
-
-class Died(BaseException):
-    """The process that ran this is gone."""
-
-
-class Channel:
-    """The channel of one nsqd."""
-
-    def __init__(self) -> None:
-        self.queue: list[Any] = []
-        self.held: list[Any] = []
-        self.returned = 0
-
-    def take(self, count: int) -> list[Any]:
-        taken, self.queue = self.queue[:count], self.queue[count:]
-        for message in taken:
-            message.attempts += 1
-        self.held += taken
-        return taken
-
-    def finish(self, messages: Sequence[Any]) -> None:
-        self.held = [message for message in self.held if message not in messages]
-
-    def give_back(self, messages: Sequence[Any]) -> None:
-        self.finish(messages)
-        self.queue += messages
-        self.returned += len(messages)
-
-    def look(self) -> Look:
-        return Look(1, self.returned, len(self.held), len(self.queue) + len(self.held))
 
 
 class World:
@@ -73,7 +38,9 @@ class World:
         self.offsets: list[Offset] = []
         self.done = 0
         self.streams = itertools.count()
-        self.sink: dict[int, list[str]] = {}
+        self.sink: dict[tuple[int, int], list[str]] = {}
+        # Numbers of batches begin anew with each checkpoint.
+        self.checkpoint = 0
         # Creates until the process dies; None: it lives.
         self.fuse: int | None = None
 
@@ -82,54 +49,6 @@ class World:
             self.fuse -= 1
             if self.fuse < 0:
                 raise Died
-
-
-class FakeIntake:
-    """``Intake`` on a Channel."""
-
-    world: World
-
-    def __init__(self, plan: PartitionPlan, settings: ReadSettings, room: int, seen: Any) -> None:
-        self.hand: list[Any] = []
-        self.problem, self.deduplicated, self.too_old = "", 0, False
-        self.room, self._seen = room, seen
-        self._channel = self.world.channels[plan.nsqd]
-
-    def __enter__(self) -> FakeIntake:
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is not Died:
-            self.give_back()
-
-    def collect(self, *, whole: bool) -> bool:
-        while len(self.hand) < min(SEGMENT, self.room):
-            taken = self._channel.take(min(SEGMENT, self.room) - len(self.hand))
-            if not taken:
-                return False
-            again = [message.id for message in taken if message.attempts > 1]
-            known = self._seen.among(again) if again else set()
-            self._channel.finish([message for message in taken if message.id in known])
-            self.hand += [message for message in taken if message.id not in known]
-        return True
-
-    def rows(self) -> tuple[list[Any], list[int]]:
-        return self.hand, [0] * len(self.hand)
-
-    def finish_hand(self) -> None:
-        self.world.burn()
-        self.finish_those({message.id for message in self.hand})
-
-    def finish_those(self, ids: set[str]) -> None:
-        self._channel.finish([message for message in self.hand if message.id in ids])
-        self.hand = [message for message in self.hand if message.id not in ids]
-
-    def give_back(self, above: int = 0) -> None:
-        self._channel.give_back(self.hand[above:])
-        self.hand = self.hand[:above]
-
-    def drop_orphans(self) -> None:
-        pass
 
 
 OPTIONS = {
@@ -196,7 +115,7 @@ class Run:
                 rows += [value.decode() for value in read["value"].to_pylist()]
         world.burn()
         # A sink that knows numbers of batches, as the archive does.
-        world.sink.setdefault(batch, rows)
+        world.sink.setdefault((world.checkpoint, batch), rows)
         world.burn()
         world.done = batch + 1
 
@@ -210,7 +129,8 @@ class PowerCuts(RuleBasedStateMachine):
         self.published: set[str] = set()
         self.damaged = self.ended = self.lost = False
         self.now = 0.0
-        self.patch.setattr(FakeIntake, "world", self.world, raising=False)
+        self.patch.setattr(FakeIntake, "channels", self.world.channels)
+        self.patch.setattr(FakeIntake, "before_finish", staticmethod(self.world.burn))
         self.patch.setattr(read_task, "Intake", FakeIntake)
         self.patch.setattr(
             stream_log, "time", SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
@@ -289,7 +209,9 @@ class PowerCuts(RuleBasedStateMachine):
             self.damaged = self.damaged or self.lost
         world.done = max(0, world.done)
         # Without its first offset Spark does not know the stream, which is refused.
-        self.damaged = self.damaged or not world.offsets
+        if not world.offsets:
+            self.damaged = True
+            world.checkpoint += 1
         self.lost = was_done
 
     @rule(

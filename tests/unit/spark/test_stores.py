@@ -255,3 +255,22 @@ def test_an_object_store_of_a_filesystem_without_create(monkeypatch: pytest.Monk
     monkeypatch.setattr(core, "url_to_fs", lambda url, **options: (Old(), "bucket/wal"))
     with pytest.raises(ConfigError, match=r"cannot create exclusively; pip install -U"):
         open_store("gs://bucket/wal")
+
+
+@pytest.mark.parametrize("method", ["list", "sizes", "folders"])
+def test_a_folder_that_cannot_be_read_is_an_error(
+    store: FileStore, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in it would count as gone, and rows with it."""
+    store.create("s/e=1/p=0/0", b"")
+    scandir = os.scandir
+
+    def forbidden(path: Any) -> Any:
+        if str(path).endswith("e=1"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(PermissionError, match="e=1"):
+        getattr(store, method)("s/e=1" if method == "folders" else "")
+    assert store.list("t") == store.folders("t") == []

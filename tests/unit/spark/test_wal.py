@@ -11,8 +11,12 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from gnsqsync.errors import ConfigError  # noqa: E402
+from gnsqsync.spark import seen as seen_module  # noqa: E402
+from gnsqsync.spark.plan import Part, Source, first_offset, next_offset  # noqa: E402
+from gnsqsync.spark.plans import Plans  # noqa: E402
+from gnsqsync.spark.returns import Look, Returns  # noqa: E402
 from gnsqsync.spark.rows import Entry, Head  # noqa: E402
-from gnsqsync.spark.seen import Seen  # noqa: E402
+from gnsqsync.spark.seen import IdKeeper, Seen  # noqa: E402
 from gnsqsync.spark.stores import FileStore  # noqa: E402
 from gnsqsync.spark.wal import LogDamaged, Marker, Wal, pending  # noqa: E402
 from tests.support.memory_store import Memory  # noqa: E402
@@ -241,3 +245,125 @@ def test_what_the_last_entries_tell(store: Memory) -> None:
     store.put("s/e=1/p=1/000000.arrow", b"no entry")
     with pytest.raises(LogDamaged, match=r"p=1/000000\.arrow"):
         wal.last_heads(1, 2)
+
+
+# -- damage and old logs --------------------------------------------------------------------------
+
+
+def test_only_the_entries_that_can_have_an_id_are_read(store: Memory) -> None:
+    wal = Wal(store, "s")
+    parts = [Part(NSQD, "t", 9), Part("127.0.0.1:4250", "t", 9)]
+    Plans(wal, strict=True).create(next_offset(first_offset("s", "c"), parts), {})
+    wal.create(1, 0, 0, entry("b", "d"))
+    wal.create(1, 0, 1, entry("f", "h"))
+    wal.create(1, 1, 0, entry("b", nsqd="127.0.0.1:4250"))
+    seen = Seen(wal, NSQD, "t")
+    assert seen.among(["b", "c"]) == {"b"}
+    assert store.read_entries() == ["s/e=1/p=0/000000.arrow"]
+    # Of another nsqd not even the head.
+    assert not any(what.endswith("p=1/000000.arrow") for what in store.done if "create" not in what)
+
+
+def test_a_gap_before_an_end_is_named(store: Memory) -> None:
+    wal = Wal(store, "s")
+    for number in range(3):
+        wal.create(1, 0, number, entry("a", end=number == 2))
+    assert [head is not None and head.end for head in wal.last_heads(1, 1)] == [True]
+    store.delete(["s/e=1/p=0/000001.arrow"])
+    for look in (lambda: wal.last_heads(1, 1), lambda: Seen(wal, NSQD, "t").among(["a"])):
+        with pytest.raises(LogDamaged, match=r"p=0/000001\.arrow in memory.*it is missing"):
+            look()
+
+
+@pytest.mark.parametrize("data", [b"", b"[3", b'{"a": 1}', b"[1, 3]", b'["a", 1]'])
+def test_a_damaged_marker_is_named(store: Memory, data: bytes) -> None:
+    store.put("s/committed", data)
+    with pytest.raises(LogDamaged, match=r"s/committed in memory is damaged"):
+        Wal(store, "s").marker()
+
+
+# -- ids that outlive their entries ---------------------------------------------------------------
+
+
+def test_ids_in_doubt_outlive_their_entries(store: Memory) -> None:
+    wal = Wal(store, "s", retention=0)
+    source, returns = Source(NSQD, "t"), Returns()
+    keeper = IdKeeper(wal, returns)
+    wal.create(1, 0, 0, entry("b", "a"))
+    wal.create(1, 1, 0, entry("other", nsqd="127.0.0.1:4250"))
+    wal.commit(1, 0, 0, keeper.keep)
+    assert wal.epochs() == []
+    assert Seen(wal, NSQD, "t").among(["a", "b", "c", "other"]) == {"a", "b"}
+    # Nobody holds anything, and the channel is empty.
+    for _ in range(2):
+        returns.looked(1, {source: Look(1, 0, 0, 0)})
+    keeper.drop()
+    assert Seen(wal, NSQD, "t").among(["a", "b"]) == set()
+    assert len(store.list("s/ids")) == 1
+
+
+def test_finished_epochs_leave_no_ids(store: Memory) -> None:
+    wal = Wal(store, "s", retention=0)
+    source, returns = Source(NSQD, "t"), Returns()
+    returns.looked(0, {source: Look(1, 0, 0, 9)})
+    returns.planned(1, {source})
+    returns.looked(1, {source: Look(1, 0, 0, 8)})
+    wal.create(1, 0, 0, entry("a"))
+    store.done.clear()
+    wal.commit(1, 0, 0, IdKeeper(wal, returns).keep)
+    assert store.list("s/ids") == store.read_entries() == []
+
+
+def test_an_id_is_found_while_its_entry_is_deleted(
+    store: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(1, 0, 0, entry("a"))
+    seen = Seen(wal, NSQD, "t")
+    read = wal.read_named
+
+    def late(name: str) -> Entry | None:
+        monkeypatch.setattr(wal, "read_named", read)
+        wal.commit(1, 0, 0, IdKeeper(wal, Returns()).keep)
+        return read(name)
+
+    monkeypatch.setattr(wal, "read_named", late)
+    assert seen.among(["a"]) == {"a"}
+
+
+def test_the_ids_of_a_stream_have_a_limit(
+    store: Memory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = Wal(store, "s", retention=0)
+    keeper = IdKeeper(wal, Returns())
+    for epoch in (1, 2):
+        wal.create(epoch, 0, 0, entry(f"id{epoch}"))
+        wal.commit(epoch, 0, 0, keeper.keep)
+    size = sum(store.sizes("s/ids").values())
+    monkeypatch.setattr(seen_module, "MOST_BYTES", size + 10)
+    wal.create(3, 0, 0, entry("id3"))
+    wal.commit(3, 0, 0, keeper.keep)
+    assert Seen(wal, NSQD, "t").among(["id1", "id2", "id3"]) == {"id2", "id3"}
+    assert "the ids of epoch 1 are deleted" in caplog.text
+
+
+def test_a_damaged_entry_keeps_no_commit_from_being_written(
+    store: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(1, 0, 0, b"no entry")
+    wal.commit(1, 0, 0, IdKeeper(wal, Returns()).keep)
+    assert wal.marker() == Marker(1, 2)
+    assert "the ids of epoch 1 cannot be kept whole" in caplog.text
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_damaged_ids_are_named(store: Memory, cut: bool) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(1, 0, 0, entry("a"))
+    wal.commit(1, 0, 0, IdKeeper(wal, Returns()).keep)
+    (name,) = store.list("s/ids")
+    data = store.names[name]
+    store.names[name] = data[:-30] if cut else data[:40] + bytes([data[40] ^ 1]) + data[41:]
+    with pytest.raises(LogDamaged, match=r"ids/t_.* is damaged"):
+        Seen(wal, NSQD, "t").among(["a"])
