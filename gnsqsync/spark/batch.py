@@ -17,7 +17,15 @@ from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
-from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
+from gnsqsync.spark.plan import (
+    Offset,
+    Source,
+    first_offset,
+    next_offset,
+    parts_of,
+    scale,
+    share_out,
+)
 from gnsqsync.spark.plans import check_identity
 from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_plan import PartitionPlan
@@ -25,6 +33,7 @@ from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_re
 from gnsqsync.spark.records import record
 from gnsqsync.spark.settings import columns_of, plans, read_settings
 from gnsqsync.spark.streams import Sign
+from gnsqsync.spark.verdict import DrainTask, judged
 from gnsqsync.spark.wal import LogDamaged, Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]
@@ -48,16 +57,22 @@ class NsqBatchReader(DataSourceReader):
         make_readable()
 
     def partitions(self) -> list[InputPartition]:
-        tasks = self._peek() if self._options.peek else self._plans(self._drain())
-        return [InputPartition(task) for task in tasks]
+        if self._options.peek:
+            return [InputPartition(task) for task in self._peek()]
+        end = self._drain()
+        parts = parts_of(end)
+        return [InputPartition(DrainTask(task, parts)) for task in self._plans(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         make_readable()
         # Without messages there is no plan, and Spark makes one partition of its own.
         if partition is None or partition.value is None:
             return iter(())
-        read = peek_partitions if self._options.peek else read_partitions
-        return read(partition.value, self._settings, self._columns)
+        if self._options.peek:
+            return peek_partitions(partition.value, self._settings, self._columns)
+        task: DrainTask = partition.value
+        rows = read_partitions(task.plans, self._settings, self._columns)
+        return judged(rows, task, self._options)
 
     def _plans(self, end: Offset) -> list[list[PartitionPlan]]:
         return plans(end, self._options.min_partitions)

@@ -273,6 +273,34 @@ def test_it_waits_for_messages_a_while(
     assert reader.latestOffset(start, None)["epoch"] == 1
 
 
+def test_an_idle_source_holds_up_no_batch_of_others(
+    driver: Driver, embedded_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark commits all sources when it makes a batch, those without new rows, too."""
+    from gnsqsync.spark import source
+
+    slept: list[float] = []
+    monkeypatch.setattr(
+        source,
+        "time",
+        SimpleNamespace(monotonic=lambda: sum(slept), process_time=lambda: 0.0, sleep=slept.append),
+    )
+    reader = driver()
+    start = reader.initialOffset()
+    reader.latestOffset(start, None)
+    assert sum(slept) > 0.5
+    for _ in range(5):
+        reader.commit(start)
+        slept.append(0.1)  # the batch of another source
+        before = sum(slept)
+        assert reader.latestOffset(start, None) == start
+        assert sum(slept) == before
+    embedded_cluster.publish(topic, numbered(range(10)))
+    reader.commit(start)
+    slept.append(0.1)
+    assert reader.latestOffset(start, None)["epoch"] == 1
+
+
 # -- a run with an end -------------------------------------------------------------------------
 
 

@@ -28,11 +28,33 @@ def test_the_first_create_wins(store: Store) -> None:
     assert store.read("s/e=0/p=0/0") == b"first"
 
 
+def test_a_link_that_nfs_repeats_is_our_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request made the link, and its answer was lost."""
+    real = os.link
+
+    def repeated(source: Any, target: Any) -> None:
+        real(source, target)
+        raise FileExistsError(target)
+
+    monkeypatch.setattr(os, "link", repeated)
+    assert store.create("s/e=0/p=0/0", b"mine")
+    assert not store.create("s/e=0/p=0/0", b"another's")
+    assert store.read("s/e=0/p=0/0") == b"mine"
+    store.probe()
+
+
 def test_what_is_not_there(store: Store) -> None:
     assert store.read("s/committed") is None
     assert store.list("s") == []
     store.delete(["s/committed"])
     store.delete_folder("s")
+
+
+def test_when_a_name_was_written(store: Store, tmp_path: Path) -> None:
+    store.put("s/committed", b"")
+    os.utime(tmp_path / "wal" / "s" / "committed", (1000.0, 1000.5))
+    assert store.modified("s/committed") == 1000.5
+    assert store.modified("s/nothing") is None
 
 
 def test_put_replaces(store: Store) -> None:
