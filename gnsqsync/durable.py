@@ -99,6 +99,10 @@ def create(path: str, data: bytes, mode: int = 0o666) -> None:
     temporary = _written_beside(path, data, mode)
     try:
         os.link(temporary, path)
+    except FileExistsError:
+        # NFS repeats a request whose answer was lost, and then meets its own link.
+        if os.stat(temporary).st_nlink < 2:
+            raise
     finally:
         os.unlink(temporary)
     sync_folder(os.path.dirname(path))

@@ -159,11 +159,6 @@ class FileStore(Store):
         try:
             durable.create(str(path), data)
         except FileExistsError:
-            # NFS repeats a request whose answer was lost, and meets its own link.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samefile(temporary, path):
-                    sync_folder(str(path.parent))
-                    return True
             return False
         return True
 
