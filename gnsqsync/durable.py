@@ -100,12 +100,19 @@ def create(path: str, data: bytes, mode: int = 0o666) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # NFS repeats a request whose answer was lost, and then meets its own link.
-        if os.stat(temporary).st_nlink < 2:
+        # NFS repeats a request whose answer was lost, and meets its own link.
+        if not _is_link_of(path, temporary):
             raise
     finally:
         os.unlink(temporary)
     sync_folder(os.path.dirname(path))
+
+
+def _is_link_of(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except FileNotFoundError:
+        return False
 
 
 def replace(source: str, target: str) -> None:

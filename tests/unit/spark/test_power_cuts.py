@@ -212,6 +212,8 @@ class PowerCuts(RuleBasedStateMachine):
         if not world.offsets:
             self.damaged = True
             world.checkpoint += 1
+            # A query that begins anew does not know what came before it.
+            self.ended = self.ended or bool(world.sink)
         self.lost = was_done
 
     @rule(
