@@ -127,7 +127,7 @@ class PowerCuts(RuleBasedStateMachine):
         self.world = World()
         self.numbers = itertools.count()
         self.published: set[str] = set()
-        self.damaged = self.ended = self.lost = False
+        self.damaged = self.ended = self.lost = self.hurt = False
         self.now = 0.0
         self.patch.setattr(FakeIntake, "channels", self.world.channels)
         self.patch.setattr(FakeIntake, "before_finish", staticmethod(self.world.burn))
@@ -222,11 +222,15 @@ class PowerCuts(RuleBasedStateMachine):
         how=st.sampled_from(["gone", "cut", "flipped"]),
     )
     def damage(self, file: int, byte: int, how: str) -> None:
-        """A file of the log, except those that only know ids."""
-        self.driver = None
+        """A file of the log, once, except those that only know ids.
+
+        Nothing can tell of a partition without any file left.
+        """
         names = sorted(name for name in self.world.store.names if "/ids/" not in name)
-        if not names:
+        if not names or self.hurt:
             return
+        self.driver = None
+        self.hurt = True
         name = names[file % len(names)]
         data = self.world.store.names.pop(name)
         self.damaged = True
