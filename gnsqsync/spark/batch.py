@@ -6,7 +6,6 @@ a log that is never committed: the first action plans it, and every further acti
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 
@@ -18,14 +17,24 @@ from gnsqsync.service.log_output import make_readable
 from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
-from gnsqsync.spark.plan import Offset, Source, first_offset, next_offset, scale, share_out
+from gnsqsync.spark.plan import (
+    Offset,
+    Source,
+    first_offset,
+    next_offset,
+    parts_of,
+    scale,
+    share_out,
+)
+from gnsqsync.spark.plans import check_identity
 from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_plan import PartitionPlan
 from gnsqsync.spark.read_task import peek_partitions, read_partitions, try_to_reach
+from gnsqsync.spark.records import record
 from gnsqsync.spark.settings import columns_of, plans, read_settings
-from gnsqsync.spark.stores import Store
 from gnsqsync.spark.streams import Sign
-from gnsqsync.spark.wal import Wal
+from gnsqsync.spark.verdict import DrainTask, judged
+from gnsqsync.spark.wal import LogDamaged, Wal
 
 __all__ = ["NsqBatchReader", "plan_now"]
 
@@ -48,16 +57,22 @@ class NsqBatchReader(DataSourceReader):
         make_readable()
 
     def partitions(self) -> list[InputPartition]:
-        tasks = self._peek() if self._options.peek else self._plans(self._drain())
-        return [InputPartition(task) for task in tasks]
+        if self._options.peek:
+            return [InputPartition(task) for task in self._peek()]
+        end = self._drain()
+        parts = parts_of(end)
+        return [InputPartition(DrainTask(task, parts)) for task in self._plans(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         make_readable()
         # Without messages there is no plan, and Spark makes one partition of its own.
         if partition is None or partition.value is None:
             return iter(())
-        read = peek_partitions if self._options.peek else read_partitions
-        return read(partition.value, self._settings, self._columns)
+        if self._options.peek:
+            return peek_partitions(partition.value, self._settings, self._columns)
+        task: DrainTask = partition.value
+        rows = read_partitions(task.plans, self._settings, self._columns)
+        return judged(rows, task, self._options)
 
     def _plans(self, end: Offset) -> list[list[PartitionPlan]]:
         return plans(end, self._options.min_partitions)
@@ -80,26 +95,36 @@ class NsqBatchReader(DataSourceReader):
         return tasks
 
     def _drain(self) -> Offset:
-        """The plan that is in the log, or a new one that is put there first."""
-        store = open_store(self._settings.wal_path, self._settings.wal_options)
+        """Return the plan that is in the log, or a new one that is put there first.
+
+        Raises ConfigError if the plan belongs to another channel or to other topics, and LogDamaged
+        if it is gone and the log has rows of it.
+        """
+        options = self._options
+        store = open_store(options.wal_path, options.wal_options)
+        wal = Wal(store, self._stream, options.retention)
         name = f"{self._stream}/drain"
-        known = _read_plan(store, name)
+        known = wal.record(name)
         if known is not None:
             # Each action on the rows is a use of them.
             Sign().show(lambda: store, self._stream, 0.0)
         if known is None:
             store.probe()
-            planned = plan_now(self._options, self._stream)
-            Wal(store, self._stream, self._settings.retention).announce()
-            if store.create(name, json.dumps(planned).encode()):
+            if options.drain_id and wal.places():
+                raise LogDamaged.file(store, name, "it is missing, and entries of it are there")
+            planned = plan_now(options, self._stream)
+            wal.announce({"channel": options.channel, "topics": sorted(options.topics)})
+            if store.create(name, record(planned)):
                 return planned
-            known = _read_plan(store, name)
+            known = wal.record(name)
             assert known is not None, "a name that could not be made is there"
+        where = f"drain {self._stream.removeprefix('drain-')!r} in {options.wal_path!r}"
+        check_identity({**wal.identity(), **known}, options.channel, options.topics, where)
         return known
 
 
 def plan_now(options: SourceOptions, stream: str) -> Offset:
-    """The plan of all messages that wait now.
+    """Return the plan of all messages that wait now.
 
     Raises ConnectionLost when none of their nsqds can be reached from here, or as option
     failOnUnreachable says. Nobody asks again when the tasks are over, so an nsqd that refuses us
@@ -126,8 +151,3 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
         # Messages wait, and none of them can be read.
         Progress(options.channel, seen).judge(seen)
     return end
-
-
-def _read_plan(store: Store, name: str) -> Offset | None:
-    data = store.read(name)
-    return None if data is None else json.loads(data)

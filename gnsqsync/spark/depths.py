@@ -40,12 +40,15 @@ _THREADS = 32
 _RETRIES = _THREADS // 2
 
 
-class Backlog(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Backlog:
     """Counts of the messages in a channel of one nsqd.
 
     ``depth``: messages that can be read now, 0 while the channel is paused. ``done``: messages that
     were finished, or thrown away, since nsqd started. ``behind_pause``: the depth of a paused
-    channel.
+    channel. ``returned``: requeues and timeouts since nsqd started. ``born``: when nsqd started,
+    seconds since 1970. ``asked_at``: when nsqd was asked, by the monotonic clock. The last three
+    count for no comparison.
     """
 
     depth: int
@@ -53,10 +56,18 @@ class Backlog(NamedTuple):
     deferred: int
     done: int = 0
     behind_pause: int = 0
+    returned: int = field(default=0, compare=False)
+    born: int = field(default=0, compare=False)
+    asked_at: float = field(default=0.0, compare=False)
 
     @property
     def is_empty(self) -> bool:
         return not (self.depth or self.in_flight or self.deferred or self.behind_pause)
+
+    @property
+    def waiting(self) -> int:
+        """All messages that are not done, paused or not."""
+        return self.unread + self.in_flight + self.deferred
 
     @property
     def unread(self) -> int:
@@ -319,6 +330,7 @@ class Depths:
         """The depths, with the channels made that are missing. Any thread; raises NSQError."""
         if not tcp:
             tcp = self._tcp_address(http)
+        asked_at = time.monotonic()
         stats = http.stats(
             topics[0] if len(topics) == 1 else None,
             self._options.channel,
@@ -326,7 +338,7 @@ class Depths:
             include_mem=False,
         )
         found = {
-            entry.topic_name: _backlog(channel)
+            entry.topic_name: _backlog(channel, stats.start_time, asked_at)
             for entry in stats.topics
             for channel in entry.channels
             if entry.topic_name in topics and channel.channel_name == self._options.channel
@@ -334,7 +346,7 @@ class Depths:
         for topic in set(topics) - found.keys():
             http.create_topic(topic)
             http.create_channel(topic, self._options.channel)
-            found[topic] = Backlog(0, 0, 0)
+            found[topic] = Backlog(0, 0, 0, born=stats.start_time, asked_at=asked_at)
         return _Depth(tcp, found)
 
     @staticmethod
@@ -384,7 +396,7 @@ class Depths:
             log.warning("%s answers again", url)
 
 
-def _backlog(channel: ChannelStats) -> Backlog:
+def _backlog(channel: ChannelStats, born: int, asked_at: float) -> Backlog:
     waiting = channel.depth + channel.in_flight_count + channel.deferred_count
     return Backlog(
         # A paused topic does not matter: its channels get nothing new, and deliver the messages
@@ -394,4 +406,7 @@ def _backlog(channel: ChannelStats) -> Backlog:
         channel.deferred_count,
         channel.message_count - waiting,
         behind_pause=channel.depth if channel.paused else 0,
+        returned=channel.requeue_count + channel.timeout_count,
+        born=born,
+        asked_at=asked_at,
     )

@@ -18,7 +18,7 @@ from gnsqsync.stats import counted
 
 if TYPE_CHECKING:
     from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
-    from gnsqsync.spark.wal import Seen
+    from gnsqsync.spark.seen import Seen
 
 __all__ = ["Intake"]
 

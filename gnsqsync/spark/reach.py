@@ -118,25 +118,30 @@ class Progress:
     def __init__(self, channel: str, before: Mapping[Source, Depth | None]) -> None:
         self._channel = channel
         self._before = {s: depth.unread for s, depth in before.items() if depth and depth.unread}
-        self._took = False
+        # True if a task read something, or if it is not known what a task read.
+        self.took_any: bool = False
 
     def took(self, messages: float | None) -> None:
         """Note what one task read; None if Spark did not want its rows."""
-        self._took = self._took or messages is None or messages > 0
+        self.took_any = self.took_any or messages is None or messages > 0
 
     def judge(
-        self, after: Mapping[Source, Depth | None], left_out: Collection[Source] = ()
+        self,
+        after: Mapping[Source, Depth | None],
+        left_out: Collection[Source] = (),
+        hint: str = "",
     ) -> None:
         """At the end: NothingRead if nothing was read and messages still wait.
 
-        ``left_out``: sources that were not reached, for which ``Reach`` is the judge.
+        ``left_out``: sources that were not reached, for which ``Reach`` is the judge. ``hint``: the
+        end of the error's text.
         """
         left = {
             source: depth
             for source, depth in after.items()
             if depth and depth.unread and source in self._before and source not in left_out
         }
-        if self._took or not left:
+        if self.took_any or not left:
             return
         paused = [depth for depth in left.values() if depth.behind_pause]
         reason = "the channel is paused: unpause it"
@@ -154,5 +159,5 @@ class Progress:
         began = sum(self._before[source] for source in left)
         raise NothingRead(
             f"nothing was read of channel {self._channel!r}, where messages waited at the start"
-            f" ({began:,}) and at the end of this run ({places}); {reason}"
+            f" ({began:,}) and at the end of this run ({places}); {reason}{hint}"
         )

@@ -18,9 +18,10 @@ from gnsqsync.spark.intake import Intake
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import Entry, check_columns
+from gnsqsync.spark.seen import Seen
 from gnsqsync.spark.stores import Store
 from gnsqsync.spark.tally import costs_of_process
-from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Seen, Wal
+from gnsqsync.spark.wal import EpochCommitted, LogDamaged, Wal
 
 __all__ = ["peek_partitions", "read_partitions", "try_to_reach"]
 
@@ -92,13 +93,14 @@ class _Task:
         self._wal.check_announced()
 
     def close(self) -> None:
-        """Until the log of the partition has its END."""
+        """Take what the log has, then read from nsqd, until the partition has its END.
+
+        Raises LogDamaged unless the log has all entries that were made.
+        """
         plan = self._plan
+        # Before the entries: if a commit deletes them meanwhile, the epoch does not look new.
         committed = self._wal.marker().committed
-        entry = self._adopt()
-        while entry is not None and not entry.end:
-            entry = self._adopt()
-        if entry is not None:
+        if self._take_all():
             return
         if committed >= plan.epoch:
             self._lost(
@@ -106,7 +108,10 @@ class _Task:
                 f" {self._settings.wal_path} is gone"
             )
             return
-        seen = Seen(self._wal, plan.nsqd, plan.topic) if self._settings.deduplicate else None
+        seen = None
+        if self._settings.deduplicate:
+            strict = self._settings.fail_on_data_loss
+            seen = Seen(self._wal, plan.nsqd, plan.topic, strict=strict)
         with Intake(plan, self._settings, plan.budget - self._rows, seen) as intake:
             while not self._closed:
                 with self._costs.timed("receive_seconds"):
@@ -115,8 +120,46 @@ class _Task:
             written_at = time.monotonic()
         self._costs.add("fin_seconds", time.monotonic() - written_at)
 
+    def _take_all(self) -> bool:
+        """Take what the log has of the partition. Return True if its END is among it."""
+        plan = self._plan
+        for number in range(max(self._wal.numbers(plan.epoch, plan.partition), default=-1) + 1):
+            self._take(number)
+        return self._closed
+
+    def _take(self, number: int) -> None:
+        """Take an entry that the log has, or must have, as there is a later one."""
+        plan = self._plan
+        entry = self._read(number)
+        if entry is None:
+            # failOnDataLoss is false: an entry without rows stands in its place.
+            self._append(Entry.of([], [], plan, end=False))
+            return
+        self._append(entry)
+        told = entry.tally.get("received", self._rows)
+        if entry.end and told != self._rows:
+            self._lost(
+                f"partition {plan.partition} of epoch {plan.epoch} in {self._settings.wal_path} has"
+                f" {self._rows} rows, and its last entry says {told:.0f}"
+            )
+
+    def _read(self, number: int) -> Entry | None:
+        """Return an entry that must be there; None if it is damaged and failOnDataLoss is false."""
+        plan, store = self._plan, self._wal.store
+        try:
+            entry = self._wal.read(plan.epoch, plan.partition, number)
+            if entry is None:
+                name = self._wal.entry_name(plan.epoch, plan.partition, number)
+                raise LogDamaged.file(store, name, "it is missing, though it was made")
+        except LogDamaged as error:
+            if self._settings.fail_on_data_loss:
+                raise
+            log.warning("%s; going on, as failOnDataLoss is false", error)
+            return None
+        return entry
+
     def _adopt(self) -> Entry | None:
-        """Take the next entry that is in the log already, of this or another attempt."""
+        """Take the entry that another attempt made in our place."""
         plan = self._plan
         entry = self._wal.read(plan.epoch, plan.partition, len(self._entries))
         if entry is not None:
@@ -133,57 +176,98 @@ class _Task:
     def _write(self, intake: Intake, end: bool) -> None:
         """Make an entry of what is in hand and FIN it; or take the entry of a faster attempt.
 
+        With ``end``, then make the END. It has no rows, so an entry with rows that gets lost leaves
+        a gap before it. nsqd takes the FINs meanwhile.
+        """
+        intake.drop_orphans()
+        if intake.hand:
+            if not self._write_rows(intake):
+                return
+        elif end:
+            self._check_not_committed()
+        if end:
+            self._write_end(intake)
+
+    def _write_rows(self, intake: Intake) -> bool:
+        """Return True if what was in hand is in an entry of our own.
+
         The marker is read with the messages in hand: asleep from then until the create for less
         than msg_timeout, a late attempt finds the entries of its epoch kept, and its create
         fails; for longer, nsqd has taken the messages back and refuses the FIN.
         """
         plan = self._plan
-        intake.drop_orphans()
-        if not intake.hand and not end:
-            return
-        entry = Entry.of(*intake.rows(), plan, end, intake.problem)
-        with contextlib.ExitStack() as untold:
-            if end:
-                costs = self._costs.take()
-                untold.callback(self._costs.put_back, costs)
-                entry = replace(entry, tally={**self._tally(entry, intake), **costs})
-            data = entry.encode()
-            if self._wal.marker().committed >= plan.epoch:
-                raise EpochCommitted(
-                    f"epoch {plan.epoch} of {plan.topic}/{plan.channel} was committed while this"
-                    " attempt read; its messages go back to nsqd"
-                )
-            if intake.too_old:
-                log.warning("the log was too slow for the messages in hand; they go back to nsqd")
-                intake.give_back()
-                return
-            started = time.monotonic()
-            won = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
-            took = time.monotonic() - started
-            self._slow_log = took > _SLOW_CREATE
-            self._costs.add("log_seconds", took)
-            if won:
-                untold.pop_all()
-        if won:
-            self._costs.add("log_bytes", len(data))
+        entry = Entry.of(*intake.rows(), plan, end=False)
+        data = entry.encode(self._place)
+        self._check_not_committed()
+        if intake.too_old:
+            log.warning("the log was too slow for the messages in hand; they go back to nsqd")
+            intake.give_back()
+            return False
+        if self._create(data):
             self._append(entry)
             intake.room = plan.budget - self._rows
             with self._costs.timed("fin_seconds"):
                 intake.finish_hand()
-            return
+            return True
+        self._take_winner(intake)
+        return False
+
+    def _write_end(self, intake: Intake) -> None:
+        entry = Entry.of([], [], self._plan, end=True, problem=intake.problem)
+        costs = self._costs.take()
+        with contextlib.ExitStack() as untold:
+            untold.callback(self._costs.put_back, costs)
+            entry = replace(entry, tally={**self._tally(intake), **costs})
+            if self._create(entry.encode(self._place)):
+                untold.pop_all()
+                self._append(entry)
+                return
+        self._take_winner(intake)
+
+    @property
+    def _place(self) -> str:
+        """The name of the next entry within the log of the stream."""
+        plan = self._plan
+        name = self._wal.entry_name(plan.epoch, plan.partition, len(self._entries))
+        return name.removeprefix(f"{plan.stream}/")
+
+    def _check_not_committed(self) -> None:
+        plan = self._plan
+        if self._wal.marker().committed >= plan.epoch:
+            raise EpochCommitted(
+                f"epoch {plan.epoch} of {plan.topic}/{plan.channel} was committed while this"
+                " attempt read; its messages go back to nsqd"
+            )
+
+    def _create(self, data: bytes) -> bool:
+        """Make the next entry; return False if another attempt has made it."""
+        plan = self._plan
+        started = time.monotonic()
+        made = self._wal.create(plan.epoch, plan.partition, len(self._entries), data)
+        took = time.monotonic() - started
+        self._slow_log = took > _SLOW_CREATE
+        self._costs.add("log_seconds", took)
+        if made:
+            self._costs.add("log_bytes", len(data))
+        return made
+
+    def _take_winner(self, intake: Intake) -> None:
+        """Take the entry that is in our place. Messages that it has must not go back to nsqd.
+
+        It is our own after a create whose answer got lost.
+        """
         winner = self._adopt()
         if winner is None:
-            raise LogDamaged(f"an entry of {plan} vanished from {self._settings.wal_path}")
-        # Also after our own create whose answer got lost: messages in the log must not go back.
-        intake.room = plan.budget - self._rows
+            raise LogDamaged(f"an entry of {self._plan} vanished from {self._settings.wal_path}")
+        intake.room = self._plan.budget - self._rows
         intake.finish_those(set(winner.ids.to_pylist()))
         intake.give_back(above=max(0, intake.room))
 
-    def _tally(self, last: Entry, intake: Intake) -> dict[str, float]:
-        """What the partition's log will hold with its last entry."""
+    def _tally(self, intake: Intake) -> dict[str, float]:
+        """Return what the log of the partition holds with its END."""
         return {
-            "received": self._rows + last.rows,
-            "redelivered": self._redelivered + last.redelivered,
+            "received": self._rows,
+            "redelivered": self._redelivered,
             "deduplicated": intake.deduplicated,
             "seconds": round(time.monotonic() - self._began, 6),
         }
@@ -196,15 +280,9 @@ class _Task:
     # -- emitting ----------------------------------------------------------------------------
 
     def emit(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        plan = self._plan
-        for number, entry in enumerate(self._entries):
-            entry = entry or self._wal.read(plan.epoch, plan.partition, number)
-            if entry is None:
-                raise LogDamaged(
-                    f"entry {number} of epoch {plan.epoch} vanished from"
-                    f" {self._settings.wal_path} while it was read"
-                )
-            if entry.rows:
+        for number, kept in enumerate(self._entries):
+            entry = kept or self._read(number)
+            if entry is not None and entry.rows:
                 yield entry.batch(columns)
 
 

@@ -6,6 +6,8 @@ Knows Arrow only; must not know where entries are kept or how messages arrive.
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,8 +29,10 @@ __all__ = [
     "Where",
     "arrow_schema",
     "check_columns",
+    "has_seal",
     "open_entry",
     "open_head",
+    "seal",
 ]
 
 _UTC_MICROS = pa.timestamp("us", tz="UTC")
@@ -66,8 +70,29 @@ _STORED = pa.schema(
 )
 
 
+# Behind the bytes of a file of the log. Readers of Arrow streams stop before it, older versions of
+# this package, too.
+_SEAL = re.compile(rb"gnsqsync-crc32:([0-9a-f]{8})")
+_SEAL_BYTES = 23
+
+
 class BadEntry(Exception):
-    """The bytes are no log entry of this package, or of a newer one."""
+    """The bytes are no log entry of this package, or of a newer one, or were changed."""
+
+
+def seal(data: bytes) -> bytes:
+    """Return ``data`` with its checksum behind it."""
+    return b"%bgnsqsync-crc32:%08x" % (data, zlib.crc32(data))
+
+
+def has_seal(data: bytes) -> bool:
+    """Return True if a checksum is behind the bytes. Raises BadEntry if it is that of others."""
+    found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    if found is None:
+        return False
+    if zlib.crc32(memoryview(data)[:-_SEAL_BYTES]) != int(found[1], 16):
+        raise BadEntry("its bytes are not those that were written: the checksum differs")
+    return True
 
 
 class Row(Protocol):
@@ -112,9 +137,9 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Entry:
-    """One log entry: its rows, and where they came from.
+    """A log entry: its rows, and where they came from.
 
-    ``end``: whether this is the partition's last entry. ``problem``: why its writer did not reach
+    ``end``: True in the last entry of a partition. ``problem``: why its writer did not reach
     the nsqd; empty when it did. ``tally``: what the last entry tells of the whole partition.
     """
 
@@ -146,8 +171,12 @@ class Entry:
         stored = pa.RecordBatch.from_arrays(columns, schema=_STORED)
         return cls(stored, where.topic, where.channel, where.nsqd, end, problem)
 
-    def encode(self) -> bytes:
-        """As an Arrow IPC stream, its buffers compressed with LZ4."""
+    def encode(self, place: str = "") -> bytes:
+        """Return the entry as an Arrow IPC stream with a checksum, its buffers compressed with LZ4.
+
+        ``place``: the name under which the log will keep the entry.
+        """
+        low, high = self._id_range()
         about = {
             b"format": _FORMAT,
             b"topic": self.topic.encode(),
@@ -156,13 +185,22 @@ class Entry:
             b"end": b"1" if self.end else b"0",
             b"problem": self.problem.encode(),
             b"tally": json.dumps(self.tally).encode(),
+            b"place": place.encode(),
+            b"low": low.encode(),
+            b"high": high.encode(),
+            b"sealed": b"1",
         }
         sink = pa.BufferOutputStream()
         # One thread: others would cost more than they save on so few bytes.
         options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         with pa.ipc.new_stream(sink, _STORED.with_metadata(about), options=options) as writer:
             writer.write_batch(self.stored)
-        return bytes(sink.getvalue())
+        return seal(bytes(sink.getvalue()))
+
+    def _id_range(self) -> tuple[str, str]:
+        """The lowest and the highest message id; both are empty without rows."""
+        found = pc.min_max(self.ids).as_py()
+        return found["min"] or "", found["max"] or ""
 
     @property
     def rows(self) -> int:
@@ -198,32 +236,46 @@ class Entry:
 
 @dataclass(frozen=True)
 class Head:
-    """An entry without its rows; the fields are those of Entry."""
+    """An entry without its rows; the fields are those of Entry.
+
+    ``low`` and ``high``: the lowest and the highest message id, empty without rows. Both are None
+    in entries of older versions.
+    """
 
     end: bool
     problem: str
     tally: Mapping[str, float]
+    topic: str = ""
+    channel: str = ""
+    nsqd: str = ""
+    low: str | None = None
+    high: str | None = None
 
 
-def open_entry(data: bytes) -> Entry:
-    """The entry from bytes of ``Entry.encode``. Raises BadEntry with the reason."""
+def open_entry(data: bytes, place: str = "") -> Entry:
+    """Return the entry from bytes of ``Entry.encode``.
+
+    ``place``: the name of the entry. Raises BadEntry with the reason, if the entry was written
+    under another name, too. Entries of older versions have neither a checksum nor a place.
+    """
+    sealed = has_seal(data)
     try:
         with pa.ipc.open_stream(data) as reader:
             about = _about(reader)
             stored = reader.read_next_batch()
     except (pa.ArrowException, StopIteration, OSError) as error:
         raise BadEntry(f"it is no Arrow IPC stream: {error}") from error
-    return Entry(
-        stored,
-        topic=about[b"topic"].decode(),
-        channel=about[b"channel"].decode(),
-        nsqd=about[b"nsqd"].decode(),
-        **vars(_head(about)),
-    )
+    if not sealed and about.get(b"sealed"):
+        raise BadEntry("its end is cut off: the checksum is missing")
+    written = about.get(b"place", b"").decode()
+    if place and written not in ("", place):
+        raise BadEntry(f"it was written as {written}")
+    head = _head(about)
+    return Entry(stored, head.topic, head.channel, head.nsqd, head.end, head.problem, head.tally)
 
 
 def open_head(data: bytes) -> Head:
-    """As ``open_entry``; of the bytes a few thousand at the beginning are enough."""
+    """Return the head of an entry; a few thousand of its bytes at the beginning are enough."""
     try:
         with pa.ipc.open_stream(data) as reader:
             return _head(_about(reader))
@@ -239,9 +291,17 @@ def _about(reader: pa.RecordBatchStreamReader) -> Mapping[bytes, bytes]:
 
 
 def _head(about: Mapping[bytes, bytes]) -> Head:
-    # Entries of older versions have neither a problem nor a tally.
-    return Head(
-        end=about[b"end"] == b"1",
-        problem=about.get(b"problem", b"").decode(),
-        tally=json.loads(about.get(b"tally", b"{}")),
-    )
+    try:
+        # Entries of older versions have neither a problem nor a tally.
+        return Head(
+            end=about[b"end"] == b"1",
+            problem=about.get(b"problem", b"").decode(),
+            tally=json.loads(about.get(b"tally", b"{}")),
+            topic=about[b"topic"].decode(),
+            channel=about[b"channel"].decode(),
+            nsqd=about[b"nsqd"].decode(),
+            low=about[b"low"].decode() if b"low" in about else None,
+            high=about[b"high"].decode() if b"high" in about else None,
+        )
+    except (KeyError, ValueError) as error:
+        raise BadEntry(f"its head cannot be read: {error!r}") from error

@@ -17,6 +17,7 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Offset, group, parts_of
+from gnsqsync.spark.plans import check_identity
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.rows import ALL_COLUMNS, check_columns
 from gnsqsync.spark.streams import delete_ended
@@ -83,26 +84,36 @@ def read_settings(options: SourceOptions, *, must_reach: bool = False) -> ReadSe
     return ReadSettings(**given, must_reach=must_reach)
 
 
-def open_log(settings: ReadSettings, stream: str, *, new: bool) -> Wal:
-    """The log of a stream, marked so that tasks recognise it; ConfigError when it cannot be used.
+def open_log(options: SourceOptions, stream: str, *, new: bool) -> Wal:
+    """Return the log of a stream, marked so that tasks recognise it.
 
-    ``new``: whether nothing was read yet. If not, the mark must be there: a log that was moved or
-    deleted may have held the only copy of messages.
+    ``new``: True if nothing was read yet. If not, the mark must be there: a log that was moved or
+    deleted may have held the only copy of messages. Raises ConfigError if the storage cannot be
+    used, and if the log belongs to another channel or to other topics.
     """
-    store = open_store(settings.wal_path, settings.wal_options)
+    store = open_store(options.wal_path, options.wal_options)
     store.probe()
-    wal = Wal(store, stream, settings.retention)
-    if not new and settings.fail_on_data_loss:
+    wal = Wal(store, stream, options.retention)
+    if not new and options.fail_on_data_loss:
         try:
             wal.check_announced()
         except LogDamaged:
             raise LogDamaged(
-                f"option 'walPath' {settings.wal_path!r} has no log of this query, which has read"
+                f"option 'walPath' {options.wal_path!r} has no log of this query, which has read"
                 " before: set it to where the log is, or 'failOnDataLoss' to false if it is lost"
             ) from None
-    wal.announce()
     try:
-        delete_ended(store, stream, settings.retention, time.time())
+        stored = wal.identity()
+    except LogDamaged as error:
+        if options.fail_on_data_loss:
+            raise
+        log.warning("%s; going on, as failOnDataLoss is false", error)
+        store.delete([wal.mark_name])
+        stored = {}
+    check_identity(stored, options.channel, options.topics, f"the log in {options.wal_path!r}")
+    wal.announce({"channel": options.channel, "topics": sorted(options.topics)})
+    try:
+        delete_ended(store, stream, options.retention, time.time())
     except OSError as error:
         log.warning("logs of runs that ended are not deleted: %s", error)
     return wal

@@ -38,24 +38,25 @@ from gnsqsync.spark.plan import (
     Trust,
     budgets_of,
     first_offset,
-    next_offset,
     parts_of,
     scale,
     share_out,
 )
+from gnsqsync.spark.plans import check_identity
 from gnsqsync.spark.reach import Progress, Reach
 from gnsqsync.spark.read_task import read_partitions
+from gnsqsync.spark.returns import Look
 from gnsqsync.spark.rows import SPARK_SCHEMA
 from gnsqsync.spark.settings import (
     columns_of,
     end_without_traceback,
-    open_log,
     plans,
     read_settings,
 )
+from gnsqsync.spark.stream_log import StreamLog
 from gnsqsync.spark.streams import Sign
 from gnsqsync.spark.tally import RunCounts
-from gnsqsync.spark.wal import Wal
+from gnsqsync.spark.wal import LogDamaged
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
@@ -145,7 +146,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end: Offset | None = None
         self._drained: Offset | None = None
         self._depths: Depths | None = None
-        self._wal: Wal | None = None
+        self._log: StreamLog | None = None
+        # By the monotonic clock: when Spark asked for an epoch, so that all tasks before are over.
+        self._asked_at = 0.0
         # Of a run with an end: the messages it has still to take, and which nsqds it reached.
         self._targets: Targets | None = None
         self._reach: Reach | None = None
@@ -198,18 +201,22 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.available_now:
                 return self._drain_at_once()
             start = self._end or self.initialOffset()
+        self._asked_at = time.monotonic()
+        self._check(start)
         self._show_use(start)
         self._learn()
-        parts = self._wait_for_messages(start["epoch"], self._limit(limit))
-        self._pauses.answered(time.monotonic())
-        if not parts:
-            self._judge_run()
-            return start
-        self._open_log(start, new=start["epoch"] == 0)
+        stream_log = self._open_log(start)
+        end = stream_log.left_over(start)
+        if end is None:
+            parts = self._wait_for_messages(start["epoch"], self._limit(limit))
+            self._pauses.answered(time.monotonic())
+            if not parts:
+                self._judge_run(start["epoch"])
+                return start
+            end = stream_log.plan(start, parts)
+            if self._targets is not None:
+                self._targets.take(parts)
         self._last_epoch_at = time.monotonic()
-        end = next_offset(start, parts)
-        if self._targets is not None:
-            self._targets.take(parts)
         self._untold = end
         return end
 
@@ -223,12 +230,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.monotonic(),
             )
 
-    def _judge_run(self) -> None:
+    def _judge_run(self, epoch: int) -> None:
         """Raise the error of a run with an end, at its end."""
         if self._reach is None or self._progress is None:
             return
         self._reach.judge()
-        self._progress.judge(self._cluster().look(whole=True), self._reach.missed)
+        seen = self._cluster().look(whole=True)
+        self._note_looks(epoch, seen)
+        self._progress.judge(seen, self._reach.missed)
 
     def _drain_at_once(self) -> Offset:
         """The end of the only new batch of a run with an end on 4.0 and 4.1.
@@ -244,13 +253,18 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " 4.2 ends after one",
                 limit,
             )
-        unlimited = dataclasses.replace(self._options, max_messages=None)
-        parts = parts_of(plan_now(unlimited, start["stream"]))
-        self._drained = start
-        if parts:
-            self._open_log(start, new=start["epoch"] == 0)
-            self._drained = next_offset(start, parts)
+        self._check(start)
+        stream_log = self._open_log(start)
+        self._drained = stream_log.left_over(start)
+        if self._drained is None:
+            unlimited = dataclasses.replace(self._options, max_messages=None)
+            parts = parts_of(plan_now(unlimited, start["stream"]))
+            self._drained = stream_log.plan(start, parts) if parts else start
         return self._drained
+
+    def _check(self, offset: Offset) -> None:
+        """Raise ConfigError if the checkpoint belongs to another channel or to other topics."""
+        check_identity(offset, self._options.channel, self._options.topics, "the checkpoint")
 
     def _learn(self) -> None:
         """Note what the tasks of the epoch before have told in their log.
@@ -263,12 +277,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_wanted = KNOWS_AVAILABLE_NOW or fail_on in ("all", "any")
         if epoch is None or not is_wanted:
             return
-        wal = self._open_log(epoch, new=False)
+        wal = self._open_log(epoch).wal
         parts = parts_of(epoch)
         try:
             heads = wal.last_heads(epoch["epoch"], len(parts))
-        except OSError as error:
-            if self._targets is not None or fail_on in ("all", "any"):
+        except (OSError, LogDamaged) as error:
+            damaged = isinstance(error, LogDamaged) and self._options.fail_on_data_loss
+            if damaged or self._targets is not None or fail_on in ("all", "any"):
                 raise
             log.warning("what epoch %d read cannot be counted: %s", epoch["epoch"], error)
             return
@@ -318,6 +333,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._end = end
+        self._check(end)
         if end["epoch"] == 0 or start == end:
             return []
         if self._options.available_now and self._drained is None and not KNOWS_AVAILABLE_NOW:
@@ -325,7 +341,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "this run only repeats the batch of one that failed: start it again for what waits,"
                 " or set spark.sql.streaming.triggerAvailableNowWrapper.enabled to true"
             )
-        self._open_log(end, new=False)
+        self._open_log(end).confirm(start, end)
         tasks = plans(end, self._options.min_partitions, judged=self._reach is not None)
         return [InputPartition(task) for task in tasks]
 
@@ -334,8 +350,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end["epoch"] == 0:
             return
         try:
-            wal = self._open_log(end, new=False)
-            wal.commit(end["epoch"], time.monotonic(), time.time())
+            self._open_log(end).commit(end["epoch"])
         except OSError as error:
             # The next commit covers this one; until then the log is only longer.
             log.warning("the commit of epoch %d is not written: %s", end["epoch"], error)
@@ -373,6 +388,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return []
             before = time.process_time()
             seen = cluster.look()
+            self._note_looks(turn, seen)
             cost = time.process_time() - before
             self._check_silent(seen)
             waiting = self._readable(seen)
@@ -411,12 +427,25 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited = time.monotonic() - self._last_epoch_at
         return waiting > 0 and waited >= options.max_trigger_delay
 
-    def _open_log(self, offset: Offset, *, new: bool) -> Wal:
-        """The log of the stream, looked at when this process first needs it."""
+    def _note_looks(self, epoch: int, seen: Mapping[Source, Backlog | None]) -> None:
+        """Tell the log the counts of channels since ``epoch``, as far as they came after it."""
+        looks = {
+            source: Look.at(backlog)
+            for source, backlog in seen.items()
+            # An nsqd that is slow may answer a question that was asked before the epoch.
+            if backlog is not None and backlog.asked_at >= self._asked_at
+        }
+        assert self._log is not None, "the log is open before anybody looks"
+        self._log.looked(epoch, looks)
+
+    def _open_log(self, offset: Offset) -> StreamLog:
+        """Return the log of the stream, which is looked at when this process first needs it."""
         # Before 4.2 a run with an end may begin a new stream before it hears of the old one.
-        if self._wal is None or self._wal.stream != offset["stream"]:
-            self._wal = open_log(self._settings, offset["stream"], new=new)
-        return self._wal
+        if self._log is None or self._log.stream != offset["stream"]:
+            # Only runs of one stream ask for ids of runs before them.
+            one_stream = KNOWS_AVAILABLE_NOW or not self._options.available_now
+            self._log = StreamLog(self._options, offset, keeps_ids=one_stream)
+        return self._log
 
     # -- on executors ----------------------------------------------------------------------------
 

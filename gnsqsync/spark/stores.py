@@ -176,20 +176,30 @@ class FileStore(Store):
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found = {}
-        for folder, _, files in os.walk(self._root / prefix):
-            below = os.path.relpath(folder, self._root)
-            for file in files:
-                if not file.startswith(durable.TEMPORARY):
-                    # One that is removed at this moment is not there.
+        left = [prefix]
+        while left:
+            folder = left.pop()
+            for entry in self._scan(folder):
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(name)
+                elif not entry.name.startswith(durable.TEMPORARY) and not entry.is_dir():
+                    # A file that is removed at this moment is not there.
                     with contextlib.suppress(FileNotFoundError):
-                        size = os.stat(os.path.join(folder, file)).st_size
-                        found[file if below == "." else f"{below}/{file}"] = size
+                        found[name] = os.stat(entry.path).st_size
         return dict(sorted(found.items()))
 
     def folders(self, prefix: str = "") -> Names:
+        return sorted(entry.name for entry in self._scan(prefix) if entry.is_dir())
+
+    def _scan(self, folder: str) -> list[os.DirEntry[str]]:
+        """Return what is directly in a folder, nothing for one that is not there.
+
+        A folder that cannot be read is an error: what is in it would count as gone.
+        """
         try:
-            with os.scandir(self._root / prefix) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
+            with os.scandir(self._root / folder) as entries:
+                return list(entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -4,22 +4,27 @@ Knows names and their order over a Store; must not know nsqd or Spark. The layou
 
     <stream>/plan                          the driver's mark: a task must see it
     <stream>/committed                     [last committed epoch, first epoch that is kept, when]
-    <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... of which the last says END
+    <stream>/plans/<epoch>.json            the plan of an epoch, see plans
+    <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... and a last one without rows, the END
+    <stream>/ids/<source>/<epoch>-<low>-<high>   ids that outlive their entries, see seen
+
+Older versions put END into the last entry with rows, and know neither plans nor ids.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnsqsync.errors import NSQError
 from gnsqsync.spark.open_store import open_store
+from gnsqsync.spark.records import BadRecord, open_record, record
 from gnsqsync.spark.rows import BadEntry, Entry, Head, open_entry, open_head
 from gnsqsync.spark.stores import Store
 
@@ -28,15 +33,17 @@ __all__ = [
     "LogDamaged",
     "Marker",
     "PendingEpoch",
-    "Seen",
+    "Place",
     "Wal",
     "pending",
     "pending_of",
 ]
 
+log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 # Bytes at the beginning of an entry in which its head lies, unless an nsqd's error is very long.
 _HEAD_BYTES = 8192
+_ENTRY = re.compile(r"e=(\d+)/p=(\d+)/(\d+)\.arrow")
 
 
 class EpochCommitted(NSQError):
@@ -45,6 +52,13 @@ class EpochCommitted(NSQError):
 
 class LogDamaged(NSQError):
     """The log lacks rows that it must have; set failOnDataLoss=false to go on without them."""
+
+    @classmethod
+    def file(cls, store: Store, name: str, problem: object) -> LogDamaged:
+        return cls(
+            f"log entry {name} in {store.url} is damaged: {problem}; put the file back from a copy,"
+            " or set failOnDataLoss=false to go on without what it held"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,8 +73,16 @@ class Marker:
     at: float = 0.0
 
 
+class Place(NamedTuple):
+    """Where an entry lies: its epoch, its partition, and its number there."""
+
+    epoch: int
+    partition: int
+    number: int
+
+
 class Wal:
-    """The log of one stream. Of the driver: announce, commit. Of tasks: the rest."""
+    """The log of one stream. The driver announces and commits; tasks do the rest."""
 
     def __init__(self, store: Store, stream: str, retention: float = 60.0) -> None:
         """``retention``: seconds that a committed epoch is kept for late attempts."""
@@ -72,16 +94,46 @@ class Wal:
 
     # -- the driver --------------------------------------------------------------------------
 
-    def announce(self) -> None:
-        """Leave the mark by which a task knows that it sees the driver's storage."""
-        if self.store.read(self._plan_name) is None:
-            self.store.put(self._plan_name, b"{}")
+    def announce(self, identity: Mapping[str, Any] | None = None) -> None:
+        """Leave the mark by which a task knows that it sees the driver's storage.
 
-    def commit(self, epoch: int, now: float, today: float) -> None:
+        ``identity``: what the query reads; it replaces an older one.
+        """
+        data = self.store.read(self.mark_name)
+        if data is None or (identity and self._open(self.mark_name, data) != identity):
+            self.store.put(self.mark_name, record(identity or {}))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the mark says the query reads; empty if an older version wrote it."""
+        return self.record(self.mark_name) or {}
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        """Return the fields of a record, or None if it is not there. Raises LogDamaged."""
+        data = self.store.read(name)
+        return None if data is None else self._open(name, data)
+
+    def create_plan(self, epoch: int, fields: Mapping[str, Any]) -> bool:
+        """Make the plan of an epoch, durably, unless it is there. Return True if it was made."""
+        return self.store.create(self.plan_name(epoch), record(fields))
+
+    def _open(self, name: str, data: bytes) -> dict[str, Any]:
+        try:
+            return open_record(data)
+        except BadRecord as error:
+            raise LogDamaged.file(self.store, name, error) from error
+
+    def commit(
+        self,
+        epoch: int,
+        now: float,
+        today: float,
+        keep_ids: Callable[[int], None] | None = None,
+    ) -> None:
         """The rows of ``epoch`` are safe in the sink; delete epochs that were committed long ago.
 
-        ``now``: seconds of any steady clock. ``today``: seconds since 1970. The marker is written
-        before anything is deleted: what lies below its keep_from is never read.
+        ``now``: seconds of any steady clock. ``today``: seconds since 1970. ``keep_ids`` is called
+        for each epoch before the marker says that it is gone. The marker is written before
+        anything is deleted: what lies below its keep_from is never read.
         """
         marker = self.marker()
         if self._committed_at is None:
@@ -90,142 +142,153 @@ class Wal:
             ago = max(0.0, today - marker.at) if marker.at else 0.0
             self._committed_at = {
                 old: now - ago if old <= marker.committed else now
-                for old in self.epochs()
+                for old in sorted({*self.epochs(), *self.planned()})
                 if old <= epoch
             }
         self._committed_at.setdefault(epoch, now)
         over = [e for e, at in self._committed_at.items() if now - at >= self._retention]
-        keep_from = max(over, default=-1) + 1
+        keep_from = max([*over, marker.keep_from - 1]) + 1
         if epoch > marker.committed or keep_from > marker.keep_from:
+            for old in [e for e in self._committed_at if marker.keep_from <= e < keep_from]:
+                if keep_ids is not None:
+                    keep_ids(old)
             committed = max(epoch, marker.committed)
-            marker = Marker(committed, max(keep_from, marker.keep_from), today)
+            marker = Marker(committed, keep_from, today)
             text = json.dumps([marker.committed, marker.keep_from, marker.at])
             self.store.put(f"{self.stream}/committed", text.encode())
         for old in [e for e in self._committed_at if e < marker.keep_from]:
             self.store.delete_folder(f"{self.stream}/e={old}")
+            self.store.delete([self.plan_name(old)])
             del self._committed_at[old]
 
     # -- tasks -------------------------------------------------------------------------------
 
     def check_announced(self) -> None:
         """Raises LogDamaged with a sentence when the driver's mark cannot be seen from here."""
-        if self.store.read(self._plan_name) is None:
+        if not self.is_announced():
             raise LogDamaged(
                 f"this executor does not see the log that the driver keeps in walPath"
                 f" {self.store.url!r}: set walPath to storage that all of them share (NFS, or an"
                 " object store as s3://bucket/path)"
             )
 
+    def is_announced(self) -> bool:
+        """Return True if the driver's mark is there."""
+        return self.store.read(self.mark_name) is not None
+
     def marker(self) -> Marker:
-        """What is committed now."""
-        data = self.store.read(f"{self.stream}/committed")
+        """Return what is committed now. Raises LogDamaged."""
+        name = f"{self.stream}/committed"
+        data = self.store.read(name)
         if data is None:
             return Marker()
-        # Older versions did not write when.
-        return Marker(*json.loads(data))
+        try:
+            # Older versions did not write when.
+            found = Marker(*json.loads(data))
+            if not -1 <= found.keep_from - 1 <= found.committed:
+                raise ValueError(f"it says {data!r}")
+        except (TypeError, ValueError) as error:
+            raise LogDamaged.file(self.store, name, error) from error
+        return found
 
     def create(self, epoch: int, partition: int, number: int, data: bytes) -> bool:
-        """Make this entry, durably, unless it is there; whether it was made."""
-        return self.store.create(self._entry_name(epoch, partition, number), data)
+        """Make this entry, durably, unless it is there. Return True if it was made."""
+        return self.store.create(self.entry_name(epoch, partition, number), data)
 
     def read(self, epoch: int, partition: int, number: int) -> Entry | None:
-        """This entry, or None when it is not there. Raises LogDamaged when it is no entry."""
-        return self.read_named(self._entry_name(epoch, partition, number))
+        """Return this entry, or None if it is not there. Raises LogDamaged."""
+        return self.read_named(self.entry_name(epoch, partition, number))
 
     def read_named(self, name: str) -> Entry | None:
         data = self.store.read(name)
         if data is None:
             return None
         try:
-            return open_entry(data)
+            return open_entry(data, name.removeprefix(f"{self.stream}/"))
         except BadEntry as error:
-            raise LogDamaged(f"log entry {name} in {self.store.url}: {error}") from error
+            raise LogDamaged.file(self.store, name, error) from error
+
+    def numbers(self, epoch: int, partition: int) -> list[int]:
+        """Return the numbers of the entries of a partition that are there, in their order."""
+        names = self.store.list(f"{self.stream}/e={epoch}/p={partition}")
+        return sorted(place.number for place in map(self._place, names) if place)
 
     def last_heads(self, epoch: int, partitions: int) -> list[Head | None]:
-        """What the last entry of each partition tells, None as long as it has no END.
+        """Return the head of the END of each partition, None for one that has no END yet.
 
-        Raises LogDamaged as read(). Rows are not read.
+        Rows are not read. Raises LogDamaged for an entry that is damaged, and for a partition that
+        has an END and lacks an entry before it.
         """
-        firsts = [self._entry_name(epoch, partition, 0) for partition in range(partitions)]
-        heads = self._heads(firsts)
-        longer = [p for p, head in enumerate(heads) if head is not None and not head.end]
-        if longer:
-            # In the order of their numbers, so that the last one stays.
-            lasts = {os.path.dirname(n): n for n in self.store.list(f"{self.stream}/e={epoch}")}
-            found = self._heads([lasts[os.path.dirname(firsts[p])] for p in longer])
-            for partition, head in zip(longer, found, strict=True):
-                heads[partition] = head if head is not None and head.end else None
-        return heads
+        numbers: dict[int, list[int]] = {}
+        for place in self.places(epoch):
+            numbers.setdefault(place.partition, []).append(place.number)
+        wanted = [partition for partition in sorted(numbers) if partition < partitions]
+        names = [self.entry_name(epoch, part, max(numbers[part])) for part in wanted]
+        found: list[Head | None] = [None] * partitions
+        for partition, head in zip(wanted, self.heads(names), strict=True):
+            if head is None or not head.end:
+                continue
+            self.check_whole(epoch, partition, numbers[partition])
+            found[partition] = head
+        return found
 
-    def _heads(self, names: Sequence[str]) -> list[Head | None]:
+    def check_whole(self, epoch: int, partition: int, numbers: Sequence[int]) -> None:
+        """Raise LogDamaged if an entry is missing before the last one of ``numbers``."""
+        missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
+        if missing:
+            name = self.entry_name(epoch, partition, missing[0])
+            raise LogDamaged.file(self.store, name, "it is missing, and later ones are there")
+
+    def heads(self, names: Sequence[str]) -> list[Head | None]:
+        """Return the heads of these entries, None for one that is not there. Raises LogDamaged."""
         found = zip(names, self.store.heads(names, _HEAD_BYTES), strict=True)
         return [None if data is None else self._head(name, data) for name, data in found]
 
-    def _head(self, name: str, data: bytes) -> Head:
+    def _head(self, name: str, data: bytes) -> Head | None:
         try:
             return open_head(data)
         except BadEntry:
             pass  # too short, perhaps
+        whole = self.store.read(name)
+        if whole is None:
+            return None
         try:
-            return open_head(self.store.read(name) or b"")
+            return open_head(whole)
         except BadEntry as error:
-            raise LogDamaged(f"log entry {name} in {self.store.url}: {error}") from error
+            raise LogDamaged.file(self.store, name, error) from error
+
+    def places(self, epoch: int | None = None) -> list[Place]:
+        """Return the places of all entries, or of those of one epoch, in their order."""
+        folder = self.stream if epoch is None else f"{self.stream}/e={epoch}"
+        return sorted(place for place in map(self._place, self.store.list(folder)) if place)
 
     def names(self) -> dict[str, int]:
-        """The names of all entries with their epochs."""
-        found = {}
-        for name in self.store.list(self.stream):
-            folder = name.removeprefix(f"{self.stream}/").split("/")[0]
-            if folder.startswith("e="):
-                found[name] = int(folder[2:])
-        return found
+        """Return the names of all entries with their epochs."""
+        return {self.entry_name(*place): place.epoch for place in self.places()}
 
     def epochs(self) -> list[int]:
-        """The epochs that have entries."""
-        return sorted(set(self.names().values()))
+        """Return the epochs that have entries."""
+        return sorted({place.epoch for place in self.places()})
 
-    @property
-    def _plan_name(self) -> str:
-        return f"{self.stream}/plan"
+    def planned(self) -> list[int]:
+        """Return the epochs that have a plan."""
+        names = self.store.list(f"{self.stream}/plans")
+        found = (re.fullmatch(r".*/(\d+)\.json", name) for name in names)
+        return sorted(int(match[1]) for match in found if match)
 
-    def _entry_name(self, epoch: int, partition: int, number: int) -> str:
+    def plan_name(self, epoch: int) -> str:
+        return f"{self.stream}/plans/{epoch:012d}.json"
+
+    def entry_name(self, epoch: int, partition: int, number: int) -> str:
         return f"{self.stream}/e={epoch}/p={partition}/{number:06d}.arrow"
 
+    def _place(self, name: str) -> Place | None:
+        found = _ENTRY.fullmatch(name.removeprefix(f"{self.stream}/"))
+        return Place(*map(int, found.groups())) if found else None
 
-class Seen:
-    """Which message ids the kept log has: for messages that nsqd delivers again.
-
-    Reads an entry once. Entries below keep_from do not count: an entry that a late attempt made in
-    a deleted epoch is never emitted.
-    """
-
-    def __init__(self, wal: Wal, nsqd: str, topic: str) -> None:
-        self._wal = wal
-        self._nsqd = nsqd
-        self._topic = topic
-        self._ids: dict[str, pa.StringArray] = {}
-
-    def among(self, ids: Sequence[str]) -> set[str]:
-        """Those of ``ids`` that some kept entry of this nsqd and topic has."""
-        self._refresh()
-        wanted = pa.array(ids, pa.string())
-        found: set[str] = set()
-        for known in self._ids.values():
-            here = known.filter(pc.is_in(known, value_set=wanted))
-            found.update(here.to_pylist())
-        return found
-
-    def _refresh(self) -> None:
-        keep_from = self._wal.marker().keep_from
-        names = {n for n, epoch in self._wal.names().items() if epoch >= keep_from}
-        for name in self._ids.keys() - names:
-            del self._ids[name]
-        for name in names - self._ids.keys():
-            entry = self._wal.read_named(name)
-            if entry is None:
-                continue  # deleted between the listing and now
-            mine = (entry.nsqd, entry.topic) == (self._nsqd, self._topic)
-            self._ids[name] = entry.ids if mine else pa.array([], pa.string())
+    @property
+    def mark_name(self) -> str:
+        return f"{self.stream}/plan"
 
 
 @dataclass(frozen=True)
@@ -270,6 +333,16 @@ def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> li
     return [epoch for name in names for epoch in pending_of(Wal(store, name))]
 
 
+def _warn_of_gaps(wal: Wal, epoch: int) -> None:
+    places = wal.places(epoch)
+    for partition in sorted({place.partition for place in places}):
+        numbers = [place.number for place in places if place.partition == partition]
+        try:
+            wal.check_whole(epoch, partition, numbers)
+        except LogDamaged as error:
+            log.warning("the pending rows are not all that were taken: %s", error)
+
+
 def pending_of(wal: Wal) -> list[PendingEpoch]:
     """Return the pending epochs of one stream, oldest first. Raises LogDamaged."""
     committed = wal.marker().committed
@@ -280,6 +353,7 @@ def pending_of(wal: Wal) -> list[PendingEpoch]:
     found = []
     for epoch in sorted(by_epoch):
         names = sorted(by_epoch[epoch])
+        _warn_of_gaps(wal, epoch)
         entries = [entry for entry in map(wal.read_named, names) if entry and entry.rows]
         if entries:
             found.append(

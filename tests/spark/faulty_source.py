@@ -56,5 +56,5 @@ class _StruckBatchReader(NsqBatchReader):
         self._faults = faults
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        for plan in partition.value:
+        for plan in partition.value.plans:
             yield from read_with_faults(plan, self._settings, self._columns, self._faults)

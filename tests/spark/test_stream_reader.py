@@ -103,6 +103,80 @@ def test_a_run_and_a_restart_of_4_0(driver: Driver, embedded_cluster: Cluster, t
     assert reader.latestOffset()["epoch"] == 3
 
 
+def test_an_offset_that_spark_lost(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
+    """As after a power cut: Spark renames its newest file without fsync."""
+    reader = driver()
+    embedded_cluster.publish(topic, numbered(range(30)))
+    first = logged(reader.latestOffset(logged(reader.initialOffset()), None))
+    assert rows(reader, first) == 30
+    embedded_cluster.publish(topic, numbered(range(20)))
+    lost = logged(reader.latestOffset(first, None))
+    assert rows(reader, lost) == 20
+    embedded_cluster.publish(topic, numbered(range(7)))
+    for restarted in (driver(), driver(minPartitions=5)):
+        assert logged(restarted.latestOffset(first, None)) == lost
+        assert rows(restarted, lost) == 20
+    assert rows(restarted, logged(restarted.latestOffset(lost, None))) == 7
+
+
+def test_two_drivers_of_one_query(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
+    from gnsqsync.spark.plans import TwoDrivers
+
+    reader = driver()
+    embedded_cluster.publish(topic, numbered(range(30)))
+    first = logged(reader.latestOffset(logged(reader.initialOffset()), None))
+    assert rows(reader, first) == 30
+    other = driver()
+    assert rows(other, first) == 30
+    embedded_cluster.publish(topic, numbered(range(20)))
+    # Both have seen that nobody has planned the next one.
+    assert other._open_log(first).left_over(first) is None
+    assert reader.latestOffset(first, None)["epoch"] == 2
+    with pytest.raises(TwoDrivers, match="another driver has planned epoch 2"):
+        other.latestOffset(first, None)
+
+
+@pytest.mark.parametrize("call", ["latestOffset", "partitions"])
+def test_an_old_checkpoint_with_another_channel(
+    driver: Driver, embedded_cluster: Cluster, topic: str, call: str
+) -> None:
+    reader = driver()
+    embedded_cluster.publish(topic, numbered(range(30)))
+    end = logged(reader.latestOffset(logged(reader.initialOffset()), None))
+    for option, sentence in [
+        ({"channel": "new"}, "'channel' is 'new', and the checkpoint belongs to channel 'ch'"),
+        ({"subscribe": "new"}, "'subscribe' is 'new', and the checkpoint belongs to"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            getattr(driver(**option), call)(end, end)
+
+
+def test_a_drain_with_another_channel(
+    driver: Driver, embedded_cluster: Cluster, topic: str, wal: str
+) -> None:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from gnsqsync.spark.batch import NsqBatchReader
+    from gnsqsync.spark.options import SourceOptions
+
+    embedded_cluster.publish(topic, numbered(range(5)))
+    for channel in ("ch", "ch", "new"):
+        given = {
+            "lookupdHttpAddresses": embedded_cluster.lookupd,
+            "subscribe": topic,
+            "channel": channel,
+            "walPath": wal,
+            "drainId": "one",
+        }
+        schema = StructType([StructField("value", BinaryType())])
+        reader = NsqBatchReader(SourceOptions.parse(given, streaming=False), schema, "")
+        if channel == "ch":
+            assert len(reader.partitions()) > 0
+            continue
+        with pytest.raises(ConfigError, match=r"'new', and drain 'one' in .* to channel 'ch'"):
+            reader.partitions()
+
+
 def test_a_run_with_an_end_of_4_0(
     driver: Driver, embedded_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +344,34 @@ def test_it_waits_for_messages_a_while(
     reader.latestOffset(start, None)
     assert time.monotonic() - began > 0.5
     embedded_cluster.publish(topic, numbered(range(10)))
+    assert reader.latestOffset(start, None)["epoch"] == 1
+
+
+def test_an_idle_source_holds_up_no_batch_of_others(
+    driver: Driver, embedded_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark commits all sources when it makes a batch, those without new rows, too."""
+    from gnsqsync.spark import source
+
+    slept: list[float] = []
+    monkeypatch.setattr(
+        source,
+        "time",
+        SimpleNamespace(monotonic=lambda: sum(slept), process_time=lambda: 0.0, sleep=slept.append),
+    )
+    reader = driver()
+    start = reader.initialOffset()
+    reader.latestOffset(start, None)
+    assert sum(slept) > 0.5
+    for _ in range(5):
+        reader.commit(start)
+        slept.append(0.1)  # the batch of another source
+        before = sum(slept)
+        assert reader.latestOffset(start, None) == start
+        assert sum(slept) == before
+    embedded_cluster.publish(topic, numbered(range(10)))
+    reader.commit(start)
+    slept.append(0.1)
     assert reader.latestOffset(start, None)["epoch"] == 1
 
 

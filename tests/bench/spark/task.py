@@ -23,8 +23,8 @@ from gnsqsync.spark.intake import Intake
 from gnsqsync.spark.read_plan import PartitionPlan, ReadSettings
 from gnsqsync.spark.read_task import read_partitions
 from gnsqsync.spark.rows import SCHEMA, Entry
-from gnsqsync.spark.settings import open_log
 from gnsqsync.spark.stores import FileStore
+from gnsqsync.spark.wal import Wal
 from tests.bench.spark.raw import consume
 from tests.support.realnsq import Unavailable
 from tests.support.simulated import ManyNsqds
@@ -108,7 +108,7 @@ def rounds(many: ManyNsqds, folder: str, chosen: argparse.Namespace) -> list[dic
     many.create(TOPIC, CHANNEL)
     # A busy machine may keep nsqd waiting for longer than the default.
     settings = ReadSettings(os.path.join(folder, "wal"), poll_timeout=10.0)
-    open_log(settings, "task", new=True)
+    Wal(FileStore(settings.wal_path), "task").announce()
     found = []
     for number in range(chosen.rounds + 1):
         plan = PartitionPlan("task", number, 0, TOPIC, CHANNEL, nsqd, messages)

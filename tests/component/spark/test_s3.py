@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,10 @@ def test_the_rest_of_a_store(store: Store) -> None:
     store.put("s/committed", b"[1, 0]")
     store.put("s/committed", b"[2, 0]")
     assert store.read("s/committed") == b"[2, 0]"
+    at = store.modified("s/committed")
+    assert at is not None
+    assert abs(at - time.time()) < 600
+    assert store.modified("s/nothing") is None
     for name in ("s/e=10/p=0/0", "s/e=1/p=0/0", "t/plan"):
         store.create(name, b"")
     assert store.list() == ["s/committed", "s/e=1/p=0/0", "s/e=10/p=0/0", "t/plan"]

@@ -21,6 +21,7 @@ from gnsqsync.spark.rows import (  # noqa: E402
     arrow_schema,
     check_columns,
     open_entry,
+    open_head,
 )
 
 WHERE = SimpleNamespace(topic="orders", channel="spark", nsqd="127.0.0.1:4150")
@@ -145,8 +146,32 @@ def test_an_entry_of_before_problems_were_noted() -> None:
     made = entry(row(1), end=True)
     with pa.ipc.open_stream(made.encode()) as reader:
         batch, about = reader.read_next_batch(), dict(reader.schema.metadata)
-    del about[b"problem"]
+    for name in (b"problem", b"sealed", b"place", b"low", b"high"):
+        del about[name]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema.with_metadata(about)) as writer:
         writer.write_batch(batch)
     assert open_entry(sink.getvalue().to_pybytes()) == made
+
+
+def test_every_changed_byte_of_an_entry_is_seen() -> None:
+    whole = entry(row(1), row(2)).encode()
+    for at in range(len(whole)):
+        changed = whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
+        with pytest.raises(BadEntry):
+            open_entry(changed)
+    for length in range(len(whole)):
+        with pytest.raises(BadEntry):
+            open_entry(whole[:length])
+
+
+def test_an_entry_in_the_place_of_another_is_seen() -> None:
+    data = entry(row(1)).encode("e=1/p=0/000000.arrow")
+    assert open_entry(data, "e=1/p=0/000000.arrow").rows == 1
+    with pytest.raises(BadEntry, match=r"it was written as e=1/p=0/000000\.arrow"):
+        open_entry(data, "e=1/p=0/000001.arrow")
+
+
+def test_a_head_tells_the_range_of_its_ids() -> None:
+    head = open_head(entry(row(7), row(3), row(5)).encode())
+    assert (head.low, head.high) == (f"{3:016x}", f"{7:016x}")

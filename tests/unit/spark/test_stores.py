@@ -28,11 +28,33 @@ def test_the_first_create_wins(store: Store) -> None:
     assert store.read("s/e=0/p=0/0") == b"first"
 
 
+def test_a_link_that_nfs_repeats_is_our_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request made the link, and its answer was lost."""
+    real = os.link
+
+    def repeated(source: Any, target: Any) -> None:
+        real(source, target)
+        raise FileExistsError(target)
+
+    monkeypatch.setattr(os, "link", repeated)
+    assert store.create("s/e=0/p=0/0", b"mine")
+    assert not store.create("s/e=0/p=0/0", b"another's")
+    assert store.read("s/e=0/p=0/0") == b"mine"
+    store.probe()
+
+
 def test_what_is_not_there(store: Store) -> None:
     assert store.read("s/committed") is None
     assert store.list("s") == []
     store.delete(["s/committed"])
     store.delete_folder("s")
+
+
+def test_when_a_name_was_written(store: Store, tmp_path: Path) -> None:
+    store.put("s/committed", b"")
+    os.utime(tmp_path / "wal" / "s" / "committed", (1000.0, 1000.5))
+    assert store.modified("s/committed") == 1000.5
+    assert store.modified("s/nothing") is None
 
 
 def test_put_replaces(store: Store) -> None:
@@ -233,3 +255,22 @@ def test_an_object_store_of_a_filesystem_without_create(monkeypatch: pytest.Monk
     monkeypatch.setattr(core, "url_to_fs", lambda url, **options: (Old(), "bucket/wal"))
     with pytest.raises(ConfigError, match=r"cannot create exclusively; pip install -U"):
         open_store("gs://bucket/wal")
+
+
+@pytest.mark.parametrize("method", ["list", "sizes", "folders"])
+def test_a_folder_that_cannot_be_read_is_an_error(
+    store: FileStore, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in it would count as gone, and rows with it."""
+    store.create("s/e=1/p=0/0", b"")
+    scandir = os.scandir
+
+    def forbidden(path: Any) -> Any:
+        if str(path).endswith("e=1"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(PermissionError, match="e=1"):
+        getattr(store, method)("s/e=1" if method == "folders" else "")
+    assert store.list("t") == store.folders("t") == []

@@ -2,81 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 pa = pytest.importorskip("pyarrow")
 
 from gnsqsync.errors import ConfigError  # noqa: E402
+from gnsqsync.spark import seen as seen_module  # noqa: E402
+from gnsqsync.spark.plan import Part, Source, first_offset, next_offset  # noqa: E402
+from gnsqsync.spark.plans import Plans  # noqa: E402
+from gnsqsync.spark.returns import Look, Returns  # noqa: E402
 from gnsqsync.spark.rows import Entry, Head  # noqa: E402
-from gnsqsync.spark.stores import FileStore, Names, Store  # noqa: E402
-from gnsqsync.spark.wal import LogDamaged, Marker, Seen, Wal, pending  # noqa: E402
+from gnsqsync.spark.seen import IdKeeper, Seen  # noqa: E402
+from gnsqsync.spark.stores import FileStore  # noqa: E402
+from gnsqsync.spark.wal import LogDamaged, Marker, Wal, pending  # noqa: E402
+from tests.support.memory_store import Memory  # noqa: E402
 
 NSQD = "127.0.0.1:4150"
-
-
-class Memory(Store):
-    """Keeps names in a dict and writes down what was done."""
-
-    url = "memory"
-
-    def __init__(self) -> None:
-        self.names: dict[str, bytes] = {}
-        self.done: list[str] = []
-
-    def create(self, name: str, data: bytes) -> bool:
-        self.done.append(f"create {name}")
-        return self.names.setdefault(name, data) is data
-
-    def read(self, name: str, limit: int | None = None) -> bytes | None:
-        self.done.append(f"read {name}")
-        data = self.names.get(name)
-        return data if data is None or limit is None else data[:limit]
-
-    def put(self, name: str, data: bytes) -> None:
-        self.done.append(f"put {name}")
-        self.names[name] = data
-
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        return {
-            name: len(data)
-            for name, data in sorted(self.names.items())
-            if not prefix or name.startswith(f"{prefix}/")
-        }
-
-    def folders(self, prefix: str = "") -> Names:
-        raise NotImplementedError
-
-    def exists(self, name: str) -> bool:
-        raise NotImplementedError
-
-    def modified(self, name: str) -> float | None:
-        raise NotImplementedError
-
-    def writing(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def reading(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
-        raise NotImplementedError
-
-    def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
-        for name in names:
-            self.done.append(f"delete {name}")
-            self.names.pop(name, None)
-
-    def delete_folder(self, prefix: str) -> None:
-        self.delete(self.list(prefix))
-
-    def read_entries(self) -> list[str]:
-        return [what[5:] for what in self.done if what.startswith("read") and "arrow" in what]
 
 
 @pytest.fixture
@@ -150,11 +95,12 @@ def test_the_marker_is_written_before_anything_is_deleted(store: Memory) -> None
     wal.create(0, 1, 0, entry("b"))
     store.done.clear()
     wal.commit(0, 0, 0)
-    changes = [what for what in store.done if not what.startswith("read")]
+    changes = [what for what in store.done if not what.startswith(("read", "head"))]
     assert changes == [
         "put s/committed",
         "delete s/e=0/p=0/000000.arrow",
         "delete s/e=0/p=1/000000.arrow",
+        "delete s/plans/000000000000.json",
     ]
     assert wal.marker() == Marker(committed=0, keep_from=1)
 
@@ -291,10 +237,133 @@ def test_what_the_last_entries_tell(store: Memory) -> None:
     # An error longer than what is read of an entry first.
     wal.create(1, 2, 0, replace(told, problem="long " * 4000).encode())
     first, second, third = wal.last_heads(1, 3)
-    assert first == Head(True, "away", {"received": 1, "seconds": 0.5})
+    tally = {"received": 1, "seconds": 0.5}
+    assert first == Head(True, "away", tally, "t", "c", NSQD, low="", high="")
     assert second is None
     assert third is not None
     assert len(third.problem) == 20_000
     store.put("s/e=1/p=1/000000.arrow", b"no entry")
     with pytest.raises(LogDamaged, match=r"p=1/000000\.arrow"):
         wal.last_heads(1, 2)
+
+
+# -- damage and old logs --------------------------------------------------------------------------
+
+
+def test_only_the_entries_that_can_have_an_id_are_read(store: Memory) -> None:
+    wal = Wal(store, "s")
+    parts = [Part(NSQD, "t", 9), Part("127.0.0.1:4250", "t", 9)]
+    Plans(wal, strict=True).create(next_offset(first_offset("s", "c"), parts), {})
+    wal.create(1, 0, 0, entry("b", "d"))
+    wal.create(1, 0, 1, entry("f", "h"))
+    wal.create(1, 1, 0, entry("b", nsqd="127.0.0.1:4250"))
+    seen = Seen(wal, NSQD, "t")
+    assert seen.among(["b", "c"]) == {"b"}
+    assert store.read_entries() == ["s/e=1/p=0/000000.arrow"]
+    # Of another nsqd not even the head.
+    assert not any(what.endswith("p=1/000000.arrow") for what in store.done if "create" not in what)
+
+
+def test_a_gap_before_an_end_is_named(store: Memory) -> None:
+    wal = Wal(store, "s")
+    for number in range(3):
+        wal.create(1, 0, number, entry("a", end=number == 2))
+    assert [head is not None and head.end for head in wal.last_heads(1, 1)] == [True]
+    store.delete(["s/e=1/p=0/000001.arrow"])
+    for look in (lambda: wal.last_heads(1, 1), lambda: Seen(wal, NSQD, "t").among(["a"])):
+        with pytest.raises(LogDamaged, match=r"p=0/000001\.arrow in memory.*it is missing"):
+            look()
+
+
+@pytest.mark.parametrize("data", [b"", b"[3", b'{"a": 1}', b"[1, 3]", b'["a", 1]'])
+def test_a_damaged_marker_is_named(store: Memory, data: bytes) -> None:
+    store.put("s/committed", data)
+    with pytest.raises(LogDamaged, match=r"s/committed in memory is damaged"):
+        Wal(store, "s").marker()
+
+
+# -- ids that outlive their entries ---------------------------------------------------------------
+
+
+def test_ids_in_doubt_outlive_their_entries(store: Memory) -> None:
+    wal = Wal(store, "s", retention=0)
+    source, returns = Source(NSQD, "t"), Returns()
+    keeper = IdKeeper(wal, returns)
+    wal.create(1, 0, 0, entry("b", "a"))
+    wal.create(1, 1, 0, entry("other", nsqd="127.0.0.1:4250"))
+    wal.commit(1, 0, 0, keeper.keep)
+    assert wal.epochs() == []
+    assert Seen(wal, NSQD, "t").among(["a", "b", "c", "other"]) == {"a", "b"}
+    # Nobody holds anything, and the channel is empty.
+    for _ in range(2):
+        returns.looked(1, {source: Look(1, 0, 0, 0)})
+    keeper.drop()
+    assert Seen(wal, NSQD, "t").among(["a", "b"]) == set()
+    assert len(store.list("s/ids")) == 1
+
+
+def test_finished_epochs_leave_no_ids(store: Memory) -> None:
+    wal = Wal(store, "s", retention=0)
+    source, returns = Source(NSQD, "t"), Returns()
+    returns.looked(0, {source: Look(1, 0, 0, 9)})
+    returns.planned(1, {source})
+    returns.looked(1, {source: Look(1, 0, 0, 8)})
+    wal.create(1, 0, 0, entry("a"))
+    store.done.clear()
+    wal.commit(1, 0, 0, IdKeeper(wal, returns).keep)
+    assert store.list("s/ids") == store.read_entries() == []
+
+
+def test_an_id_is_found_while_its_entry_is_deleted(
+    store: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(1, 0, 0, entry("a"))
+    seen = Seen(wal, NSQD, "t")
+    read = wal.read_named
+
+    def late(name: str) -> Entry | None:
+        monkeypatch.setattr(wal, "read_named", read)
+        wal.commit(1, 0, 0, IdKeeper(wal, Returns()).keep)
+        return read(name)
+
+    monkeypatch.setattr(wal, "read_named", late)
+    assert seen.among(["a"]) == {"a"}
+
+
+def test_the_ids_of_a_stream_have_a_limit(
+    store: Memory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = Wal(store, "s", retention=0)
+    keeper = IdKeeper(wal, Returns())
+    for epoch in (1, 2):
+        wal.create(epoch, 0, 0, entry(f"id{epoch}"))
+        wal.commit(epoch, 0, 0, keeper.keep)
+    size = sum(store.sizes("s/ids").values())
+    monkeypatch.setattr(seen_module, "MOST_BYTES", size + 10)
+    wal.create(3, 0, 0, entry("id3"))
+    wal.commit(3, 0, 0, keeper.keep)
+    assert Seen(wal, NSQD, "t").among(["id1", "id2", "id3"]) == {"id2", "id3"}
+    assert "the ids of epoch 1 are deleted" in caplog.text
+
+
+def test_a_damaged_entry_keeps_no_commit_from_being_written(
+    store: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(1, 0, 0, b"no entry")
+    wal.commit(1, 0, 0, IdKeeper(wal, Returns()).keep)
+    assert wal.marker() == Marker(1, 2)
+    assert "the ids of epoch 1 cannot be kept whole" in caplog.text
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_damaged_ids_are_named(store: Memory, cut: bool) -> None:
+    wal = Wal(store, "s", retention=0)
+    wal.create(1, 0, 0, entry("a"))
+    wal.commit(1, 0, 0, IdKeeper(wal, Returns()).keep)
+    (name,) = store.list("s/ids")
+    data = store.names[name]
+    store.names[name] = data[:-30] if cut else data[:40] + bytes([data[40] ^ 1]) + data[41:]
+    with pytest.raises(LogDamaged, match=r"ids/t_.* is damaged"):
+        Seen(wal, NSQD, "t").among(["a"])
