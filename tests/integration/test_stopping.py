@@ -6,6 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
+import greenlet
 import pytest
 
 from gnsqsync import Message
@@ -164,7 +165,7 @@ def test_a_worker_that_is_killed_is_replaced(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     """Greenlets are killed; on threads this is a failure like any other."""
-    error = pytest.importorskip("greenlet").GreenletExit if world.name == "gevent" else Killed
+    error = greenlet.GreenletExit if world.name == "gevent" else Killed
     bodies: list[bytes] = []
 
     def handler(message: Message) -> None:
@@ -185,7 +186,7 @@ def test_whatever_a_handler_raises_uses_up_the_tries_of_its_message(
 ) -> None:
     """The last attempt is followed by a dead letter, and other messages are handled meanwhile."""
     if isinstance(error, str):
-        error = pytest.importorskip("greenlet").GreenletExit
+        error = greenlet.GreenletExit
     calls: list[bytes] = []
 
     def handler(message: Message) -> None:

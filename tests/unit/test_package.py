@@ -22,6 +22,7 @@ STAMPS = {
     PACKAGE / "reader" / "death.py",
     PACKAGE / "reader" / "expiry.py",
     PACKAGE / "reader" / "timings.py",
+    PACKAGE / "service" / "cron.py",
     PACKAGE / "service" / "relay.py",
 }
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from flask import Flask, current_app, g
+from sqlalchemy import MetaData
 
 from gnsqsync import Message, NsqdHTTP
+from gnsqsync.contrib.sqlalchemy import Inbox
 from gnsqsync.errors import ConfigError, NotSent, Refused
 from gnsqsync.flask import NSQ
 from gnsqsync.flask.config import KEYS, read_settings
@@ -110,9 +112,7 @@ def test_two_handlers_of_one_channel_are_refused_where_the_second_is_registered(
 
 
 def test_once_without_headers_is_refused_by_init_app() -> None:
-    inbox = pytest.importorskip("gnsqsync.contrib.sqlalchemy").Inbox(
-        pytest.importorskip("sqlalchemy").MetaData()
-    )
+    inbox = Inbox(MetaData())
 
     def work(message: Message, session: Any) -> None: ...
 
