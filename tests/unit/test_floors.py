@@ -41,6 +41,7 @@ TOP = {
     "bodies",
     "envelope",
     "errors",
+    "foreign",
     "key_window",
     "message",
     "middleware",
@@ -55,6 +56,7 @@ PUBLIC = {
     "gnsqsync",
     "gnsqsync.envelope",
     "gnsqsync.errors",
+    "gnsqsync.foreign",
     "gnsqsync.middleware",
     "gnsqsync.options",
     "gnsqsync.stats",
@@ -108,6 +110,8 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.runtime": SEAM,
     # A process of its own, on gevent's servers; it never meets a client's threads.
     "gnsqsync.embedded": {"gevent", "socket"},
+    # get_native_id() only, which gevent does not replace: whether this is the main thread.
+    "gnsqsync.foreign": {"_thread"},
     # gethostname() only: test_options_take_only_the_host_name_from_socket.
     "gnsqsync.options": {"socket"},
     # publish_async() returns the standard library's Future, which makes itself.
