@@ -6,7 +6,7 @@ publishes each message when it is due. nsqd never has one that is not due yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -20,6 +20,10 @@ from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
+
+# Called when messages with a key were cancelled, with None, or moved to another time. An app that
+# keeps something beside such messages adds a function.
+on_change: list[Callable[[str, datetime | None], object]] = []
 
 
 def publish_at(
@@ -115,6 +119,7 @@ def cancel(key: str, *, using: str | None = None) -> int:
         How many messages; 0 where they were published, or there were none.
     """
     count: int = _scheduled(key, using).delete()[0]
+    _tell(key, None, count)
     return count
 
 
@@ -136,7 +141,14 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
     count: int = _scheduled(key, using).update(
         deliver_at=due, retry_at=due, failed_at=None, attempts=0
     )
+    _tell(key, due, count)
     return count
+
+
+def _tell(key: str, due: datetime | None, count: int) -> None:
+    if count:
+        for tell in on_change:
+            tell(key, due)
 
 
 def _scheduled(key: str, using: str | None) -> Any:
