@@ -12,7 +12,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseProblem
-from django.db import transaction
+from django.db import router, transaction
 from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
@@ -204,12 +204,13 @@ class NsqBackend(BaseTaskBackend):
             self._send(result.id, topic, body, due, in_outbox)
             return
         # A worker must see the row of a task that it gets, so a publish has no transaction here.
-        with transaction.atomic(using=self.results.database) if in_outbox else nullcontext():
+        is_one = in_outbox and self.results.database == _outbox_database()
+        with transaction.atomic(using=self.results.database) if is_one else nullcontext():
             try:
                 self.results.add(result)
                 self._send(result.id, topic, body, due, in_outbox)
             except BaseException:
-                if not in_outbox:
+                if not is_one:
                     self._take_back(result.id)
                 raise
 
@@ -279,6 +280,13 @@ class NsqBackend(BaseTaskBackend):
         if not [*problems()] and self.entry not in aliases():
             texts.append(f"GNSQSYNC has no entry {self.entry!r}; it has {', '.join(aliases())}")
         return [Error(f"TASKS[{self.alias!r}]: {text}.", id="gnsqsync.E006") for text in texts]
+
+
+def _outbox_database() -> str:
+    from gnsqsync.django.outbox.models import OutboxMessage
+
+    name: str = router.db_for_write(OutboxMessage)
+    return name
 
 
 def _meant(name: object, known: set[str]) -> str:

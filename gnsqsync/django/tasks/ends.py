@@ -21,7 +21,7 @@ from gnsqsync import Discard, Message, Observer, Reject
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.tasks.backend import NsqBackend
 from gnsqsync.django.tasks.reasons import TaskCancelled, TaskGivenUp, UnknownTask
-from gnsqsync.django.tasks.results import Request, as_row, result_rows
+from gnsqsync.django.tasks.results import Request, as_row, as_stored, result_rows
 from gnsqsync.foreign import class_of, line_of, repr_of, traceback_of
 
 __all__ = ["Ends", "end_all", "task_error", "was_moved"]
@@ -159,7 +159,7 @@ def was_moved(id: str, due: datetime | None) -> None:
         return
     waiting = result_rows().filter(pk=id, status=TaskResultStatus.READY, started_at=None)
     if due is not None:
-        waiting.update(run_after=due)
+        waiting.update(run_after=as_stored(due, "due"))
     elif waiting.exists():
         end(id, TaskCancelled("it was cancelled before it was due"))
 

@@ -17,7 +17,16 @@ from gnsqsync import Reject
 from gnsqsync.django.tasks import known
 from gnsqsync.django.tasks.storable import MAX_ID, MAX_NAME, MAX_PATH, as_json, check_text
 
-__all__ = ["Request", "ResultTable", "StaleResult", "is_outage", "result_rows", "set_fields"]
+__all__ = [
+    "Request",
+    "ResultTable",
+    "StaleResult",
+    "as_row",
+    "as_stored",
+    "is_outage",
+    "result_rows",
+    "set_fields",
+]
 
 # Years of a time that any database stores and any zone can show.
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998
