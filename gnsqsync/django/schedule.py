@@ -6,7 +6,7 @@ publishes each message when it is due. nsqd never has one that is not due yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -24,6 +24,10 @@ from gnsqsync.service.cron import Cron, check_zone
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
+
+# Called when messages with a key were cancelled, with None, or moved to another time. An app that
+# keeps something beside such messages adds a function.
+on_change: list[Callable[[str, datetime | None], object]] = []
 
 
 def publish_at(
@@ -126,7 +130,9 @@ def cancel(key: str, *, using: str | None = None) -> int:
     """
     rows = _scheduled(key, using)
     count: int = rows.exclude(last_error__startswith=IN_DOUBT).delete()[0]
-    tell_canceled(key, rows.delete()[0])
+    doubtful: int = rows.delete()[0]
+    tell_canceled(key, doubtful)
+    _tell(key, None, count + doubtful)
     return count
 
 
@@ -155,7 +161,14 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
     # After the others: a row that a relay had may be in doubt by now.
     doubtful: int = rows.filter(last_error__startswith=IN_DOUBT).update(**changes)
     tell_moved(key, doubtful)
+    _tell(key, due, count + doubtful)
     return count + doubtful
+
+
+def _tell(key: str, due: datetime | None, count: int) -> None:
+    if count:
+        for tell in on_change:
+            tell(key, due)
 
 
 def _scheduled(key: str, using: str | None) -> Any:

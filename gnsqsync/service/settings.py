@@ -18,6 +18,7 @@ from gnsqsync.middleware import Middleware, check_middleware
 from gnsqsync.observer import Observer
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.reader import Reader
+from gnsqsync.reader.verdicts import Verdicts
 from gnsqsync.writer import Writer
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "load_observer",
     "make_observer",
     "max_attempts_of",
+    "meaning_of",
     "options_for",
 ]
 
@@ -69,6 +71,17 @@ def max_attempts_of(options: Mapping[str, Any]) -> int:
     default: int = inspect.signature(Reader).parameters["max_attempts"].default
     found: int = options.get("max_attempts", default)
     return found
+
+
+def meaning_of(options: Mapping[str, Any]) -> Callable[[BaseException], str]:
+    """Return a function that says what an exception of a handler with these options means.
+
+    It returns the name of the option that decides: ``retry_on``, ``reject_on`` or ``discard_on``.
+    """
+    verdicts = Verdicts(
+        options.get("retry_on"), options.get("reject_on", ()), options.get("discard_on", ()), True
+    )
+    return lambda error: verdicts.of(error).value
 
 
 def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ except ImportError as _error:
     ) from _error
 
 from gnsqsync.django.tasks.backend import NsqBackend
-from gnsqsync.django.tasks.results import prune
+from gnsqsync.django.tasks.pruning import prune
+from gnsqsync.django.tasks.reasons import CallLost, TaskCancelled, TaskGivenUp
 
-__all__ = ["NsqBackend", "prune"]
+__all__ = ["CallLost", "NsqBackend", "TaskCancelled", "TaskGivenUp", "prune"]

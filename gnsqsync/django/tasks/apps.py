@@ -21,10 +21,14 @@ class TasksConfig(AppConfig):
     def ready(self) -> None:
         from gnsqsync.django.eager import more_handlers
         from gnsqsync.django.known_handlers import more_known_handlers
-        from gnsqsync.django.tasks.worker import handlers_of_topic
+        from gnsqsync.django.schedule import on_change
+        from gnsqsync.django.tasks.ends import was_moved
+        from gnsqsync.django.tasks.worker import eager_handlers_of_topic
 
-        if handlers_of_topic not in more_handlers:
-            more_handlers.append(handlers_of_topic)
+        if was_moved not in on_change:
+            on_change.append(was_moved)
+        if eager_handlers_of_topic not in more_handlers:
+            more_handlers.append(eager_handlers_of_topic)
         if _known_handlers not in more_known_handlers:
             more_known_handlers.append(_known_handlers)
 

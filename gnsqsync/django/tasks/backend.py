@@ -1,14 +1,18 @@
-"""The backend: settings of TASKS, and what ``enqueue()`` does. Knows no worker."""
+"""The backend: settings of TASKS, and ``enqueue()``. Knows no worker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseProblem
+from django.db import router, transaction
 from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
@@ -17,7 +21,9 @@ from django.utils import timezone
 
 from gnsqsync import Reader, envelope
 from gnsqsync.django.config import DEFAULT, aliases, get_alias, problems
-from gnsqsync.django.tasks.results import Request, ResultTable
+from gnsqsync.django.tasks.reasons import UnknownTask
+from gnsqsync.django.tasks.results import Request, ResultTable, as_stored
+from gnsqsync.django.tasks.storable import MAX_NAME, MAX_PATH, as_json, check_text
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_channel, check_topic, did_you_mean
@@ -29,8 +35,17 @@ APP = "gnsqsync.django.tasks"
 INBOX = "gnsqsync.django.inbox"
 OUTBOX = "gnsqsync.django.outbox"
 
-# Of the Readers. A task that raises has failed, unless OPTIONS say otherwise, and the others go on.
-READER: dict[str, Any] = {"max_attempts": 1, "auto_touch": True, "backoff": False}
+# Options of the Readers. A task that raises has failed, unless OPTIONS say otherwise, and the
+# others go on. With the pauses of a Reader 1,000 deliveries take ten days: an outage of the
+# database that is longer, or a task that nobody knows, ends then.
+READER: dict[str, Any] = {
+    "max_attempts": 1,
+    "max_deliveries": 1000,
+    "auto_touch": True,
+    "backoff": False,
+}
+
+log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 
 class NsqBackend(BaseTaskBackend):
@@ -47,17 +62,25 @@ class NsqBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        known = {"alias", "channel", "topics", "outbox", "results", "once", "reader"}
+        known = {"alias", "channel", "topics", "outbox", "results", "once", "reader", "modules"}
         for name in self.options:
             if name not in known:
                 self._is_wrong(f"has the unknown option {name!r}; {_meant(name, known)}")
+        if len(alias) > MAX_NAME:
+            raise InvalidTaskBackend(f"TASKS has {alias!r:.80}; a name has {MAX_NAME} characters")
         self.entry: str = self._option("alias", DEFAULT, str)
         self.channel: str = self._option("channel", "tasks", str)
         self.uses_outbox: bool = self._option("outbox", False, bool)
         self.supports_get_result: bool = self._option("results", True, bool)
         self.once: bool | str = self._option("once", False, (bool, str))
         self._topics: dict[str, str] = self._option("topics", {}, dict)
-        self.reader: Mapping[str, Any] = {**READER, **self._option("reader", {}, dict)}
+        self.modules: Sequence[str] = self._option("modules", [], (list, tuple))
+        if not all(isinstance(module, str) for module in self.modules):
+            self._is_wrong(f"has 'modules': {self.modules!r}; it must be a list of module names")
+        own = self._option("reader", {}, dict)
+        # The limit of an entry of GNSQSYNC is kept, too: the handler looks for it.
+        few = {name: value for name, value in READER.items() if name != "max_deliveries"}
+        self.reader: Mapping[str, Any] = {**few, **own}
         self.results: ResultTable | None = ResultTable(alias) if self.supports_get_result else None
         try:
             for queue in {*self.queues, *self._topics}:
@@ -86,8 +109,13 @@ class NsqBackend(BaseTaskBackend):
         # Tasks may be made before all apps are loaded.
         return not apps.apps_ready or apps.is_installed(OUTBOX)
 
+    @property
+    def once_database(self) -> str | None:
+        """The alias of the database of ``once``; None without it."""
+        return "default" if self.once is True else self.once or None
+
     def name(self, queue: str) -> str:
-        """Of a queue, in log lines; and its topic, unless OPTIONS name one."""
+        """Name of a queue in log lines, and its topic unless OPTIONS name one."""
         return ".".join(("tasks", queue) if self.alias == DEFAULT else ("tasks", self.alias, queue))
 
     def topic(self, queue: str) -> str:
@@ -115,13 +143,30 @@ class NsqBackend(BaseTaskBackend):
             raise InvalidTask(
                 f"queue {task.queue_name!r}: {error}; name its topic in OPTIONS['topics']"
             ) from error
+        try:
+            for name, text, most in (
+                ("queue_name", task.queue_name, MAX_NAME),
+                ("the path of the task", task.module_path, MAX_PATH),
+            ):
+                check_text(text, name)
+                if len(text) > most:
+                    raise ValueError(f"{name} has {len(text)} characters; {most} can be stored")
+            if task.run_after is not None:
+                as_stored(task.run_after, "run_after")
+        except ValueError as error:
+            raise InvalidTask(str(error)) from error
 
     def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any, Any]:
         """Publish the task, or write it to the outbox, where it has a ``run_after``, too.
 
+        The result is stored first, so nothing is published that the database refuses. If this
+        raises, the result is deleted again, unless a worker has begun the task.
+
         Raises:
             InvalidTask: The backend cannot have it.
-            TypeError: An argument is not for JSON.
+            TypeError: An argument is of a type that JSON does not have.
+            ValueError: An argument has a part that JSON or a database cannot hold, such as NaN, a
+                NUL character, half of a surrogate pair or 100 nested lists.
             PublishError: nsqd has not confirmed it.
         """
         self.validate_task(task)
@@ -135,8 +180,8 @@ class NsqBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=args,
-            kwargs=kwargs,
+            args=as_json(args, "args"),
+            kwargs=as_json(kwargs, "kwargs"),
             backend=self.alias,
             errors=[],
             worker_ids=[],
@@ -144,28 +189,55 @@ class NsqBackend(BaseTaskBackend):
         is_eager = get_alias(self.entry).backend == "eager"
         if is_eager:
             # It is called within the publish.
-            task_enqueued.send(type(self), task_result=result)
-        self._send(result)
-        if self.results is not None:
-            self.results.add(result)
-            if is_eager:
+            task_enqueued.send_robust(type(self), task_result=result)
+        self._store_and_send(result)
+        if is_eager:
+            if self.results is not None:
                 result.refresh()
-        if not is_eager:
-            task_enqueued.send(type(self), task_result=result)
+        else:
+            # The task runs, whatever a receiver raises.
+            task_enqueued.send_robust(type(self), task_result=result)
         return result
 
-    def _send(self, result: TaskResult[Any, Any]) -> None:
+    def _store_and_send(self, result: TaskResult[Any, Any]) -> None:
         topic, body = self.topic(result.task.queue_name), Request.of(result).encode()
         due = _due(result.task.run_after)
-        if due is None and not self.uses_outbox:
+        in_outbox = due is not None or self.uses_outbox
+        if in_outbox:
+            self._require(OUTBOX, "outbox" if self.uses_outbox else "run_after")
+        if self.results is None:
+            self._send(result.id, topic, body, due, in_outbox)
+            return
+        # A worker must see the row of a task that it gets, so a publish has no transaction here.
+        is_one = in_outbox and self.results.database == _outbox_database()
+        with transaction.atomic(using=self.results.database) if is_one else nullcontext():
+            try:
+                self.results.add(result)
+                self._send(result.id, topic, body, due, in_outbox)
+            except BaseException:
+                if not is_one:
+                    self._take_back(result.id)
+                raise
+
+    def _take_back(self, id: str) -> None:
+        assert self.results is not None
+        try:
+            self.results.take_back(id)
+        except DatabaseProblem as error:
+            # The caller gets the reason of the publish.
+            log.warning(
+                "the result of task %s, which was not published, cannot be deleted: %r", id, error
+            )
+
+    def _send(self, id: str, topic: str, body: str, due: datetime | None, in_outbox: bool) -> None:
+        if not in_outbox:
             writer = get_writer(self.entry)
-            headers = {envelope.KEY: result.id} if writer._has_headers else None
+            headers = {envelope.KEY: id} if writer._has_headers else None
             writer.publish(topic, body, headers=headers)
             return
-        self._require(OUTBOX, "outbox" if self.uses_outbox else "run_after")
         from gnsqsync.django.outbox.writing import insert
 
-        insert(topic, [body], alias=self.entry, due=due, key=result.id)
+        insert(topic, [body], alias=self.entry, due=due, key=id)
 
     def _require(self, app: str, what: str) -> None:
         if not apps.is_installed(app):
@@ -174,21 +246,25 @@ class NsqBackend(BaseTaskBackend):
             )
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
-        """What is known of a task.
+        """Return what is known of a task, from the database that is written.
 
         Raises:
-            TaskResultDoesNotExist: Nothing.
+            TaskResultDoesNotExist: Nothing is known.
             NotImplementedError: ``"results"`` is False.
+            ImportError: This process does not know the task.
         """
         if self.results is None:
             return super().get_result(result_id)
-        found = self.results.find(result_id)
+        try:
+            found: TaskResult[Any, Any] | None = self.results.find(result_id, None, self.modules)
+        except UnknownTask as error:
+            raise ImportError(str(error)) from error
         if found is None:
             raise TaskResultDoesNotExist(result_id)
         return found
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """What can only be seen when all apps are loaded: gnsqsync.E006."""
+        """Report what can only be seen when all apps are loaded: gnsqsync.E006."""
         needs = {APP: "a task backend"}
         if self.uses_outbox:
             needs[OUTBOX] = "'outbox': True"
@@ -199,9 +275,23 @@ class NsqBackend(BaseTaskBackend):
             for app, what in needs.items()
             if not apps.is_installed(app)
         ]
+        if not texts and self.results is not None and self.once:
+            database = self.once_database
+            if database != self.results.database:
+                texts.append(
+                    f"'once' is in the database {database!r}, and the results are in"
+                    f" {self.results.database!r}; one transaction needs one database"
+                )
         if not [*problems()] and self.entry not in aliases():
             texts.append(f"GNSQSYNC has no entry {self.entry!r}; it has {', '.join(aliases())}")
         return [Error(f"TASKS[{self.alias!r}]: {text}.", id="gnsqsync.E006") for text in texts]
+
+
+def _outbox_database() -> str:
+    from gnsqsync.django.outbox.models import OutboxMessage
+
+    name: str = router.db_for_write(OutboxMessage)
+    return name
 
 
 def _meant(name: object, known: set[str]) -> str:

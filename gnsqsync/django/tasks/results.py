@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from typing import Any
 
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connections, router
 from django.tasks import Task, TaskResult, TaskResultStatus
 from django.tasks.base import TaskError
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from gnsqsync import Reject
-from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_int
+from gnsqsync.django.tasks import known
+from gnsqsync.django.tasks.storable import MAX_ID, MAX_NAME, MAX_PATH, as_json, check_text
 
-__all__ = ["Request", "ResultTable", "prune", "set_fields"]
+__all__ = [
+    "Request",
+    "ResultTable",
+    "StaleResult",
+    "as_row",
+    "as_stored",
+    "is_outage",
+    "result_rows",
+    "set_fields",
+]
+
+# Years of a time that any database stores and any zone can show.
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998
+
+
+class StaleResult(Exception):
+    """The row says that the task has ended, by another worker. Nothing was written."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return True if the database was away or busy; False if it refused what it was given."""
+    return isinstance(error, (OperationalError, InterfaceError))
 
 
 def set_fields(result: TaskResult[Any, Any], **values: Any) -> None:
@@ -27,7 +49,7 @@ def set_fields(result: TaskResult[Any, Any], **values: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is in a message: a task that is to be called."""
+    """A message's content: a task that is to be called."""
 
     id: str
     task: str
@@ -60,31 +82,27 @@ class Request:
         found["enqueued_at"] = self.enqueued_at.isoformat()
         if self.run_after is not None:
             found["run_after"] = self.run_after.isoformat()
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
-        """Reject for what is no request: no attempt would make it one."""
+        """Reject for a body that is no request, or that the table of results could not store.
+
+        No attempt would make it one.
+        """
         try:
-            found = json.loads(body)
-            for name in ("enqueued_at", "run_after"):
-                if name in found:
-                    found[name] = datetime.fromisoformat(found[name])
-            request = cls(**found)
-        except (ValueError, TypeError) as error:
+            found: Any = json.loads(body)
+            if not isinstance(found, dict):
+                raise TypeError(f"it is a {type(found).__name__}, not an object of JSON")
+            request = cls(**{name: _decoded(name, value) for name, value in found.items()})
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Reject(f"the message is no task: {error}") from error
-        for name, kind in _KINDS.items():
-            if not isinstance(getattr(request, name), kind):
-                raise Reject(f"the message is no task: {name} is {getattr(request, name)!r}")
         return request
 
-    def result(self, attempts: int) -> TaskResult[Any, Any]:
-        """Of a task that was not begun, or ``attempts`` times before by workers unknown.
-
-        ImportError where this process does not have the task.
-        """
+    def result(self, task: Task[Any, Any], attempts: int) -> TaskResult[Any, Any]:
+        """Of a task that was not begun, or ``attempts`` times before by workers unknown."""
         return TaskResult(
-            task=task_of(self.task, self.queue_name, self.backend, self.run_after),
+            task=task,
             id=self.id,
             status=TaskResultStatus.READY,
             enqueued_at=self.enqueued_at,
@@ -99,19 +117,63 @@ class Request:
         )
 
 
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(("id", "task", "backend", "queue_name"), str),
-    "args": list,
-    "kwargs": dict,
-}
+_LENGTHS = {"id": MAX_ID, "task": MAX_PATH, "backend": MAX_NAME, "queue_name": MAX_NAME}
+_KINDS: dict[str, type] = {"args": list, "kwargs": dict}
 
 
-def task_of(path: str, queue_name: str, backend: str, run_after: datetime | None) -> Task[Any, Any]:
-    """The task of that path. ImportError where it is none."""
-    task: object = import_string(path)
-    if not isinstance(task, Task):
-        raise ImportError(f"{path} is {task!r}, which is no task")
-    return task.using(queue_name=queue_name, backend=backend, run_after=run_after)
+def _decoded(name: str, value: Any) -> Any:
+    """Return the value of a field. Raises TypeError, ValueError or OverflowError."""
+    if name in _LENGTHS:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r:.80}, not a text")
+        if not 0 < len(value) <= _LENGTHS[name]:
+            raise ValueError(f"{name} has {len(value)} characters; it has 1 to {_LENGTHS[name]}")
+        check_text(value, name)
+        if name == "task" and "." not in value:
+            raise ValueError(f"task is {value!r:.80}, not the path of a function in a module")
+        return value
+    if name in _KINDS:
+        if not isinstance(value, _KINDS[name]):
+            raise TypeError(f"{name} is {value!r:.80}, not a {_KINDS[name].__name__}")
+        return as_json(value, name)
+    if name == "run_after" and value is None:
+        return None
+    if name in ("enqueued_at", "run_after"):
+        return as_stored(datetime.fromisoformat(value), name)
+    raise TypeError(f"unknown field {name!r:.80}; there are {', '.join(_names())}")
+
+
+def _names() -> list[str]:
+    return [field.name for field in fields(Request)]
+
+
+def as_stored(when: datetime, name: str) -> datetime:
+    """Return the time as this project keeps times: with a zone, or without if USE_TZ is False.
+
+    Raises:
+        ValueError: Not every database can store the time.
+    """
+    try:
+        aware = when if timezone.is_aware(when) else timezone.make_aware(when)
+        is_possible = _FIRST_YEAR <= aware.astimezone(UTC).year <= _LAST_YEAR
+    except OverflowError:
+        is_possible = False
+    if not is_possible:
+        raise ValueError(f"{name} is {when}; it must be in the years {_FIRST_YEAR} to {_LAST_YEAR}")
+    if timezone.is_aware(when) == bool(settings.USE_TZ):
+        return when
+    return aware if settings.USE_TZ else timezone.make_naive(aware)
+
+
+def result_rows() -> Any:
+    """The rows of all backends, in the database that is written.
+
+    Each question of this package decides something, and a replica may answer with an old row.
+    """
+    # Models can be imported when all apps are loaded, so not above.
+    from gnsqsync.django.tasks.models import StoredResult
+
+    return StoredResult.objects.using(router.db_for_write(StoredResult))
 
 
 class ResultTable:
@@ -120,47 +182,99 @@ class ResultTable:
     def __init__(self, backend: str) -> None:
         self._backend = backend
 
+    def _row(self, id: str) -> Any:
+        return result_rows().filter(pk=id, backend=self._backend)
+
+    @property
+    def database(self) -> str:
+        """The alias of the database that has the rows."""
+        name: str = result_rows().db
+        return name
+
     def add(self, result: TaskResult[Any, Any]) -> None:
-        """Unless it is there: its worker may have been first.
+        """Insert the row, unless it is there: its worker may have been first.
 
         Waits for the end of a transaction in which it was added.
         """
         request = Request.of(result)
-        row = {name: getattr(request, name) for name in Request.__slots__}
-        _rows().bulk_create([_rows().model(**row, status=result.status)], ignore_conflicts=True)
+        row = {field: getattr(request, field) for field in Request.__slots__}
+        rows = result_rows()
+        rows.bulk_create([rows.model(**row, **_values(result))], ignore_conflicts=True)
 
-    def find(self, id: str) -> TaskResult[Any, Any] | None:
-        """ImportError where this process does not have the task."""
-        row = _rows().filter(pk=id, backend=self._backend).first()
-        return None if row is None else _result(row)
+    def take_back(self, id: str) -> None:
+        """Delete the row of a task that was not published, unless a worker has begun the task."""
+        self._row(id).filter(status=TaskResultStatus.READY, started_at=None).delete()
+
+    def find(self, id: str, task: Task[Any, Any] | None, modules: Any) -> Any:
+        """Return the TaskResult, or None. ``task``: None for the one that the row names.
+
+        Raises:
+            UnknownTask: This process does not know it.
+        """
+        row = self._row(id).first()
+        if row is None:
+            return None
+        if task is None:
+            task = known.find(row.task, modules, row.queue_name, row.backend, row.run_after)
+        return _result(row, task)
 
     def write(self, result: TaskResult[Any, Any]) -> None:
-        """What has changed since the task began."""
-        errors = [
-            {"exception": error.exception_class_path, "traceback": error.traceback}
-            for error in result.errors
-        ]
-        _rows().filter(pk=result.id).update(
-            status=result.status,
-            started_at=result.started_at,
-            last_attempted_at=result.last_attempted_at,
-            finished_at=result.finished_at,
-            return_value=getattr(result, "_return_value", None),
-            errors=errors,
-            worker_ids=result.worker_ids,
-        )
+        """Store what has changed since the task began; once more on a new connection if it fails.
+
+        A call may take longer than a connection without a question lives. A row that was deleted
+        meanwhile is inserted again.
+
+        Raises:
+            StaleResult: The task has ended, by another worker. Only a success replaces a failure.
+        """
+        try:
+            self._write(result)
+        except (OperationalError, InterfaceError):
+            connection = connections[self.database]
+            if connection.in_atomic_block:
+                raise
+            connection.close()
+            self._write(result)
+
+    def _write(self, result: TaskResult[Any, Any]) -> None:
+        row = self._row(result.id)
+        if result.status == TaskResultStatus.SUCCESSFUL:
+            open_row = row.exclude(status=TaskResultStatus.SUCCESSFUL)
+        else:
+            open_row = row.filter(finished_at=None)
+        if open_row.update(**_values(result)):
+            return
+        if row.exists():
+            raise StaleResult(result.id)
+        self.add(result)
+
+    def reopen(self, result: TaskResult[Any, Any]) -> None:
+        """Let a task that has failed be called anew."""
+        set_fields(result, status=TaskResultStatus.READY, finished_at=None)
+        result.worker_ids.clear()
+        self._row(result.id).filter(status=TaskResultStatus.FAILED).update(**_values(result))
 
 
-def _rows() -> Any:
-    # Models can be imported when all apps are loaded, so not above.
-    from gnsqsync.django.tasks.models import StoredResult
+def _values(result: TaskResult[Any, Any]) -> dict[str, Any]:
+    return {
+        "status": result.status,
+        "started_at": result.started_at,
+        "last_attempted_at": result.last_attempted_at,
+        "finished_at": result.finished_at,
+        "return_value": getattr(result, "_return_value", None),
+        "errors": [as_row(error) for error in result.errors],
+        "worker_ids": result.worker_ids,
+    }
 
-    return StoredResult.objects
+
+def as_row(error: TaskError) -> dict[str, str]:
+    """An error as the rows have it."""
+    return {"exception": error.exception_class_path, "traceback": error.traceback}
 
 
-def _result(row: Any) -> TaskResult[Any, Any]:
+def _result(row: Any, task: Task[Any, Any]) -> TaskResult[Any, Any]:
     found: TaskResult[Any, Any] = TaskResult(
-        task=task_of(row.task, row.queue_name, row.backend, row.run_after),
+        task=task,
         id=row.id,
         status=TaskResultStatus(row.status),
         enqueued_at=row.enqueued_at,
@@ -178,26 +292,3 @@ def _result(row: Any) -> TaskResult[Any, Any]:
     )
     set_fields(found, _return_value=row.return_value)
     return found
-
-
-def prune(older_than: timedelta, *, batch: int = 1000) -> int:
-    """Delete the results of tasks that ended so long ago, in transactions of their own.
-
-    Args:
-        older_than: Since their end.
-        batch: Rows of one transaction, 1 or more.
-
-    Returns:
-        How many were deleted.
-
-    Raises:
-        ConfigError: A value is not allowed.
-    """
-    if not isinstance(older_than, timedelta) or not older_than > timedelta(0):
-        raise ConfigError(f"older_than is {older_than!r}; it must be a timedelta above 0")
-    check_int("batch", batch, 1)
-    old = _rows().filter(finished_at__lt=timezone.now() - older_than).order_by("finished_at")
-    deleted = 0
-    while ids := list(old.values_list("pk", flat=True)[:batch]):
-        deleted += _rows().filter(pk__in=ids).delete()[0]
-    return deleted

@@ -1,4 +1,4 @@
-"""What ``nsq_tasks`` does with a message: calls the task, and keeps what became of it.
+"""The handler of ``nsq_tasks``: calls the task of a message, and stores how the call ended.
 
 Knows backends, results and the database around a call; knows no command and no signal.
 """
@@ -9,11 +9,10 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
-from traceback import format_exception
 from typing import Any
 
 from django.db import transaction
@@ -21,26 +20,45 @@ from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backend
 from django.tasks.base import TaskError
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
-from django.utils.json import normalize_json
 
 from gnsqsync import Message, Reject, Requeue
+from gnsqsync.django.config import get_alias
 from gnsqsync.django.handlers import Handler, forget_connections
 from gnsqsync.django.once import Once
-from gnsqsync.django.tasks.backend import NsqBackend
-from gnsqsync.django.tasks.results import Request, set_fields
+from gnsqsync.django.tasks import known
+from gnsqsync.django.tasks.backend import READER, NsqBackend
+from gnsqsync.django.tasks.ends import Ends, task_error
+from gnsqsync.django.tasks.reasons import CallLost, TaskCancelled, TaskGivenUp, UnknownTask
+from gnsqsync.django.tasks.results import Request, StaleResult, is_outage, set_fields
+from gnsqsync.django.tasks.storable import as_json
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
+from gnsqsync.foreign import class_of, ends_worker, line_of
+from gnsqsync.service.settings import meaning_of
 
-__all__ = ["TaskHandler", "backends", "handler_of", "handlers_of_topic"]
+__all__ = [
+    "TaskHandler",
+    "backends",
+    "eager_handlers_of_topic",
+    "handler_of",
+    "handlers_of_topic",
+]
 
 log: logging.Logger = logging.getLogger("gnsqsync.django")
+
+# Calls of a task that may have no known end, where ``max_attempts`` is lower. A deployment may kill
+# a worker, and a task that kills its workers must not be called for ever.
+LOST_CALLS = 3
+# In ``worker_ids`` of rows of former versions: a delivery, which may have been no call.
+UNKNOWN = "unknown"
 
 
 @dataclass(eq=False)
 class _Call:
-    """A task that is called. ``error``: what the task itself raised."""
+    """A task that is called. ``error``: what makes the call a failure of the task."""
 
     result: TaskResult[Any, Any]
     error: BaseException | None = None
+    has_begun: bool = False
 
 
 # Set where a task is called.
@@ -59,58 +77,91 @@ def call_task(message: Message) -> object:
 
 @dataclass(frozen=True)
 class TaskHandler(Handler):
-    """Of the tasks of one queue."""
+    """Handles the messages of one queue.
+
+    Each message ends: it is finished when its task has ended, requeued for another try, or raised
+    as Reject. A result gets its end before its message does.
+    """
 
     backend: NsqBackend = field(kw_only=True, repr=False)
     queue: str = field(kw_only=True)
+    # Tries of a task, 0: without end.
+    max_attempts: int = field(default=1, kw_only=True)
+    meaning: Callable[[BaseException], str] = field(kw_only=True, repr=False)
+    # True if the Reader has a place for messages whose task has failed.
+    rejects: bool = field(default=False, kw_only=True)
+    is_eager: bool = field(default=False, kw_only=True)
 
     def handle(self, message: Message) -> None:
-        """Call the task, unless it is known to have ended, and keep what became of it."""
+        """Call the task, unless it is known to have ended, and store how the call ended."""
         request = Request.decode(message.body)
         if request.backend != self.backend.alias:
             raise Reject(f"the task is of the backend {request.backend!r}: name another topic")
-        result = self._begin(request, message)
-        if iscoroutinefunction(result.task.func) and _is_patched():
+        try:
+            result = self._begin(request, message)
+        except StaleResult:
+            result = None
+        except Exception as error:
+            told = self._later(request, error, "was not called")
+            if told is error:
+                raise
+            raise told from error
+        if result is None:
+            log.info("%s: task %s (%s) has ended before", self.name, request.id, request.task)
+            return
+        call = _Call(result)
+        _call.set(call)
+        try:
+            self._run(request, message)
+        except BaseException as error:
+            if ends_worker(error):
+                raise
+            end = self._raised(request, call, error)
+            if end is error:
+                raise
+            if end is not None:
+                raise end from error
+        else:
+            self._ended(call)
+
+    # -- before the call -------------------------------------------------------------------------
+
+    def _begin(self, request: Request, message: Message) -> TaskResult[Any, Any] | None:
+        """Return the result of a task that is called now, stored as RUNNING; None if it has ended.
+
+        Nothing that fails here counts as a try.
+        """
+        task = known.find(
+            request.task,
+            self.backend.modules,
+            request.queue_name,
+            request.backend,
+            request.run_after,
+        )
+        if iscoroutinefunction(task.func) and _is_patched():
             # Its event loop would be that of all greenlets, to Django's guard of databases.
             raise ConfigError(
                 f"the task {request.task} is a coroutine, which gevent cannot run beside others; it"
                 " waits in nsqd for a worker that runs without gevent"
             )
-        if result.is_finished:
-            log.info("%s: task %s (%s) has ended before", self.name, request.id, request.task)
-            return
-        self._started(result)
-        call = _Call(result)
-        _call.set(call)
-        try:
-            self._run(request, message)
-        except (Exception, SystemExit) as error:
-            if call.error is None:
-                # The result could not be stored, or the marker: the message comes again.
-                raise
-            self._failed(result, error, message)
+        table = self.backend.results
+        if table is None:
+            result = request.result(task, message.attempts - 1)
         else:
-            if result.status == TaskResultStatus.SUCCESSFUL:
-                task_finished.send(type(self.backend), task_result=result)
-
-    def _begin(self, request: Request, message: Message) -> TaskResult[Any, Any]:
-        try:
-            table = self.backend.results
-            found = None if table is None else table.find(request.id)
-            if found is None:
-                found = request.result(message.attempts - 1)
-                if table is not None:
-                    # Enqueued by a transaction that is not over, or that was rolled back.
-                    table.add(found)
-                    found = table.find(request.id) or found
-        except ImportError as error:
-            raise ImportError(
-                f"this process does not know the task {request.task} ({error}); it waits in nsqd"
-                " for one that does"
-            ) from error
-        return found
-
-    def _started(self, result: TaskResult[Any, Any]) -> None:
+            result = table.find(request.id, task, ())
+            if result is None:
+                # Enqueued by a transaction that is not over, or that was rolled back.
+                result = request.result(task, 0)
+                table.add(result)
+                result = table.find(request.id, task, ()) or result
+            # A database may have changed numbers: MySQL keeps 53 bits of long ones.
+            set_fields(result, args=request.args, kwargs=request.kwargs)
+            if result.is_finished:
+                if not _is_wanted_again(result, message):
+                    return None
+                table.reopen(result)
+            if result.status == TaskResultStatus.RUNNING and self._is_lost(result):
+                return None
         now = timezone.now()
         result.worker_ids.append(f"{platform.node()}:{os.getpid()}")
         set_fields(
@@ -120,7 +171,54 @@ class TaskHandler(Handler):
             last_attempted_at=now,
         )
         self._write(result)
-        task_started.send(type(self.backend), task_result=result)
+        task_started.send_robust(type(self.backend), task_result=result)
+        return result
+
+    def _is_lost(self, result: TaskResult[Any, Any]) -> bool:
+        """Note that nobody knows how the last call ended. True if that was the last one allowed."""
+        worker = result.worker_ids[-1] if result.worker_ids else UNKNOWN
+        lost = CallLost(f"the worker {worker} was killed in this call, or could not store its end")
+        result.errors.append(task_error(lost))
+        most = self.max_attempts and max(self.max_attempts, LOST_CALLS)
+        calls = sum(id != UNKNOWN for id in result.worker_ids)
+        if not 0 < most <= calls:
+            return False
+        reason = TaskGivenUp(f"{calls} calls of it were begun, and the last one has no known end")
+        result.errors.append(task_error(reason))
+        set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
+        self._write(result)
+        log.error(
+            "%s: task %s (%s) has failed: %s",
+            self.name,
+            result.id,
+            result.task.module_path,
+            reason,
+        )
+        self._tell_end(result)
+        if self.rejects:
+            raise Reject(f"task {result.id} has failed: {reason}")
+        return True
+
+    def _later(self, request: Request, error: Exception, what: str) -> Exception:
+        """Log why the message comes again, and return the exception that says so to the Reader.
+
+        The lists of exceptions in the options of the Reader are about the task, not about this.
+        """
+        if isinstance(error, (Reject, Requeue)) or self.is_eager:
+            return error
+        is_expected = isinstance(error, (UnknownTask, ConfigError)) or is_outage(error)
+        log.warning(
+            "%s: task %s (%s) %s, its message comes again: %s",
+            self.name,
+            request.id,
+            request.task,
+            what,
+            line_of(error),
+            exc_info=None if is_expected else error,
+        )
+        return Requeue()
+
+    # -- the call --------------------------------------------------------------------------------
 
     def _run(self, request: Request, message: Message) -> None:
         if self.once is None or self.database is None:
@@ -131,9 +229,10 @@ class TaskHandler(Handler):
 
     def _perform(self, message: Message) -> None:
         call = _call.get()
+        call.has_begun = True
         try:
-            value = normalize_json(self.function(message))
-        except (Exception, SystemExit) as error:
+            value = as_json(self.function(message), "the return value")
+        except BaseException as error:
             call.error = error
             raise
         set_fields(
@@ -142,31 +241,77 @@ class TaskHandler(Handler):
             finished_at=timezone.now(),
             _return_value=value,
         )
-        self._write(call.result)
+        if self._is_shared:
+            self._write(call.result)
 
-    def _failed(
-        self, result: TaskResult[Any, Any], error: Exception | SystemExit, message: Message
-    ) -> None:
+    @property
+    def _is_shared(self) -> bool:
+        """True if the result is written in the transaction of ``once``; False: after its commit."""
+        table = self.backend.results
+        return table is None or self.database in (None, table.database)
+
+    # -- after the call --------------------------------------------------------------------------
+
+    def _ended(self, call: _Call) -> None:
+        """The task has succeeded, or its marker says that it had."""
+        result = call.result
+        if not call.has_begun or not self._is_shared:
+            finished_at = result.finished_at or timezone.now()
+            set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=finished_at)
+            try:
+                self._write(result)
+            except StaleResult:
+                return
+            except Exception as error:
+                raise self._later(Request.of(result), error, "has a result to store") from error
+        self._tell_end(result)
+
+    def _raised(self, request: Request, call: _Call, error: BaseException) -> BaseException | None:
+        """Store how a call ended that raised. Return what the Reader is told; None: all is done."""
+        result = call.result
+        try:
+            if call.error is None and isinstance(error, Exception):
+                if not call.has_begun:
+                    # Its marker could not be written. That is no try.
+                    self._again(result, is_try=False)
+                    return self._later(request, error, "was not called")
+                if isinstance(error, StaleResult):
+                    raise error
+                if is_outage(error):
+                    return self._later(request, error, "has a result that was not stored")
+            return self._failed(result, error)
+        except StaleResult:
+            log.info("%s: task %s (%s) has ended before", self.name, request.id, request.task)
+            return None
+        except Exception as wrong:  # noqa: BLE001 - whatever it is, the message comes again
+            return self._later(request, wrong, "has an end that was not stored")
+
+    def _failed(self, result: TaskResult[Any, Any], error: BaseException) -> BaseException | None:
+        """As ``_raised``, for a failure of the task. Stores it before anybody is told."""
         if isinstance(error, TimeLimitExceeded):
             # It may have been interrupted in the middle of a query.
             forget_connections()
         if isinstance(error, Requeue):
-            # So the task has asked for it.
-            self._again(result)
-            raise error
-        kind = type(error)
-        result.errors.append(
-            TaskError(
-                exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
-                traceback="".join(format_exception(error)),
-            )
+            # The task has asked for it.
+            self._again(result, is_try=False)
+            return error
+        result.errors.append(task_error(error))
+        meaning = self.meaning(error)
+        calls = sum(id != UNKNOWN for id in result.worker_ids)
+        if self.backend.results is None:
+            # Nothing counts the calls; nsqd counts the deliveries.
+            calls = len(result.worker_ids)
+        if meaning == "retry_on" and not 0 < self.max_attempts <= calls:
+            self._again(result, is_try=True)
+            return error
+        set_fields(
+            result,
+            status=TaskResultStatus.FAILED,
+            finished_at=timezone.now(),
+            # The database may have refused it.
+            _return_value=None,
         )
-        most = self.backend.reader["max_attempts"]
-        if not 0 < most <= message.attempts:
-            self._again(result)
-            raise error
-        set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
-        self._write(result)
+        self._write_failure(result, error)
         # Django's own log of it is shown nowhere where DEBUG is False, unless LOGGING says so.
         log.error(
             "%s: task %s (%s) has failed",
@@ -175,17 +320,53 @@ class TaskHandler(Handler):
             result.task.module_path,
             exc_info=error,
         )
-        task_finished.send(type(self.backend), task_result=result)
-        if self.backend.reader.get("dead_letter_topic") is not None:
-            raise Reject(f"task {result.id} has failed: {error!r}") from error
+        self._tell_end(result)
+        if meaning == "discard_on":
+            return error
+        return Reject(f"task {result.id} has failed: {line_of(error)}") if self.rejects else None
 
-    def _again(self, result: TaskResult[Any, Any]) -> None:
+    def _again(self, result: TaskResult[Any, Any], *, is_try: bool) -> None:
+        if not is_try:
+            result.worker_ids.pop()
         set_fields(result, status=TaskResultStatus.READY)
         self._write(result)
+
+    def _write_failure(self, result: TaskResult[Any, Any], error: BaseException) -> None:
+        try:
+            self._write(result)
+        except StaleResult:
+            raise
+        except Exception as refusal:
+            if is_outage(refusal):
+                raise
+            # Less text, and none of the task's.
+            text = f"The database refused the traceback: {class_of(refusal)}"
+            result.errors[:] = [TaskError(exception_class_path=class_of(error), traceback=text)]
+            self._write(result)
 
     def _write(self, result: TaskResult[Any, Any]) -> None:
         if self.backend.results is not None:
             self.backend.results.write(result)
+
+    def _tell_end(self, result: TaskResult[Any, Any]) -> None:
+        # The end is stored: what a receiver raises must not bring the message again.
+        task_finished.send_robust(type(self.backend), task_result=result)
+
+
+def _is_wanted_again(result: TaskResult[Any, Any], message: Message) -> bool:
+    """Return True for a task that has failed, and whose message was sent after that.
+
+    Somebody has sent back a dead letter, or tries a message of the outbox again. The same holds for
+    a task that was given up without a call, unless it was cancelled.
+    """
+    if result.status != TaskResultStatus.FAILED or result.finished_at is None:
+        return False
+    if message.timestamp / 1e9 > result.finished_at.timestamp():
+        return True
+    is_cancelled = any(
+        error.exception_class_path.endswith(f".{TaskCancelled.__name__}") for error in result.errors
+    )
+    return result.started_at is None and not is_cancelled
 
 
 def _is_patched() -> bool:
@@ -194,20 +375,34 @@ def _is_patched() -> bool:
 
 
 def backends() -> Iterator[NsqBackend]:
-    """Those of TASKS that are ours."""
+    """The entries of TASKS that are ours."""
     for alias in task_backends.settings:
         backend = task_backends[alias]
         if isinstance(backend, NsqBackend):
             yield backend
 
 
-def handler_of(backend: NsqBackend, queue: str) -> TaskHandler:
-    """Of the tasks of that queue."""
-    database = "default" if backend.once is True else backend.once or None
-    # The Reader itself gives no task up: when one has failed is decided here.
-    options = {**backend.reader, "max_attempts": 0}
+def handler_of(backend: NsqBackend, queue: str, *, is_eager: bool = False) -> TaskHandler:
+    """The handler of the tasks of that queue. In eager mode nothing comes again after a failure."""
+    database = backend.once_database
+    of_alias = get_alias(backend.entry).options
+    given = {**READER, **of_alias, **backend.reader}
+    hook, letters = given.get("on_giving_up"), given.get("dead_letter_topic")
+    name = backend.name(queue)
+    ends = Ends(name, backend, hook, given.get("on_expired"), letters is not None)
+    observers = given.get("observer") or []
+    # The Reader itself counts no tries: when a task has failed is decided here.
+    options = {
+        **backend.reader,
+        "max_deliveries": given["max_deliveries"],
+        "max_attempts": 0,
+        "on_giving_up": ends.give_up,
+        "observer": [ends, *(observers if isinstance(observers, (list, tuple)) else [observers])],
+    }
+    if given.get("max_age") is not None and given.get("on_expired") != "dead_letter":
+        options["on_expired"] = ends.expire
     return TaskHandler(
-        name=backend.name(queue),
+        name=name,
         topic=backend.topic(queue),
         channel=backend.channel,
         function=call_task,
@@ -217,11 +412,22 @@ def handler_of(backend: NsqBackend, queue: str) -> TaskHandler:
         once=Once(database, None, by_header=False) if database else None,
         backend=backend,
         queue=queue,
+        is_eager=is_eager,
+        max_attempts=1 if is_eager else backend.reader["max_attempts"],
+        meaning=meaning_of(given),
+        rejects=letters is not None or callable(hook),
     )
 
 
-def handlers_of_topic(topic: str) -> list[TaskHandler]:
-    """For the eager mode."""
+def handlers_of_topic(topic: str, *, is_eager: bool = False) -> list[TaskHandler]:
+    """The handlers of all queues whose tasks go there."""
     return [
-        handler_of(backend, queue) for backend in backends() for queue in backend.queues_of(topic)
+        handler_of(backend, queue, is_eager=is_eager)
+        for backend in backends()
+        for queue in backend.queues_of(topic)
     ]
+
+
+def eager_handlers_of_topic(topic: str) -> list[TaskHandler]:
+    """As ``handlers_of_topic``, for the eager mode."""
+    return handlers_of_topic(topic, is_eager=True)

@@ -10,7 +10,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from gnsqsync.django.consume_command import ConsumeCommand
-from gnsqsync.django.tasks.results import prune
+from gnsqsync.django.tasks import known
+from gnsqsync.django.tasks.pruning import UNFINISHED, prune_all
 from gnsqsync.django.tasks.worker import TaskHandler, backends, handler_of
 from gnsqsync.errors import ConfigError
 from gnsqsync.stats import counted
@@ -34,18 +35,43 @@ class Command(ConsumeCommand):
             "--prune",
             type=float,
             metavar="DAYS",
-            help="Delete the results of tasks that ended so many days ago, and end.",
+            help="Delete the results of tasks that ended DAYS ago, and end.",
+        )
+        parser.add_argument(
+            "--prune-unfinished",
+            type=float,
+            default=UNFINISHED.days,
+            metavar="DAYS",
+            help="With --prune: also of tasks that have not ended, DAYS after the last news of"
+            f" them. Default: {UNFINISHED.days}.",
         )
         self.add_consume_arguments(parser)
 
     def handle(self, **options: Any) -> None:
         days = options["prune"]
         if days is not None:
-            if not 0 < days <= 36500:  # nan is not
-                raise CommandError("--prune must be above 0, and at most 36500 days")
-            self.say(f"{counted(prune(timedelta(days=days)), 'result')} deleted")
+            self._prune(days, options["prune_unfinished"])
             return
-        self.consume(partial(_handlers, options["backend"], options["queues"]), options)
+        self.consume(partial(self._handlers, options["backend"], options["queues"]), options)
+
+    def _prune(self, days: float, unfinished: float) -> None:
+        for name, value in (("--prune", days), ("--prune-unfinished", unfinished)):
+            if not 0 < value <= 36500:  # nan is not
+                raise CommandError(f"{name} must be above 0, and at most 36500 days")
+        pruned = prune_all(timedelta(days=days), batch=1000, unfinished=timedelta(days=unfinished))
+        self.say(f"{counted(pruned.finished, 'result')} deleted")
+        if pruned.unfinished:
+            self.say(f"{counted(pruned.unfinished, 'result')} of unfinished tasks deleted")
+        if pruned.ended:
+            self.say(f"{counted(pruned.ended, 'task')} whose message is gone or refused: FAILED")
+
+    def _handlers(self, alias: str | None, queues: Sequence[str]) -> list[TaskHandler]:
+        handlers = _handlers(alias, queues)
+        for handler in handlers:
+            known.load(handler.backend.modules)
+        paths = known.paths()
+        self.say(f"{counted(len(paths), 'task')} known: {', '.join(paths) or 'none'}")
+        return handlers
 
 
 def _handlers(alias: str | None, queues: Sequence[str]) -> list[TaskHandler]:

@@ -10,6 +10,8 @@ from django.tasks import task
 from shop.models import Order
 
 FOLDER = Path(__file__).parent.parent
+# What tests replace: the value, the exception and the text of the tasks below.
+GIVEN, ERROR, TEXT = None, KeyError(), ""
 
 
 @task
@@ -30,7 +32,18 @@ async def think(number):
 
 @task
 def fail(text):
-    raise ValueError(text)
+    if TEXT is not None:
+        raise ValueError(TEXT or text)
+
+
+@task
+def give():
+    return GIVEN
+
+
+@task
+def raises():
+    raise ERROR
 
 
 @task(takes_context=True)

@@ -1,21 +1,24 @@
 """gnsqsync.django.tasks; run by manage.py test. Django has tasks since version 6."""
 
+import sys
+import time
 import unittest
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from asyncio import CancelledError
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta, timezone
 from unittest import mock
 
 import django
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
+from django.db import DataError, OperationalError, transaction
 from django.test import TestCase, override_settings
 
 from gnsqsync import Requeue
 from gnsqsync.django import outbox, schedule
 from gnsqsync.django.test import captured_messages
 from gnsqsync.errors import ConfigError, NotSent
-from gnsqsync.message import Message, Reject
+from gnsqsync.message import Discard, Message, Reject
 from shop.models import Order
 
 if django.VERSION < (6,):
@@ -25,8 +28,10 @@ from django.tasks import TaskResultStatus, task_backends
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued, task_finished, task_started
 
-from gnsqsync.django.tasks import prune
+from gnsqsync.django.outbox.models import OutboxMessage
+from gnsqsync.django.tasks import CallLost, TaskCancelled, TaskGivenUp, known, prune
 from gnsqsync.django.tasks.models import StoredResult
+from gnsqsync.django.tasks.results import ResultTable
 from gnsqsync.django.tasks.worker import handlers_of_topic
 from shop import tasks
 
@@ -50,11 +55,18 @@ class Answers:
     topic, channel, nsqd_address, is_closed = "tasks.default", "tasks", "127.0.0.1:4150", False
 
 
-def deliver(body, attempts=1):
+class Own(BaseException):
+    pass
+
+
+def message_of(body, attempts, timestamp=0):
+    return Message(b"0" * 16, body, attempts, timestamp, Answers())
+
+
+def deliver(body, attempts=1, timestamp=0):
     """What a worker does with it."""
-    message = Message(b"0" * 16, body, attempts, 0, Answers())
     (handler,) = handlers_of_topic("tasks.default")
-    handler(message)
+    handler(message_of(body, attempts, timestamp))
 
 
 @contextmanager
@@ -246,7 +258,7 @@ class Worker(TestCase):
     def test_a_dead_letter(self):
         with backend(reader={"dead_letter_topic": "dead"}):
             result, body = self.enqueue(tasks.fail, "no")
-            with self.assertRaisesMessage(Reject, "has failed: ValueError('no')"):
+            with self.assertRaisesMessage(Reject, "has failed: ValueError: no"):
                 deliver(body)
         result.refresh()
         self.assertEqual(result.status, FAILED)
@@ -262,9 +274,12 @@ class Worker(TestCase):
     def test_what_nobody_knows_waits(self):
         result, body = self.enqueue(tasks.pack, 7)
         unknown = body.replace(b"shop.tasks.pack", b"shop.tasks.gone")
-        for _ in range(2):
-            with self.assertRaisesMessage(ImportError, "does not know the task shop.tasks.gone"):
-                deliver(unknown.replace(result.id.encode(), b"5"))
+        for attempts in (1, 2):
+            with self.assertLogs("gnsqsync.django", "WARNING") as logged:
+                with self.assertRaises(Requeue):
+                    deliver(unknown.replace(result.id.encode(), b"5"), attempts)
+            self.assertIn("does not know the task shop.tasks.gone", logged.output[0])
+            self.assertIn("['modules']; add 'shop.tasks' there", logged.output[0])
         for wrong in (b"{}", b"[]", b"\xff", b'{"id": 5}', body.replace(b"[7]", b"7")):
             with self.assertRaisesMessage(Reject, "the message is no task"):
                 deliver(wrong)
@@ -291,11 +306,250 @@ class Worker(TestCase):
     def test_a_result_that_cannot_be_stored_is_no_failure_of_the_task(self):
         result, body = self.enqueue(tasks.greet.using(queue_name="default"), "Ann")
         write = "gnsqsync.django.tasks.results.ResultTable.write"
-        with mock.patch(write, side_effect=[None, OSError("the database is away")]):
-            with self.assertRaises(OSError):
+        with mock.patch(write, side_effect=[None, OperationalError("the database is away")]):
+            with self.assertRaises(Requeue):
                 deliver(body)
         result.refresh()
         self.assertEqual(result.status, READY)
+
+
+class Ends(TestCase):
+    """Each task ends, and its result says how."""
+
+    enqueue = Worker.enqueue
+
+    def test_what_cannot_be_stored_is_refused_before_the_publish(self):
+        loop = []
+        loop.append(loop)
+        for value, says in (
+            ("a\0b", "args has a NUL character"),
+            ({"a\0": 1}, "args has a NUL character"),
+            ("a\udcff", "half of a surrogate pair"),
+            (float("nan"), "args has nan"),
+            (-float("inf"), "args has -inf"),
+            (10**4500, "more than 4,300 digits"),
+            (loop, "nests too deeply"),
+            (b"\xff", "Unsupported value"),
+        ):
+            for results in (True, False):
+                with self.subTest(says=says), backend(results=results):
+                    with captured_messages() as messages:
+                        with self.assertRaisesMessage(ValueError, says):
+                            tasks.pack.enqueue(value)
+                    self.assertEqual((messages, StoredResult.objects.count()), ([], 0))
+        with self.assertRaisesMessage(ValueError, "kwargs has nan"):
+            tasks.pack.enqueue(1, worker=float("nan"))
+        far = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
+        with self.assertRaisesMessage(InvalidTask, "run_after is"):
+            tasks.pack.using(run_after=far)
+
+    def test_nothing_is_published_that_the_table_refuses(self):
+        add = "gnsqsync.django.tasks.results.ResultTable.add"
+        with captured_messages() as messages, mock.patch(add, side_effect=DataError("no")):
+            with self.assertRaises(DataError):
+                tasks.pack.enqueue(1)
+        self.assertEqual(messages, [])
+
+    def test_a_value_or_traceback_that_cannot_be_stored(self):
+        for value in ("a\0", "\udcff", float("inf"), [[]] * 3 + [object()], 10**5000):
+            result, body = self.enqueue(tasks.give)
+            with mock.patch.object(tasks, "GIVEN", value):
+                deliver(body)
+            result.refresh()
+            self.assertEqual(result.status, FAILED)
+            self.assertIn("the return value", result.errors[0].traceback)
+        result, body = self.enqueue(tasks.fail, "no")
+        with mock.patch.object(tasks, "TEXT", "no such page: a\0b\udcff"):
+            deliver(body)
+        result.refresh()
+        self.assertEqual(result.status, FAILED)
+        self.assertIn("no such page: a\\x00b\\udcff", result.errors[0].traceback)
+
+    def test_a_result_that_the_database_refuses(self):
+        """As one that MariaDB finds too deep: the task has failed, and is not called for ever."""
+        result, body = self.enqueue(tasks.pack, 7)
+        write, answers = ResultTable._write, iter([None, DataError("no"), DataError("no"), None])
+
+        def refusing(table, row):
+            if (error := next(answers)) is not None:
+                raise error
+            write(table, row)
+
+        with mock.patch.object(ResultTable, "_write", refusing):
+            deliver(body)
+        result.refresh()
+        self.assertEqual((result.status, len(result.errors)), (FAILED, 1))
+        self.assertIn("The database refused", result.errors[0].traceback)
+
+    def test_whatever_a_task_raises_is_its_failure(self):
+        for error in (CancelledError(), GeneratorExit(), SystemExit(1), Own()):
+            result, body = self.enqueue(tasks.raises)
+            with mock.patch.object(tasks, "ERROR", error):
+                deliver(body)
+            result.refresh()
+            self.assertEqual(result.status, FAILED)
+            self.assertIs(result.errors[0].exception_class, type(error))
+
+    def test_tries_are_calls(self):
+        """Four deliveries fail before the call, as in an outage of the database."""
+        with backend(reader={"max_attempts": 3}):
+            result, body = self.enqueue(tasks.attempts)
+            find = "gnsqsync.django.tasks.results.ResultTable.find"
+            for attempt in (1, 2, 3, 4):
+                with mock.patch(find, side_effect=OperationalError), self.assertRaises(Requeue):
+                    deliver(body, attempt)
+            for attempt in (5, 6):
+                with self.assertRaisesMessage(ValueError, "not yet"):
+                    deliver(body, attempt)
+            deliver(body, 7)
+        result.refresh()
+        self.assertEqual((result.status, result.attempts), (SUCCESSFUL, 3))
+
+    def test_rows_of_the_version_before(self):
+        """In these, deliveries stood for calls."""
+        result, body = self.enqueue(tasks.fail, "no")
+        row = StoredResult.objects.filter(pk=result.id)
+        row.update(status=RUNNING, worker_ids=["unknown"] * 4 + ["host:1"])
+        with backend(reader={"max_attempts": 3}), self.assertRaises(ValueError):
+            deliver(body, 6)
+        with backend(reader={"max_attempts": 3}):
+            deliver(body, 7)
+        result.refresh()
+        self.assertEqual(result.status, FAILED)
+
+    def test_a_task_that_kills_its_workers(self):
+        result, body = self.enqueue(tasks.raises)
+        killed = mock.patch.object(tasks, "ERROR", KeyboardInterrupt())
+        with killed, signals() as seen:
+            for attempt in (1, 2, 3):
+                with self.assertRaises(KeyboardInterrupt):
+                    deliver(body, attempt)
+            deliver(body, 4)
+        result.refresh()
+        self.assertEqual((result.status, result.attempts), (FAILED, 3))
+        kinds = [error.exception_class for error in result.errors]
+        self.assertEqual(kinds, [CallLost] * 3 + [TaskGivenUp])
+        self.assertEqual(seen[-1], ("finished", FAILED))
+
+    def test_what_the_reader_gives_up(self):
+        hooked = []
+        reader = {"on_giving_up": lambda message, error: hooked.append(error)}
+        with backend(reader=reader), signals() as seen:
+            result, body = self.enqueue(tasks.pack, 7)
+            (handler,) = handlers_of_topic("tasks.default")
+            give_up = handler.options["on_giving_up"]
+            end = "gnsqsync.django.tasks.ends.end"
+            with mock.patch(end, side_effect=OperationalError), self.assertRaises(OperationalError):
+                give_up(message_of(body, 1001), None)
+            give_up(message_of(body, 1001), None)
+            give_up(message_of(body, 1002), None)
+            result.refresh()
+        self.assertEqual(result.status, FAILED)
+        self.assertIs(result.errors[0].exception_class, TaskGivenUp)
+        self.assertIn("1001 times", result.errors[0].traceback)
+        self.assertEqual((seen[-1], hooked), (("finished", FAILED), [None, None]))
+        # A message that is no task is shown.
+        with self.assertLogs("gnsqsync.django", "ERROR") as logged:
+            with backend():
+                (handler,) = handlers_of_topic("tasks.default")
+                handler.options["on_giving_up"](message_of(b"\0no task", 1), Reject("no"))
+        self.assertIn("no task", logged.output[0])
+
+    def test_what_expires(self):
+        with backend(reader={"max_age": 1.0, "on_expired": "discard"}):
+            result, body = self.enqueue(tasks.pack, 7)
+            (handler,) = handlers_of_topic("tasks.default")
+            with self.assertRaises(Discard):
+                handler.options["on_expired"](message_of(body, 1))
+        result.refresh()
+        self.assertEqual(result.status, FAILED)
+
+    def test_lists_of_exceptions(self):
+        """With tries left, too: nothing calls the task again."""
+        for lists, raised in (
+            ({"reject_on": [ValueError]}, None),
+            ({"reject_on": [ValueError], "dead_letter_topic": "dead"}, Reject),
+            ({"retry_on": [KeyError]}, None),
+            ({"discard_on": [ValueError]}, ValueError),
+        ):
+            with self.subTest(lists=lists), backend(reader={"max_attempts": 5, **lists}):
+                result, body = self.enqueue(tasks.fail, "no")
+                with nullcontext() if raised is None else self.assertRaises(raised):
+                    deliver(body)
+                result.refresh()
+                self.assertEqual(result.status, FAILED)
+
+    def test_a_letter_that_is_sent_back(self):
+        with backend(reader={"dead_letter_topic": "dead"}):
+            result, body = self.enqueue(tasks.fail, "no")
+            with self.assertRaises(Reject):
+                deliver(body)
+            # Once more, as its answer was lost; then by somebody who has mended the task.
+            deliver(body, 2)
+            with mock.patch.object(tasks, "TEXT", None):
+                deliver(body, timestamp=time.time_ns())
+        result.refresh()
+        self.assertEqual(result.status, SUCCESSFUL)
+
+    def test_cancelled_and_moved(self):
+        later = datetime.now(UTC) + timedelta(days=90)
+        with signals() as seen:
+            result = tasks.pack.using(run_after=later).enqueue(7)
+            body = bytes(OutboxMessage.objects.get().body)
+            schedule.reschedule(result.id, later + timedelta(days=1))
+            self.assertEqual(StoredResult.objects.get().run_after, later + timedelta(days=1))
+            self.assertEqual(schedule.cancel(result.id), 1)
+        result.refresh()
+        self.assertEqual((result.status, seen[-1]), (FAILED, ("finished", FAILED)))
+        self.assertIs(result.errors[0].exception_class, TaskCancelled)
+        # It was published at that moment.
+        deliver(body)
+        self.assertEqual(Order.objects.count(), 0)
+
+    def test_prune_ends_what_nothing_else_ends(self):
+        later = datetime.now(UTC) + timedelta(days=90)
+        deleted, refused, waits = (tasks.pack.using(run_after=later).enqueue(n) for n in range(3))
+        OutboxMessage.objects.filter(key=deleted.id).delete()
+        OutboxMessage.objects.filter(key=refused.id).update(failed_at=later, last_error="E_BAD")
+        with captured_messages():
+            old, young = tasks.pack.enqueue(1), tasks.pack.enqueue(2)
+        long_ago = datetime.now(UTC) - timedelta(days=31)
+        StoredResult.objects.filter(pk=old.id).update(enqueued_at=long_ago)
+        self.assertEqual(prune(timedelta(days=40)), 0)
+        self.assertEqual(prune(timedelta(days=1)), 1)
+        for result, status in (
+            (deleted, FAILED),
+            (refused, FAILED),
+            (waits, READY),
+            (young, READY),
+        ):
+            result.refresh()
+            self.assertEqual(result.status, status)
+        self.assertIn("E_BAD", refused.errors[0].traceback)
+
+    def test_a_message_imports_no_module(self):
+        _, body = self.enqueue(tasks.pack, 7)
+        for path in (b"this.s", b"shop.tasks.Order", b"os.system"):
+            with self.assertRaises(Requeue):
+                deliver(body.replace(b"shop.tasks.pack", path))
+        self.assertFalse("this" in sys.modules)
+        with backend(modules=["no.such.module"]), self.assertRaises(Requeue):
+            deliver(body.replace(b"shop.tasks.pack", b"a.b"))
+        self.assertIn("shop.tasks.pack", known.paths())
+
+    def test_no_replica_decides(self):
+        """A router whose replica has nothing: a task that has ended is not called again."""
+        with captured_messages() as messages:
+            result = tasks.pack.enqueue(7)
+        router = mock.Mock(spec=["db_for_read", "db_for_write"])
+        router.db_for_read.return_value = "replica"
+        router.db_for_write.return_value = "default"
+        with override_settings(DATABASE_ROUTERS=[router]):
+            deliver(messages[0].body)
+            deliver(messages[0].body, 2)
+            result.refresh()
+            prune(timedelta(days=1))
+        self.assertEqual((result.status, Order.objects.count()), (SUCCESSFUL, 1))
 
 
 class Settings(TestCase):

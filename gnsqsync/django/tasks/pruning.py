@@ -1,0 +1,128 @@
+"""Deletes results that are old, and gives an end to those that nothing else will end.
+
+Knows the tables of results and of the outbox; knows no nsqd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.apps import apps
+from django.db import router
+from django.db.models import Q
+from django.tasks import TaskResultStatus
+from django.utils import timezone
+
+from gnsqsync.django.tasks.ends import end_all
+from gnsqsync.django.tasks.results import result_rows
+from gnsqsync.errors import ConfigError
+from gnsqsync.options import check_int
+
+__all__ = ["UNFINISHED", "Pruned", "prune", "prune_all"]
+
+# Silence after which an unfinished task counts as lost. Its message may be gone: its channel was
+# emptied, or a process died between the row and the publish.
+UNFINISHED = timedelta(days=30)
+# A relay whose clock is ahead publishes a message so much before its time.
+_MARGIN = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Counts of rows."""
+
+    finished: int = 0
+    # Nothing had happened for long.
+    unfinished: int = 0
+    # Cancelled or refused messages; their tasks have FAILED now.
+    ended: int = 0
+
+
+def prune(older_than: timedelta, *, batch: int = 1000, unfinished: timedelta = UNFINISHED) -> int:
+    """Delete the results of tasks that ended before, in transactions of their own.
+
+    Tasks that wait for a message which is not there have FAILED from now on: their row of the
+    outbox was deleted before it was due, or has failed for good.
+
+    Args:
+        older_than: Since their end.
+        batch: Rows of one transaction, 1 or more.
+        unfinished: Tasks that have not ended are deleted if they were enqueued, due and last begun
+            this long ago, and no row of the outbox waits for its time; but not before
+            ``older_than``. A worker that gets such a task after all inserts its row again.
+
+    Returns:
+        The number of deleted results.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+    pruned = prune_all(older_than, batch=batch, unfinished=unfinished)
+    return pruned.finished + pruned.unfinished
+
+
+def prune_all(older_than: timedelta, *, batch: int, unfinished: timedelta) -> Pruned:
+    """As ``prune()``, with a count for each kind."""
+    for name, value in (("older_than", older_than), ("unfinished", unfinished)):
+        if not isinstance(value, timedelta) or not value > timedelta(0):
+            raise ConfigError(f"{name} is {value!r}; it must be a timedelta above 0")
+    check_int("batch", batch, 1)
+    ended = _end_cancelled(batch)
+    now = timezone.now()
+    finished = sum(
+        result_rows().filter(pk__in=ids).delete()[0]
+        for ids in _batches(result_rows().filter(finished_at__lt=now - older_than), batch)
+    )
+    silent = now - max(older_than, unfinished)
+    quiet = (
+        Q(finished_at=None, enqueued_at__lt=silent)
+        & (Q(run_after=None) | Q(run_after__lt=silent))
+        & (Q(last_attempted_at=None) | Q(last_attempted_at__lt=silent))
+    )
+    deleted = 0
+    for ids in _batches(result_rows().filter(quiet), batch):
+        gone = set(ids) - _in_outbox(ids)
+        # Once more with the condition: a worker may have begun it at this moment.
+        deleted += result_rows().filter(quiet, pk__in=gone).delete()[0]
+    return Pruned(finished, deleted, ended)
+
+
+def _batches(rows: Any, size: int) -> Iterator[list[str]]:
+    """The keys of the rows, in order; each key once, also if its row stays."""
+    last = ""
+    while ids := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+        yield ids
+        last = ids[-1]
+
+
+def _outbox() -> Any:
+    """The rows of the outbox in the database that is written; None without the app."""
+    if not apps.is_installed("gnsqsync.django.outbox"):
+        return None
+    from gnsqsync.django.outbox.models import OutboxMessage
+
+    return OutboxMessage.objects.using(router.db_for_write(OutboxMessage))
+
+
+def _in_outbox(ids: list[str]) -> set[str]:
+    rows = _outbox()
+    return set() if rows is None else set(rows.filter(key__in=ids).values_list("key", flat=True))
+
+
+def _end_cancelled(batch: int) -> int:
+    rows = _outbox()
+    if rows is None:
+        return 0
+    ready = result_rows().filter(status=TaskResultStatus.READY, started_at=None)
+    ended = 0
+    for ids in _batches(ready.filter(run_after__gt=timezone.now() + _MARGIN), batch):
+        gone = set(ids) - _in_outbox(ids)
+        ended += end_all(dict.fromkeys(sorted(gone), "its row of the outbox was deleted early"))
+    for ids in _batches(ready, batch):
+        failed = rows.filter(key__in=ids).exclude(failed_at=None)
+        errors = failed.values_list("key", "last_error")
+        ended += end_all({key: f"nsqd refused it: {error}" for key, error in errors})
+    return ended
