@@ -26,7 +26,8 @@ class Pauses:
     def __init__(self, now: float) -> None:
         self._committed_at = now
         self._answered_at = now
-        self._epoch: int | None = None
+        # Epoch 0 has no rows, so a first commit of it means that others have data.
+        self._epoch = 0
         # True from a commit until the answer to the next question.
         self._busy = False
         # True after a batch without rows of this source.
@@ -46,10 +47,11 @@ class Pauses:
 
     def until(self, now: float) -> float:
         """Return the time at which a question that was asked ``now`` must have its answer."""
+        if not self._beside_others:
+            # A source that is alone looks before it says no: ``processAllAvailable()`` relies on it.
+            return now + LONGEST
         if self._busy:
             return now
-        if not self._beside_others:
-            return now + LONGEST
         # If others wait, too, the wait of one of them is enough.
         idle = now - self._committed_at
         return self._answered_at + min(_SHARE * idle, _LONGEST_BESIDE)

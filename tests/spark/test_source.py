@@ -398,7 +398,7 @@ def test_a_log_that_executors_do_not_see(
     Path(wal).rename(f"{wal}-elsewhere")
     cluster.publish(topic, numbered(range(3)))
     with pytest.raises(Exception) as caught:
-        query.awaitTermination(60)
+        query.processAllAvailable()
     assert "set walPath to storage that all of them share" in sentence_of(
         caught.value, "LogDamaged"
     )

@@ -45,8 +45,8 @@ def test_a_source_alone_waits() -> None:
     pauses = Pauses(0.0)
     assert pauses.until(1.0) == 1.0 + LONGEST
     pauses.committed(1, 2.0)
-    # Just after a batch Spark asks at once, and has its answer at once.
-    assert pauses.until(3.0) == 3.0
+    # After a batch, too: it looks before it says that there is nothing.
+    assert pauses.until(3.0) == 3.0 + LONGEST
     pauses.answered(3.0)
     assert pauses.until(3.1) == 3.1 + LONGEST
 
