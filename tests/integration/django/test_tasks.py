@@ -142,6 +142,12 @@ def test_a_project_moves_over_by_its_settings(project: Project) -> None:
     worker.end()
 
 
+def test_each_message_ends_and_its_result_before_it(project: Project) -> None:
+    """A state machine in project/shop/task_machine.py: no clock decides, and nobody waits."""
+    tests = project.manage("test", "shop.task_machine", "--noinput", SHOP_NSQD="127.0.0.1:1")
+    assert "\nOK" in tests.end(timeout=110)
+
+
 # -- Django's own tests --------------------------------------------------------------------------
 
 SETTINGS = """
