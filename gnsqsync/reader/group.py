@@ -14,7 +14,6 @@ from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.options import check_int
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
-from gnsqsync.reader.claims import check_claims
 from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
@@ -160,6 +159,9 @@ class ReaderGroup(Group):
         self._given = tuple(readers)
         if not self._given or not all(isinstance(reader, Reader) for reader in self._given):
             raise ConfigError("a ReaderGroup needs one Reader or more")
+        # A Reader without a group loads this module, too.
+        from gnsqsync.reader.claims import check_claims
+
         check_claims(reader._setup.claim for reader in self._given)
 
     @property

@@ -18,7 +18,6 @@ from gnsqsync.options import (
     check_topic,
     handler_name,
 )
-from gnsqsync.reader.claims import Claim, servers_of
 from gnsqsync.reader.once import by_header
 from gnsqsync.reader.verdicts import BackoffFilter, Exceptions, Verdicts
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from gnsqsync.middleware import Middleware
     from gnsqsync.observer import Observer
     from gnsqsync.policy.latency import Together
+    from gnsqsync.reader.claims import Claim
     from gnsqsync.reader.lanes import KeyOfLane
     from gnsqsync.runtime import RuntimeLike
     from gnsqsync.runtime.timer import Timer
@@ -270,6 +270,9 @@ class ReaderSetup:
     @property
     def claim(self) -> Claim:
         """The claim on the channel, to compare with those of the process's other Readers."""
+        # Only groups and frameworks compare claims, so a Reader alone does not load them.
+        from gnsqsync.reader.claims import Claim, servers_of
+
         return Claim(
             topic=self.topic,
             channel=self.channel,

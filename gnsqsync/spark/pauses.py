@@ -48,7 +48,7 @@ class Pauses:
     def until(self, now: float) -> float:
         """Return the time at which a question that was asked ``now`` must have its answer."""
         if not self._beside_others:
-            # A source that is alone looks before it says no: ``processAllAvailable()`` relies on it.
+            # A source that is alone looks before it says no, as processAllAvailable() relies on it.
             return now + LONGEST
         if self._busy:
             return now

@@ -8,7 +8,6 @@ Prints what happened; the exit status is 1 when something was wrong.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import logging
 import random
@@ -17,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from gnsqsync import Message, Reader, Writer
@@ -125,17 +125,25 @@ class Campaign:
         self.handled.add(message.body)
 
     def _publish(self, number: int) -> None:
-        count = 0
+        numbers = count(1)
         while not self._ending:
-            # Also one that hits between two publishes.
-            with contextlib.suppress(Strike):
+            try:
                 while not self._ending:
-                    count += 1
-                    body = b"%d-%d" % (number, count)
-                    self.verdicts[body] = self._verdict(body)
-                    if self._count == 1:
-                        # It gets less done, as most strikes end its connection, too.
-                        self._world.sleep(0.01)
+                    try:
+                        self._publish_until_struck(number, numbers)
+                    except Strike:
+                        pass
+            except Strike:
+                # It hit the inner loop itself. The next strike is milliseconds away.
+                pass
+
+    def _publish_until_struck(self, number: int, numbers: Iterator[int]) -> None:
+        while not self._ending:
+            body = b"%d-%d" % (number, next(numbers))
+            self.verdicts[body] = self._verdict(body)
+            if self._count == 1:
+                # It gets less done, as most strikes end its connection, too.
+                self._world.sleep(0.01)
 
     def _verdict(self, body: bytes) -> str:
         try:

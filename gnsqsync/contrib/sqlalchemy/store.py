@@ -62,7 +62,11 @@ class OutboxStore:
             columns.attempts == 0,
             columns.retry_at > now,
         )
-        self._execute(update(self._table).where(*wrong).values(retry_at=AT_ONCE))
+        # SQLite locks the database for an UPDATE of no row, too, and publishing needs no lock.
+        with self._engine.connect() as connection:
+            is_wrong = connection.execute(select(columns.id).where(*wrong).limit(1)).first()
+        if is_wrong is not None:
+            self._execute(update(self._table).where(*wrong).values(retry_at=AT_ONCE))
 
     @contextmanager
     def batch(self, limit: int, now: datetime, without: Collection[str]) -> Iterator[Sequence[Row]]:

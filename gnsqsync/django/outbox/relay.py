@@ -51,9 +51,12 @@ class OutboxStore:
     def heal(self, now: datetime) -> None:
         self._periodic.move_back(now)
         # Earlier versions wrote the time of the web server into messages without a time.
-        OutboxMessage.objects.using(self.name).filter(
+        wrong = OutboxMessage.objects.using(self.name).filter(
             deliver_at=None, failed_at=None, attempts=0, retry_at__gt=now
-        ).update(retry_at=AT_ONCE)
+        )
+        # SQLite locks the database for an UPDATE of no row, too, and publishing needs no lock.
+        if wrong.exists():
+            wrong.update(retry_at=AT_ONCE)
 
     @contextmanager
     def batch(self, limit: int, now: datetime, without: Collection[str]) -> Iterator[Sequence[Row]]:

@@ -215,6 +215,7 @@ class NsqBackend(BaseTaskBackend):
                 self.results.add(result)
                 self._send(result.id, topic, body, due, in_outbox)
             except BaseException:
+                # Whatever it was, enqueue() raises, so nobody waits for this result.
                 if not is_one:
                     self._take_back(result.id)
                 raise

@@ -114,6 +114,7 @@ class TaskHandler(Handler):
         try:
             self._run(request, message)
         except BaseException as error:
+            # A task may raise anything; all but the end of this worker is its failure.
             if ends_worker(error):
                 raise
             end = self._raised(request, call, error)
@@ -233,6 +234,7 @@ class TaskHandler(Handler):
         try:
             value = as_json(self.function(message), "the return value")
         except BaseException as error:
+            # The task has failed, and not the database around it.
             call.error = error
             raise
         set_fields(
