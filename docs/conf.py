@@ -44,7 +44,7 @@ autodoc_mock_imports = [
 ]
 if find_spec("django.tasks") is None:
     # Before Django 6.
-    autodoc_mock_imports.append("django.tasks")
+    autodoc_mock_imports += ["django.tasks", "django.utils.json"]
 # Types stand in the signature and in the list of parameters, both from the annotations.
 autodoc_typehints = "both"
 autodoc_typehints_description_target = "documented"
