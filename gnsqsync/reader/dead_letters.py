@@ -56,13 +56,9 @@ class DeadLetters:
         self._writers: dict[str, Writer] = {}
         # Kept messages that an ERROR has told of, by nsqd and id, the oldest first.
         self._told: dict[tuple[str, str], None] = {}
-        # What ended the worker on the last attempt of a message, by nsqd and id.
-        self._deadly: dict[tuple[str, str], BaseException] = {}
-
-    @property
-    def knows_deadly(self) -> bool:
-        """True while a message is remembered that ended its worker. Takes no lock."""
-        return bool(self._deadly)
+        # Errors that ended a worker on the last attempt of a message, by nsqd and id. Workers look
+        # without the lock whether there is one.
+        self.killers: dict[tuple[str, str], BaseException] = {}
 
     def note_deadly(self, message: Message, error: BaseException) -> None:
         """Remember a message that has ended its worker, which had no time to give it up.
@@ -75,13 +71,13 @@ class DeadLetters:
             # The frames may hold connections and files of the user's, and nobody logs a kill.
             error.__traceback__ = None
         with self._lock:
-            self._deadly[_which(message)] = error
-            if len(self._deadly) > _MOST_DEADLY:
-                del self._deadly[next(iter(self._deadly))]
+            self.killers[_which(message)] = error
+            if len(self.killers) > _MOST_DEADLY:
+                del self.killers[next(iter(self.killers))]
 
     def deadly(self, message: Message) -> BaseException | None:
         """Return what ended the worker on the last attempt of this message, if something did."""
-        return self._deadly.get(_which(message))
+        return self.killers.get(_which(message))
 
     def settle(
         self,
@@ -96,9 +92,9 @@ class DeadLetters:
         ``error``: what its handler raised, if one did. ``rejected``: that means ``Reject``.
         """
         fate = self._settle(connection, message, error, rejected)
-        if fate is not Fate.REQUEUED and self._deadly:
+        if fate is not Fate.REQUEUED and self.killers:
             with self._lock:
-                self._deadly.pop(_which(message), None)
+                self.killers.pop(_which(message), None)
         return fate
 
     def _settle(

@@ -44,6 +44,9 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 # A worker that has more to do may leave FINs unsent this long.
 _FLUSH_SECONDS = 0.001
 
+# The status of a message that a worker has finished.
+_FINISHED = ANSWERED | DONE
+
 # attempts is a 16 bit number, so no message is above this one.
 _NO_LIMIT = 65536
 
@@ -96,6 +99,10 @@ class Workers:
         self._concurrency = setup.flow.concurrency
         self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
+        # True if ``max_deliveries`` is set.
+        self._has_limit = self._last_delivery != _NO_LIMIT
+        # Messages that ended their workers.
+        self._killers = dead_letters.killers
         # For log lines.
         self._setup = setup
         self.handler_name: str = setup.handler_name
@@ -245,7 +252,7 @@ class Workers:
         context: Context | None = None
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
-        limited = self._last_delivery != _NO_LIMIT or self._dead_letters.knows_deadly
+        limited = self._has_limit or self._killers
         # failed: for the backoff, too; excused: not for that.
         finished = failed = excused = neutral = 0
         for message in messages_left:
@@ -306,7 +313,7 @@ class Workers:
                         # Orphaned by a loss: nsqd delivers it again.
                         message._status |= DONE
                         continue
-                    message._status = ANSWERED | DONE
+                    message._status = _FINISHED
                     fins.append(id)
                     finished += 1
                 elif message._status & TIMED_OUT:

@@ -83,7 +83,7 @@ class Bench:
         self.sent = 0
         self.ended = 0
         self.given_up: list[tuple[bytes, BaseException | None]] = []
-        self.deadly_ones: dict[str, BaseException] = {}
+        self.killers: dict[str, BaseException] = {}
         self.fate_of: Callable[[Message], Fate] = lambda message: Fate.FINISHED
         self.workers: Any = None
 
@@ -143,15 +143,11 @@ class Bench:
             assert connection.requeue_quietly(message, 900 if fate is Fate.KEPT else None)
         return fate
 
-    @property
-    def knows_deadly(self) -> bool:
-        return bool(self.deadly_ones)
-
     def note_deadly(self, message: Message, error: BaseException) -> None:
-        self.deadly_ones[message.id] = error
+        self.killers[message.id] = error
 
     def deadly(self, message: Message) -> BaseException | None:
-        return self.deadly_ones.get(message.id)
+        return self.killers.get(message.id)
 
     def answered(self) -> None:
         self.sent += 1
