@@ -9,7 +9,7 @@ pass of that hour into the last second of the first pass: order and instants sur
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.db import models
@@ -22,11 +22,14 @@ _STEP: Final = timedelta(microseconds=1)
 # A squeezed time is known to this precision.
 _PRECISION: Final = timedelta(milliseconds=10)
 
-# The stubs of Django give fields type arguments; at run time they have none.
-_Field: Any = models.DateTimeField
+if TYPE_CHECKING:
+    _DateTimeField = models.DateTimeField[Any, Any]
+else:
+    # At run time Django's has no type arguments.
+    _DateTimeField = models.DateTimeField
 
 
-class MomentField(_Field):  # type: ignore[misc]
+class MomentField(_DateTimeField):
     """A DateTimeField whose values in Python have a zone, also with ``USE_TZ = False``."""
 
     def deconstruct(self) -> Any:
