@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.utils import timezone
 
@@ -51,6 +52,14 @@ class OutboxMessage(models.Model):
             ),
             models.Index(fields=["key"], name="gnsqsync_outbox_key"),
         )
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+        """Return what Django finds, but for the condition that MariaDB leaves out of an index.
+
+        The condition makes the index smaller. Nothing relies on it.
+        """
+        return [found for found in super().check(**kwargs) if found.id != "models.W037"]
 
     def __str__(self) -> str:
         return f"{self.topic} #{self.pk}"
