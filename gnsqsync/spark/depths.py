@@ -181,6 +181,11 @@ class Depths:
         self._seen.update((source, backlog) for source, backlog in seen.items() if backlog)
         return seen
 
+    @property
+    def is_answer_missing(self) -> bool:
+        """True while an nsqd that was asked has not answered."""
+        return bool(self._asked)
+
     def silent(self) -> dict[str, str]:
         """The nsqds that did not answer the last time, and the error of each."""
         return {

@@ -377,17 +377,19 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _wait_for_messages(self, turn: int, limit: int | None) -> list[Part]:
         """The parts of the next epoch, as soon as there is enough for one; none after a while."""
-        options, cluster = self._options, self._cluster()
+        options, cluster, pauses = self._options, self._cluster(), self._pauses
         # A run with an end needs an answer now: Spark ends it when nobody has messages.
-        began = time.monotonic()
-        deadline = began if self._targets is not None else self._pauses.until(began)
+        has_end = self._targets is not None
+        now = time.monotonic()
+        self._next_look = now if has_end else pauses.look_at(now, self._next_look)
+        deadline = now if has_end else pauses.last_look_at(now)
         while True:
-            if self._targets is None:
-                time.sleep(max(0.0, min(self._next_look, deadline) - time.monotonic()))
-                if self._next_look > time.monotonic():
-                    return []
+            time.sleep(max(0.0, self._next_look - time.monotonic()))
             before = time.process_time()
             seen = cluster.look()
+            if not has_end and pauses.is_alone and cluster.is_answer_missing:
+                # The messages may be on an nsqd that is slow.
+                seen = cluster.look(whole=True)
             self._note_looks(turn, seen)
             cost = time.process_time() - before
             self._check_silent(seen)

@@ -119,6 +119,30 @@ def test_an_offset_that_spark_lost(driver: Driver, embedded_cluster: Cluster, to
     assert rows(restarted, logged(restarted.latestOffset(lost, None))) == 7
 
 
+@pytest.mark.parametrize("beside_others", [False, True])
+def test_what_was_published_before_the_question_is_in_the_answer(
+    driver: Driver,
+    embedded_cluster: Cluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    beside_others: bool,
+) -> None:
+    """processAllAvailable() relies on it, also where looks are dear and therefore rare."""
+    monkeypatch.setattr("gnsqsync.spark.source._IDLE_SHARE", 1e-9)
+    monkeypatch.setattr("gnsqsync.spark.source._LONGEST_PAUSE", 0.3)
+    monkeypatch.setattr("gnsqsync.spark.pauses.LONGEST", 0.1)
+    reader = driver()
+    end = logged(reader.initialOffset())
+    if beside_others:
+        reader.commit(end)
+    for number in range(1, 4):
+        assert logged(reader.latestOffset(end, None)) == end
+        embedded_cluster.publish(topic, numbered(range(5)))
+        end = logged(reader.latestOffset(end, None))
+        assert (end["epoch"], rows(reader, end)) == (number, 5)
+        reader.commit(end)
+
+
 def test_two_drivers_of_one_query(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
     from gnsqsync.spark.plans import TwoDrivers
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gnsqsync.spark.pauses import LONGEST, Pauses
 
 
@@ -18,11 +20,11 @@ class Query:
         """Ask all sources, and run a batch if a message came at ``due``."""
         found = False
         for pauses in self.sources:
-            until = pauses.until(self.now)
-            if pauses is self.busy and until >= due:
+            last = max(pauses.look_at(self.now, 0.0), pauses.last_look_at(self.now))
+            if pauses is self.busy and last >= due:
                 found = True
-                until = due
-            self.now = max(self.now, until)
+                last = due
+            self.now = max(self.now, last)
             pauses.answered(self.now)
         if found:
             self.epoch += 1
@@ -41,14 +43,32 @@ class Query:
         return self.now - 0.1 - due
 
 
-def test_a_source_alone_waits() -> None:
+def test_a_source_alone_looks_when_its_next_look_may_be() -> None:
     pauses = Pauses(0.0)
-    assert pauses.until(1.0) == 1.0 + LONGEST
+    assert pauses.look_at(1.0, 0.5) == 1.0
+    assert pauses.last_look_at(1.0) == 1.0 + LONGEST
     pauses.committed(1, 2.0)
-    # After a batch, too: it looks before it says that there is nothing.
-    assert pauses.until(3.0) == 3.0 + LONGEST
-    pauses.answered(3.0)
-    assert pauses.until(3.1) == 3.1 + LONGEST
+    # After a batch, too: the question has its look before it is answered with no.
+    assert pauses.look_at(3.0, 4.7) == 4.7
+    pauses.answered(4.7)
+    assert pauses.look_at(4.8, 6.0) == 6.0
+
+
+def test_a_source_beside_others_looks_once_in_each_question() -> None:
+    pauses = Pauses(0.0)
+    pauses.committed(0, 2.0)
+    assert pauses.last_look_at(2.1) == 2.1
+    # The query is busy: at once, however dear the look is.
+    assert pauses.look_at(2.1, 9.0) == 2.1
+    pauses.answered(2.1)
+    # The query waits: for a part of the time since its last batch,
+    assert pauses.look_at(2.101, 9.0) == pytest.approx(2.1 + 0.05 * 0.101)
+    assert pauses.look_at(4.0, 9.0) == 4.0
+    # and until the next look may be.
+    pauses.answered(62.0)
+    assert pauses.look_at(62.0, 62.1) == 62.2
+    assert pauses.look_at(62.0, 63.5) == 63.5
+    assert pauses.look_at(62.0, 99.0) == 62.0 + 0.05 * 60.0
 
 
 def test_idle_sources_cost_a_busy_one_nothing() -> None:
