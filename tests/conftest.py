@@ -12,7 +12,10 @@ from gnsqsync.runtime import troubles
 pytest_plugins = [
     "tests.support.leftovers",
     "tests.support.marks",
+    "tests.support.needs",
+    "tests.support.seeds",
     "tests.support.servers",
+    "tests.support.unsure",
     "tests.support.workers",
     "tests.support.worlds",
 ]
