@@ -14,7 +14,7 @@ from tests.support import marks, workers
 ROOT = Path(__file__).parents[3]
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 LINES = (*marks._FIRST, *marks._SYSTEM, *marks._CAMPAIGN)
-OTHERS = (*marks._REAL, *marks._INTEGRATIONS, *marks._NOT_MEASURED, *workers._SESSION_OF)
+OTHERS = (*marks._REAL, *marks._INTEGRATIONS, *marks._STRUCK, *workers._SESSION_OF)
 
 
 @pytest.mark.parametrize("line", [*LINES, *OTHERS])
