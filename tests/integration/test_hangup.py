@@ -24,6 +24,7 @@ PATCHED = (
 
 CONSUME = [*GNSQSYNC, "consume", "{topic}", "c", "builtins:repr", "-t", "{tcp}"]
 
+pytestmark = pytest.mark.usefixtures("hangups")
 embedded = pytest.mark.parametrize("server_kind", ["embedded"])
 
 Start = Callable[[Sequence[str]], Program]

@@ -63,7 +63,6 @@ class Load:
             client.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server_kind", ["embedded"])
 def test_nothing_that_waits_is_lost(site: Site) -> None:
     server = site.own_nsqd("-mem-queue-size=0", "-sync-every=1", "-max-bytes-per-file=4000")

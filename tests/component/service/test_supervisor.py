@@ -19,6 +19,8 @@ from gnsqsync.service.supervisor import Ending, Place, StopSignals, supervise
 from gnsqsync.stats import StopResult
 from tests.support.interpreter import run_script
 
+pytestmark = pytest.mark.usefixtures("hangups")
+
 
 def test_the_first_signal_asks_and_the_second_forces() -> None:
     stops: list[float] = []

@@ -361,7 +361,6 @@ def test_a_create_whose_answer_got_lost(source: Source, monkeypatch: pytest.Monk
     assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (0, 0, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_attempt(source: Source, point: str) -> None:
     bodies = source.publish(100)
