@@ -55,9 +55,18 @@ class MariaDB:
             self._common.append(f"--user={pwd.getpwuid(0).pw_name}")
         self._log = (self._folder / "log").open("wb")
         self._process: subprocess.Popen[bytes] | None = None
+        # A server that starts deletes the temporary tables of each other server in its folder for
+        # them, also those which the other one needs just now.
+        temporary = self._folder / "tmp"
+        temporary.mkdir()
+        self._environment = {**os.environ, "TMPDIR": str(temporary)}
         how = ["--auth-root-authentication-method=normal", "--skip-test-db"]
         done = subprocess.run(
-            [self._install, *self._common, *how], stdout=self._log, stderr=self._log, timeout=100
+            [self._install, *self._common, *how],
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
+            timeout=100,
         )
         assert done.returncode == 0, self._said()
 
@@ -67,7 +76,10 @@ class MariaDB:
         # No test has to survive a crash of the machine.
         options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M"]
         self._process = subprocess.Popen(
-            [self._server, *self._common, *options], stdout=self._log, stderr=self._log
+            [self._server, *self._common, *options],
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
         )
         eventually(self._answers, 60)
 
