@@ -49,7 +49,9 @@ class MariaDB:
         self._install, self._server = find()
         self._folder = Path(tempfile.mkdtemp(prefix="mariadb-", dir="/tmp"))
         self.socket = str(self._folder / "sock")
+        # Servers that start beside each other disturb each other's temporary tables in /tmp.
         self._common = ["--no-defaults", f"--datadir={self._folder / 'data'}"]
+        self._common.append(f"--tmpdir={self._folder}")
         if os.getuid() == 0:
             # The server refuses to run as root unless somebody says so.
             self._common.append(f"--user={pwd.getpwuid(0).pw_name}")

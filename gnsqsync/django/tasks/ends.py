@@ -18,6 +18,7 @@ from django.tasks.signals import task_finished
 from django.utils import timezone
 
 from gnsqsync import Discard, Message, Observer, Reject
+from gnsqsync.django.databases import insert_unless_there
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.tasks.backend import NsqBackend
 from gnsqsync.django.tasks.reasons import TaskCancelled, TaskGivenUp, UnknownTask
@@ -123,7 +124,7 @@ def end(id: str, reason: BaseException, request: Request | None = None) -> bool:
             return False
         row = rows.model(**{name: getattr(request, name) for name in Request.__slots__})
         row.status = TaskResultStatus.READY
-        rows.bulk_create([row], ignore_conflicts=True)
+        insert_unless_there(row, rows.db)
     errors = [*row.errors, as_row(task_error(reason))]
     changes = {"status": TaskResultStatus.FAILED, "finished_at": timezone.now(), "errors": errors}
     if not rows.filter(pk=id, finished_at=None).update(**changes):
