@@ -58,6 +58,13 @@ class Requeue(Exception):
         self.backoff = backoff
 
 
+class Uncalled(Requeue):
+    """The handler was not called, because what must come before its call has failed.
+
+    Its cause says why. The message comes again, that was no try of it, and the Reader backs off.
+    """
+
+
 class Reject(Exception):
     """Raise it in a handler to give the message up now: no attempt of it can succeed.
 

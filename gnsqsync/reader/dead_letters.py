@@ -13,6 +13,7 @@ from gnsqsync.observer import tell
 from gnsqsync.options import check_ran
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.reader.tries import Tries, which
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
 from gnsqsync.writer.writer import Writer
@@ -59,6 +60,7 @@ class DeadLetters:
         # Errors that ended a worker on the last attempt of a message, by nsqd and id. Workers look
         # without the lock whether there is one.
         self.killers: dict[tuple[str, str], BaseException] = {}
+        self.tries: Tries = Tries(runtime, setup.flow.max_attempts)
 
     def note_deadly(self, message: Message, error: BaseException) -> None:
         """Remember a message that has ended its worker, which had no time to give it up.
@@ -71,13 +73,13 @@ class DeadLetters:
             # The frames may hold connections and files of the user's, and nobody logs a kill.
             error.__traceback__ = None
         with self._lock:
-            self.killers[_which(message)] = error
+            self.killers[which(message)] = error
             if len(self.killers) > _MOST_DEADLY:
                 del self.killers[next(iter(self.killers))]
 
     def deadly(self, message: Message) -> BaseException | None:
         """Return what ended the worker on the last attempt of this message, if something did."""
-        return self.killers.get(_which(message))
+        return self.killers.get(which(message))
 
     def settle(
         self,
@@ -94,7 +96,7 @@ class DeadLetters:
         fate = self._settle(connection, message, error, rejected)
         if fate is not Fate.REQUEUED and self.killers:
             with self._lock:
-                self.killers.pop(_which(message), None)
+                self.killers.pop(which(message), None)
         return fate
 
     def _settle(
@@ -172,10 +174,10 @@ class DeadLetters:
         return Fate.KEPT
 
     def _is_new(self, message: Message) -> bool:
-        which = _which(message)
+        key = which(message)
         with self._lock:
-            is_new = which not in self._told
-            self._told[which] = None
+            is_new = key not in self._told
+            self._told[key] = None
             if len(self._told) > _MOST_TOLD:
                 del self._told[next(iter(self._told))]
         return is_new
@@ -289,10 +291,6 @@ class DeadLetters:
             writers = list(self._writers.values())
         for writer in writers:
             writer.close()
-
-
-def _which(message: Message) -> tuple[str, str]:
-    return message.nsqd_address, message.id
 
 
 def _retry_delay(connection: Connection, message: Message) -> float:

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from gnsqsync import Message, Middleware, Reader, Reject, Writer
 from gnsqsync.contrib.sqlalchemy import Inbox, Lag, Outbox
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
+from gnsqsync.message import Uncalled
 from gnsqsync.writer.memory import MemoryWriter
 from tests.integration.conftest import address
 from tests.integration.sqlalchemy.conftest import postgres_engine
@@ -328,6 +329,15 @@ def test_keys_of_bodies_and_none(shop: Shop) -> None:
 
     with pytest.raises(ConfigError, match=r"has called finish\(\)"):
         answers(message(b"b"))
+
+    def away() -> Session:
+        raise OSError("the database is away")
+
+    @shop.inbox.once(away, key=lambda message: "d")
+    def waits(message: Message, session: Session) -> None: ...
+
+    with pytest.raises(Uncalled):
+        waits(message(b"d"))
     with pytest.raises(ConfigError, match="sessions is 5"):
         shop.inbox.once(5)  # type: ignore[arg-type]
 
