@@ -109,7 +109,8 @@ class DeadLetters:
         if not connection.is_in_flight(message):
             return Fate.GONE
         if not self._flow.gives_up:
-            return self._keep(connection, message, error, rejected)
+            what = f"was rejected{_reason(error)}" if rejected else "failed"
+            return self._keep(connection, message, what, _shown(error))
         if not (self._hook_took(message, error) and self._dead_letter_is_out(message, error)):
             delay = _retry_delay(connection, message)
             return Fate.REQUEUED if connection.requeue_quietly(message, delay) else Fate.GONE
@@ -153,8 +154,8 @@ class DeadLetters:
         self,
         connection: Connection,
         message: Message,
-        error: BaseException | None,
-        rejected: bool,
+        what: str,
+        shown: BaseException | None,
     ) -> Fate:
         """Requeue it with the longest delay. Log an ERROR the first time, then a WARNING."""
         seconds = self._flow.max_requeue_delay or _retry_delay(connection, message)
@@ -165,11 +166,11 @@ class DeadLetters:
             "message %s %s on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
             " %g s; set dead_letter_topic or on_giving_up",
             message,
-            f"was rejected{_reason(error)}" if rejected else "failed",
+            what,
             message.attempts,
             self._flow.max_attempts,
             seconds,
-            error=_shown(error),
+            error=shown,
         )
         return Fate.KEPT
 

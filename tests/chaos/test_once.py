@@ -6,8 +6,8 @@ import pytest
 
 from tests.chaos.once import Account, run
 from tests.support import realnsq
+from tests.support.databases import Unavailable
 from tests.support.needs import missing
-from tests.support.postgres import Unavailable
 
 # Of the five minutes; one that found something stays.
 SEED = 5

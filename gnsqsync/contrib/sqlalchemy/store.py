@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gnsqsync import Writer
-from gnsqsync.contrib.sqlalchemy.columns import AT_ONCE, now
+from gnsqsync.contrib.sqlalchemy.columns import now
+from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.in_doubt import IN_DOUBT, texts
 from gnsqsync.service.relay import Lag, Row, age, ahead, readable
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 from django.db import DataError, IntegrityError, connections, transaction
 
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
-from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.cron import Cron, check_zone
+from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.relay import BadRows
 
 __all__ = ["MISSED", "PeriodicMessages", "cron_of"]

@@ -19,9 +19,9 @@ from gnsqsync.django import moments
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.periodic import PeriodicMessages
-from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
+from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.in_doubt import IN_DOUBT, texts
 from gnsqsync.service.relay import Lag, Row, readable
 
