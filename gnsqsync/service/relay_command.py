@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 
-from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.outbox_rows import Lag
+from gnsqsync.service.relay import Relay
 from gnsqsync.service.supervisor import StopSignals
 
 __all__ = ["lag_text", "run_relay"]

@@ -37,7 +37,8 @@ from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.due import AT_ONCE, future, later
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
-from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.outbox_rows import Lag
+from gnsqsync.service.relay import Relay
 
 __all__ = ["Outbox"]
 

@@ -16,7 +16,7 @@ from gnsqsync import Writer
 from gnsqsync.contrib.sqlalchemy.columns import now
 from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.in_doubt import IN_DOUBT, texts
-from gnsqsync.service.relay import Lag, Row, age, ahead, readable
+from gnsqsync.service.outbox_rows import Lag, Row, age, ahead, readable
 
 __all__ = ["OutboxStore"]
 

@@ -14,7 +14,7 @@ from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.cron import Cron, check_zone
 from gnsqsync.service.due import AT_ONCE
-from gnsqsync.service.relay import BadRows
+from gnsqsync.service.outbox_rows import BadRows
 
 __all__ = ["MISSED", "PeriodicMessages", "cron_of"]
 

@@ -23,7 +23,7 @@ from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
 from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.in_doubt import IN_DOUBT, texts
-from gnsqsync.service.relay import Lag, Row, readable
+from gnsqsync.service.outbox_rows import Lag, Row, readable
 
 __all__ = ["OutboxStore"]
 

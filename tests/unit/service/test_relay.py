@@ -14,7 +14,8 @@ import pytest
 from gnsqsync import Writer
 from gnsqsync.errors import BadMessage, NotSent, OutcomeUnknown, Refused
 from gnsqsync.service import relay as relay_module
-from gnsqsync.service.relay import BadRows, Lag, Relay, Row, age, ahead, readable
+from gnsqsync.service.outbox_rows import BadRows, Lag, Row, age, ahead, readable
+from gnsqsync.service.relay import Relay
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
