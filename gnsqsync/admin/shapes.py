@@ -47,7 +47,7 @@ _CHANNEL = (
     "message_count",
     "client_count",
 )
-# What an entry is called by.
+# Keys whose value names an entry in the log.
 _NAMES = ("topic_name", "channel_name", "hostname", "client_id")
 _CLIENT = {
     "in_flight_count": int,

@@ -26,7 +26,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 _MOST_OF_ANY_NSQD = 2**31 - 1
 # How many kept messages are remembered, so that one more failure of them is no second ERROR.
 _MOST_TOLD = 10_000
-# How many messages are remembered that ended their worker.
+# Upper bound of remembered messages that ended their worker.
 _MOST_DEADLY = 1_000
 # Seconds. While a message cannot be given up it comes again after a second for each delivery, up to
 # this; later where ``requeue_delay`` says so.
@@ -239,8 +239,8 @@ class DeadLetters:
                 message,
                 wrong,
             )
-            # As it came: there may be no room for a key, either, and who made the envelope may have
-            # put names into it that this package would not write.
+            # The message is published as it came: there may be no room for a key, either, and its
+            # envelope may have names that this package would not write.
             writer._publish(topic, envelope.restore(message.headers, message.body), None, None)
 
     def _where_it_is(self) -> str:

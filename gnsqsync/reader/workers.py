@@ -422,7 +422,7 @@ class Workers:
             try:
                 worker_ended()
             except BaseException as error:
-                # As of the handler: the object is the user's.
+                # The object is the user's, and may raise whatever a handler may raise.
                 if ends_worker(error):
                     raise
                 log.exception(

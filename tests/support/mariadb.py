@@ -37,7 +37,7 @@ def find(path: str = PLACES) -> list[str]:
 
 
 class MariaDB:
-    """One server that listens only on ``socket``, a unix socket in its folder."""
+    """A server that listens only on ``socket``, a unix socket in its folder."""
 
     def __init__(self) -> None:
         self._install, self._server = find()
@@ -111,7 +111,7 @@ class MariaDB:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    """One server for all tests that ask; skipped without one at a desk, failed in CI."""
+    """Start a server for all tests that ask. Without MariaDB skip at a desk, fail in CI."""
     server = installed("pymysql", MariaDB)
     keepers.append(server.keeps)
     try:

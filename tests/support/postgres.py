@@ -110,7 +110,7 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """One server for all tests that ask; skipped without one at a desk, failed in CI."""
+    """Start a server for all tests that ask. Without PostgreSQL skip at a desk, fail in CI."""
     server = installed("psycopg", Postgres)
     try:
         server.start()

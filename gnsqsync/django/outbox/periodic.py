@@ -137,7 +137,7 @@ def _right_time(row: Any, now: datetime) -> datetime:
     """The time at which a message comes next, by its cron text."""
     cron = cron_of(row)
     due = cron.next(now)
-    # It has come already, by a clock that was a little ahead.
+    # The message of that time has come already, by a clock that was a little ahead.
     return cron.next(due) if row.last_at == due else due
 
 

@@ -101,7 +101,7 @@ class Request:
         return request
 
     def result(self, task: Task[Any, Any], attempts: int) -> TaskResult[Any, Any]:
-        """Of a task that was not begun, or ``attempts`` times before by workers unknown."""
+        """Return the result of a task that unknown workers have begun ``attempts`` times."""
         return TaskResult(
             task=task,
             id=self.id,

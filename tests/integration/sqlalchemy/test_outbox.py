@@ -181,7 +181,7 @@ def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
     with shop.sessions.begin() as session:
         assert shop.outbox.cancel(session, "away") == 1
     fail(OutcomeUnknown("no answer"))
-    # What fails afterwards does not end the doubt.
+    # A failure afterwards does not end the doubt.
     fail(NotSent("no nsqd"))
     caplog.clear()
     with shop.sessions.begin() as session:
@@ -347,7 +347,7 @@ def test_keys_of_bodies_and_none(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="is a coroutine function"):
         shop.inbox.once(shop.sessions)(work)
     unrun = shop.inbox.once(shop.sessions, key=lambda message: "c")(lambda *both: work(*both))
-    for _ in range(2):  # Its marker is rolled back.
+    for _ in range(2):  # The marker is rolled back.
         with pytest.raises(ConfigError, match="returned a coroutine, which nobody runs"):
             unrun(message(b"c"))
 

@@ -74,7 +74,7 @@ class Grave(Exception):
     pass
 
 
-# What a call of the task does: returns a value, or raises one of these.
+# Values that a call of the task returns, and exceptions that it raises.
 GOOD = [None, 5, "Käse", {"a": [1.5, True]}]
 BAD = ["a\0b", "a\udcff", float("nan"), DEEP, object(), b"\xff"]
 VALUES = GOOD + BAD
@@ -94,7 +94,7 @@ ASKS = [lambda: Requeue(5), lambda: Requeue(backoff=False)]
 
 
 class Script:
-    """What the next call does, and whom it was for."""
+    """The deed of the next call, and counts of calls by task."""
 
     do = staticmethod(lambda: None)
     calls = Counter()
@@ -516,7 +516,7 @@ class Tasks(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5), is_row=st.booleans())
     @precondition(lambda self: self.mails)
     def row_is_deleted(self, which, is_row):
-        """By prune(), long after; or the message comes twice."""
+        """Delete the row, as prune() does long after; or let the message come twice."""
         mail = self.mails[which % len(self.mails)]
         if is_row:
             StoredResult.objects.filter(pk=mail.id).delete()

@@ -187,7 +187,7 @@ class Times(TestCase):
         fail(NotSent("no nsqd"))
         self.assertEqual(schedule.cancel("sure"), 1)
         fail(OutcomeUnknown("no answer"))
-        # What fails afterwards does not end the doubt.
+        # A failure afterwards does not end the doubt.
         fail(NotSent("no nsqd"))
         later = timezone.now() + timedelta(days=1)
         with self.assertLogs("gnsqsync.outbox", "WARNING") as logs:
@@ -238,7 +238,7 @@ class Times(TestCase):
         with mock.patch("gnsqsync.django.outbox.writing.now", return_value=now + timedelta(days=9)):
             outbox.publish("orders", "ahead")
             outbox.publish("orders", "at once", defer=0)
-        # As a web server of the former version wrote it.
+        # A web server of the former version wrote this row.
         OutboxMessage.objects.create(
             topic="orders", body=b"old", retry_at=now + timedelta(days=9), key="k"
         )
@@ -273,7 +273,7 @@ class Times(TestCase):
             schedule.publish_after("orders", "x", 60)
             schedule.periodic("tick", "0 12 * * *", "ticks", "x")
             with connection.cursor() as cursor:
-                # As it wrote them: local times.
+                # The former version wrote local times.
                 table = OutboxMessage._meta.db_table
                 cursor.execute(
                     f"UPDATE {table} SET deliver_at = %s, retry_at = %s",
@@ -286,7 +286,7 @@ class Times(TestCase):
             self.assertEqual(len(keys), 2)
             self.assertIn("tick@2030-07-01T10:00Z", keys)
             with connection.cursor() as cursor:
-                # As it reads them.
+                # The former version reads local times.
                 cursor.execute(f"SELECT next_at FROM {table}")
                 self.assertIn("2030-07-02", str(cursor.fetchone()[0]))
 

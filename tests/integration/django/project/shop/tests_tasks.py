@@ -390,7 +390,7 @@ class Ends(TestCase):
         self.assertIn("no such page: a\\x00b\\udcff", result.errors[0].traceback)
 
     def test_a_result_that_the_database_refuses(self):
-        """As one that MariaDB finds too deep: the task has failed, and is not called for ever."""
+        """The task has failed, and is not called for ever, such as for JSON that is too deep."""
         result, body = self.enqueue(tasks.pack, 7)
         write, answers = ResultTable._write, iter([None, DataError("no"), DataError("no"), None])
 
@@ -526,7 +526,7 @@ class Ends(TestCase):
         result.refresh()
         self.assertEqual((result.status, seen[-1]), (FAILED, ("finished", FAILED)))
         self.assertIs(result.errors[0].exception_class, TaskCancelled)
-        # It was published at that moment.
+        # The relay published the message at that moment.
         deliver(body)
         self.assertEqual(Order.objects.count(), 0)
 
