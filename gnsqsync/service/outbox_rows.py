@@ -100,6 +100,9 @@ class Store(Protocol):
 
     def lag(self) -> Lag: ...
 
+    def broken(self) -> Sequence[str]:
+        """Return a sentence for each message that cannot be worked out."""
+
     def writer(self, alias: str) -> Writer: ...
 
     def rest(self) -> None:
@@ -168,6 +171,13 @@ class BadRows:
     def __init__(self, outbox: str, errors: tuple[type[Exception], ...]) -> None:
         self._outbox = outbox
         self._errors = errors
+        # Errors of the rows at their last look, by name.
+        self._found: dict[str, Exception] = {}
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each row that was broken when it was looked at last."""
+        found = sorted(self._found.items())
+        return [f"{name} cannot be worked out: {error}" for name, error in found]
 
     @contextmanager
     def guard(self, name: str) -> Iterator[None]:
@@ -176,6 +186,7 @@ class BadRows:
         try:
             yield
         except self._errors as error:
+            self._found[name] = error
             tell = troubles().began(place, AWAY)
             if tell is not None:
                 log.error(
@@ -187,4 +198,5 @@ class BadRows:
                     more(tell),
                 )
         else:
+            self._found.pop(name, None)
             troubles().ended(place)

@@ -160,6 +160,10 @@ class Relay:
             elif self._rate is not None:
                 stop.wait(max(0.0, began + moved / self._rate - time.monotonic()))
 
+    def _broken(self) -> list[str]:
+        """Return a sentence for each message that cannot be worked out."""
+        return [*self._store.broken()]
+
     def _database_failed(self) -> None:
         pause = self._database_pauses.failed(self._name)
         tell = troubles().began(("outbox", self._name), AWAY)

@@ -152,6 +152,10 @@ class OutboxStore:
         with self._engine.begin() as connection:
             connection.execute(statement)
 
+    def broken(self) -> Sequence[str]:
+        """Return nothing: there are no periodic messages here."""
+        return ()
+
     def lag(self) -> Lag:
         columns, moment = self._table.c, now()
         since = func.coalesce(columns.scheduled, columns.created_at)

@@ -106,6 +106,10 @@ class PeriodicMessages:
                         row.cron,
                     )
 
+    def broken(self) -> list[str]:
+        """Return a sentence for each message that could not be worked out when it was due."""
+        return self._bad.sentences()
+
     def problems(self, now: datetime) -> list[str]:
         """A sentence for each message that does not come as its cron text says."""
         found = []

@@ -130,6 +130,9 @@ class OutboxStore:
     def lag(self) -> Lag:
         return lag(self.name)
 
+    def broken(self) -> Sequence[str]:
+        return self._periodic.broken()
+
     def writer(self, alias: str) -> Writer:
         return relay_writer(alias)
 

@@ -80,6 +80,9 @@ class Table:
         else:
             self.retry_at[row.id] = retry_at
 
+    def broken(self) -> Sequence[str]:
+        return ()
+
     def lag(self) -> Lag:
         return Lag(len(self.rows), len(self.failed), 0.0)
 
@@ -202,6 +205,10 @@ def test_a_bad_row_is_one_error_that_names_it(caplog: pytest.LogCaptureFixture) 
         raise TypeError
     (line,) = caplog.messages
     assert "message 'a' cannot be worked out: no such zone" in line
+    assert rows.sentences() == ["message 'a' cannot be worked out: no such zone"]
+    with rows.guard("message 'a'"):
+        """The row was mended."""
+    assert rows.sentences() == []
 
 
 def test_ages_and_clocks_that_differ() -> None:

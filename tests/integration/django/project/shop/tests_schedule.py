@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from unittest import mock
 
 from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import connection, transaction
 from django.test import TestCase, override_settings
 from django.utils import timezone
@@ -408,6 +410,24 @@ class Periodic(TestCase):
             self.assertIn(f"periodic message {name!r} cannot be worked out", "".join(logs.output))
         with mock.patch("gnsqsync.django.outbox.writing.now", return_value=at("2030-01-01T00:11")):
             self.assertEqual(len(outbox.lag().problems), len(bad) - 1)
+
+    def test_the_command_fails_where_a_message_cannot_be_worked_out(self):
+        schedule.periodic("good", "0 3 * * *", "orders", "x")
+        schedule.periodic("due", "0 3 * * *", "orders", "x")
+        schedule.periodic("later", "0 3 * * *", "orders", "x")
+        PeriodicMessage.objects.filter(name="due").update(
+            timezone="Mars/Base", next_at=at("2020-01-01T03:00")
+        )
+        PeriodicMessage.objects.filter(name="later").update(timezone="Mars/Base")
+        bad = "periodic message 'due' cannot be worked out: .*; periodic message 'later' cannot be"
+        with captured_messages(), self.assertLogs("gnsqsync.outbox", "ERROR"):
+            for _ in range(2):
+                with self.assertRaisesRegex(CommandError, bad):
+                    call_command("nsq_relay", "--once", verbosity=0)
+        PeriodicMessage.objects.update(timezone="UTC")
+        with captured_messages() as messages:
+            call_command("nsq_relay", "--once", verbosity=0)
+        self.assertEqual(len(messages), 1)
 
     def test_each_due_time_once_while_clocks_are_changed(self):
         for use_tz, zone, change in itertools.product(
