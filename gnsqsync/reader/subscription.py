@@ -401,7 +401,7 @@ class Subscription:
         self.answered()
 
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
-        if not 0 < self._flow.max_attempts <= message.attempts:
+        if not self._dead_letters.tries.is_last(message):
             return None
         return self._dead_letters.settle(connection, message, sys.exc_info()[1])
 

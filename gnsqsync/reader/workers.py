@@ -13,7 +13,7 @@ from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.errors import ConfigError
-from gnsqsync.foreign import class_of, ends_worker, repr_of
+from gnsqsync.foreign import class_of, ends_worker, line_of, repr_of
 from gnsqsync.message import (
     ANSWERED,
     BEGUN,
@@ -24,6 +24,7 @@ from gnsqsync.message import (
     Fate,
     Message,
     Requeue,
+    Uncalled,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.options import check_ran
@@ -97,7 +98,7 @@ class Workers:
         self._call = around_handler(setup.middleware, innermost) if self._isolates else innermost
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
-        self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
+        self._tries = dead_letters.tries
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # True if ``max_deliveries`` is set.
         self._has_limit = self._last_delivery != _NO_LIMIT
@@ -298,7 +299,7 @@ class Workers:
             except BaseException as error:
                 # Out of a handler, which this ends, or out of what we called, as a log filter.
                 message._status |= FAILED
-                if message.attempts >= self._last_attempt:
+                if self._tries.is_last(message):
                     self._dead_letters.note_deadly(message, error)
                 connection.requeue_quietly(message, None)
                 for message in messages_left:
@@ -352,6 +353,8 @@ class Workers:
         if verdict is Verdict.REJECT:
             fate = self._dead_letters.settle(connection, message, error, rejected=True)
             return Tally.NEUTRAL if fate is Fate.GONE else Tally.EXCUSED
+        if isinstance(error, Uncalled):
+            return self._answer_uncalled(connection, message, error)
         if isinstance(error, Requeue) and not _is_delay(error.delay):
             wrong = ConfigError(
                 f"delay of {class_of(error)} is {repr_of(error.delay)}; it must be None or seconds,"
@@ -372,11 +375,32 @@ class Workers:
             return Tally.NEUTRAL
         return Tally.FAILED if backs_off and fate is not Fate.KEPT else Tally.EXCUSED
 
+    def _answer_uncalled(self, connection: Connection, message: Message, error: Uncalled) -> Tally:
+        """REQ for a message whose handler was not called, which is no try of it."""
+        self._tries.note_uncalled(message)
+        if not connection.requeue_quietly(message, None):
+            return Tally.NEUTRAL
+        cause = error.__cause__ or error
+        log.warning(
+            "%s: handler %s was not called on message %s (attempt %d) from %s, which comes again in"
+            " %g s: %s",
+            self._setup.name,
+            self.handler_name,
+            message.id,
+            message.attempts,
+            message.nsqd_address,
+            connection.requeue_delay_for(message),
+            line_of(cause),
+            exc_info=cause,
+            extra={**self._setup.fields_of(message), "handler": self.handler_name},
+        )
+        return Tally.FAILED if self._verdicts.backs_off(cause) else Tally.EXCUSED
+
     def _answer_attempt(
         self, connection: Connection, message: Message, error: BaseException
     ) -> Fate:
         """REQ for a message whose handler failed; after its last attempt it is given up."""
-        if message.attempts >= self._last_attempt:
+        if self._tries.is_last(message):
             fate = self._dead_letters.settle(connection, message, error)
         else:
             delay = error.delay if isinstance(error, Requeue) else None
@@ -398,7 +422,7 @@ class Workers:
             try:
                 worker_ended()
             except BaseException as error:
-                # As of the handler: the object is the user's.
+                # The object is the user's, and may raise whatever a handler may raise.
                 if ends_worker(error):
                     raise
                 log.exception(

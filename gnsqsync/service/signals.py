@@ -43,7 +43,7 @@ def handled(
         yield
     finally:
         for number, earlier in before.items():
-            # None: it was not set from Python, and cannot be.
+            # Python returns None for a handler that C code set, and cannot set it again.
             if earlier is not None:
                 signal.signal(number, earlier)
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.chaos.once import Account, run
 from tests.support import realnsq, seeds
+from tests.support.databases import Unavailable
 from tests.support.needs import missing
-from tests.support.postgres import Unavailable
 
 
 @pytest.fixture(autouse=True)

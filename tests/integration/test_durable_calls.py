@@ -1,4 +1,4 @@
-"""What the kernel is asked for, as strace shows it: a file is synced, named, and its folder synced.
+"""System calls, by strace: a file is synced, then named, and then its folder is synced.
 
 Real programs: the embedded nsqd with its disk queues, ``to-file`` with a work folder, and Spark's
 stores. Without strace, or where it may not trace, the tests are skipped.

@@ -47,7 +47,7 @@ def test_a_hangup_asks_and_never_forces() -> None:
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hangup_reaches_each_supervised_process(ignored: bool) -> None:
-    """As at a closed terminal: the kernel and the shell send it to the whole group."""
+    """A closed terminal: the kernel and the shell send SIGHUP to the whole group."""
     out = run_script(f"""
         import os, signal, sys, threading
         from gnsqsync.service.supervisor import StopSignals, supervise
