@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parents[3] / ".ci" / "run"
 TOOLS = ("bash", "dirname", "ls", "sed", "sort")
-PROMISED = ("3.11", "3.12", "3.13")
+PROMISED = ("3.11", "3.12", "3.13", "3.14")
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def fake_python(path: Path, version: str) -> None:
         f"known = {{threaded: {int(version.endswith('t'))}}}\n"
         "sysconfig.get_config_var = lambda name: known[name] if name in known else really(name)\n"
         f"sys.version_info, sys.executable = ({major}, {minor}, 0), {str(path)!r}\n"
-        "code, sys.argv = (sys.stdin.read(), sys.argv[1:]) if sys.argv[1] == '-' else"
-        " (sys.argv[2], [])\n"
-        "exec(code)\n"
+        "option, code = sys.argv[1:3] if sys.argv[1] != '-' else ('-c', sys.stdin.read())\n"
+        "sys.argv, sys.path[0] = sys.argv[1:], ''\n"
+        "exec(f'import {code}' if option == '-m' else code)\n"
     )
     path.chmod(0o755)
 
@@ -95,6 +95,7 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
     fake_python(newer, "3.12")
     fake_python(machine / "python3", "3.11")
     fake_python(machine / "python3.13", "3.13")
+    fake_python(machine / "python3.14", "3.14")
     # A shim of pyenv, whose version is not chosen.
     (machine / "python3.12").write_text("#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
     (machine / "python3.12").chmod(0o755)
@@ -103,7 +104,16 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
         f"3.11 {machine / 'python3'}",
         f"3.12 {newer}",
         f"3.13 {machine / 'python3.13'}",
+        f"3.14 {machine / 'python3.14'}",
     ]
+
+
+def test_a_go_module_has_the_newest_python(machine: Path) -> None:
+    fake_python(machine / "python3", "3.11")
+    module = machine.parent / "checkout" / "tests" / "support" / "python314.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("print('/unpacked/python3')\n")
+    assert chosen(machine)[-1] == "3.14 /unpacked/python3"
 
 
 def test_newer_pythons_are_tried_and_not_promised(machine: Path) -> None:
@@ -320,12 +330,12 @@ def test_a_campaign_without_time_is_told(tmp_path: Path) -> None:
 
 
 def test_what_newer_pythons_say_is_told_at_the_end(tmp_path: Path) -> None:
-    told = "told_of_new='    Python 3.14: the pure part passes\n'"
+    told = "told_of_new='    Python 3.15: the pure part passes\n'"
     status, lines = ended(tmp_path, GOOD, more=told)
     assert status == 0
     assert lines[-3:-1] == [
         "+ Pythons for which nothing is claimed:",
-        "    Python 3.14: the pure part passes",
+        "    Python 3.15: the pure part passes",
     ]
 
 
