@@ -27,7 +27,7 @@ _LOCKING = ("postgresql", "mysql", "mariadb", "oracle")
 
 
 class OutboxStore:
-    """A Store of gnsqsync.service.relay."""
+    """A Store (gnsqsync.service.outbox_rows) in a database of SQLAlchemy."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (DBAPIError, PoolTimeout)
 

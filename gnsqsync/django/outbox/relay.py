@@ -31,7 +31,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 
 class OutboxStore:
-    """A Store of gnsqsync.service.relay."""
+    """A Store (gnsqsync.service.outbox_rows) in Django's database."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (Error,)
 
