@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen.docs:
         from tests.bench.waits import docs
 
-        docs.write(document, chosen.folder)
+        docs.write(document, shown, chosen.folder)
     missed = any(line[-1] == figures.MISSED for line in table)
     return 1 if measured["failed"] or missed else 0
 

@@ -1,0 +1,131 @@
+"""The table and the picture of the waits for the page on performance. Measures nothing.
+
+The picture needs matplotlib (extra ``bench``).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.bench import machine
+from tests.bench.waits.figures import Figure, Goal, Results, csv_table
+from tests.support.behaviour_pictures import SCHEMES
+
+MARKS = {"before": "s", "ours": "o", "ours-gevent": "D", "go-nsq": "^", "gnsq": "v"}
+# People with any colour vision can tell them apart; the number is that of the scheme's colour.
+COLOURS = {"before": None, "ours": 0, "ours-gevent": 0, "go-nsq": 2, "gnsq": 1}
+TEXT = """\
+{measured}
+
+.. csv-table::
+   :file: performance/waits.csv
+   :header-rows: 1
+   :class: wide
+
+.. image:: performance/waits.svg
+   :class: only-light
+   :alt: {alt}
+
+.. image:: performance/waits-dark.svg
+   :class: only-dark
+   :alt: {alt}
+"""
+ALT = "Seconds of each wait by client, with the goals, on a logarithmic scale"
+
+
+class Bar(NamedTuple):
+    """A line of the picture: a wait with its goal, and what each client had."""
+
+    name: str
+    limit: float
+    figures: Mapping[str, Figure]
+
+
+def bars(rows: Iterable[tuple[str, str, Sequence[Goal]]], results: Results) -> list[Bar]:
+    """Return the waits that have a goal in seconds, in the order of the table."""
+    found = []
+    for row, title, goals in rows:
+        for goal in goals:
+            if goal.unit != "s" or goal.limit is None or row not in results:
+                continue
+            named = {p: f[goal.name] for p, f in results[row].items() if goal.name in f}
+            found.append(Bar(f"{title}: {goal.name}", goal.limit, named))
+    return found
+
+
+def write(
+    document: Mapping[str, Any],
+    rows: Iterable[tuple[str, str, Sequence[Goal]]],
+    folder: Path,
+) -> None:
+    """Write ``waits.csv``, ``waits.svg``, ``waits-dark.svg``, and ``waits.txt`` around them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = document["machine"]
+    load = described["load_average"][0], described["load_average_after"][0]
+    measured = (
+        f"Measured on {datetime.date.today():%d %B %Y}: {machine.title(described)}; load average"
+        f" {load[0]:.1f} at the beginning, {load[1]:.1f} at the end; the run took"
+        f" {document['wall'] / 60:.0f} minutes."
+    )
+    (folder / "waits.txt").write_text(TEXT.format(measured=measured, alt=ALT))
+    (folder / "waits.csv").write_text(csv_table(document["table"]))
+    found = bars(rows, document["results"])
+    for scheme in SCHEMES:
+        draw(found, scheme, folder / f"waits{scheme}.svg")
+
+
+def draw(found: Sequence[Bar], scheme: str, path: Path) -> None:
+    """Draw the bars, in the colours of a scheme."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ink, grid, colours = SCHEMES[scheme]
+    settings: dict[str, Any] = {
+        "svg.fonttype": "none",
+        # The same file from the same figures.
+        "svg.hashsalt": path.name,
+        "font.size": 9,
+        "text.color": ink,
+        "axes.labelcolor": ink,
+        "axes.edgecolor": ink,
+        "xtick.color": ink,
+        "ytick.color": ink,
+        "grid.color": grid,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(settings):
+        height = 1.2 + 0.32 * len(found)
+        figure, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
+        places = range(len(found))
+        for peer, mark in MARKS.items():
+            points = [(b.figures[peer], y) for y, b in enumerate(found) if peer in b.figures]
+            if not points:
+                continue
+            number = COLOURS[peer]
+            colour = ink if number is None else colours[number]
+            for more, face in ((False, colour), (True, "none")):
+                own = [(f.value, y) for f, y in points if f.more is more]
+                if own:
+                    # The legend has each client once.
+                    label = peer if not more or all(f.more for f, _ in points) else None
+                    axes.plot(
+                        *zip(*own, strict=True), mark, color=colour, markerfacecolor=face,
+                        label=label,
+                    )  # fmt: skip
+        axes.plot([b.limit for b in found], places, "|", color=ink, markersize=14, label="goal")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yticks(list(places), [b.name for b in found])
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds; hollow marks: at least, because the run ended first")
+        figure.legend(frameon=False, loc="outside upper right", ncols=len(MARKS) + 1)
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+        pyplot.close(figure)
