@@ -17,7 +17,7 @@ GOOD, POISON, HALF = b"good", b"poison", b"half"
 
 @dataclass
 class Order:
-    """A consumer with its client's defaults.
+    """A consumer with its client's defaults, but for the ``requeue_delay`` in seconds if given.
 
     ``log``: the file that gets a line for each call of the handler. ``switch``: the handler fails
     while this file exists. ``together``: one consumer of all topics, with one slot.
@@ -30,6 +30,7 @@ class Order:
     lookupds: list[str] = field(default_factory=list)
     switch: str = ""
     together: bool = False
+    requeue_delay: float | None = None
 
 
 class Failure(Exception):

@@ -12,6 +12,10 @@ from waiting import Order
 
 def run(order: Order) -> None:
     note = waiting.handler_of(order)
+    options = {}
+    if order.requeue_delay is not None:
+        # gnsq counts milliseconds.
+        options["requeue_delay"] = round(1000 * order.requeue_delay)
 
     def consumer(topic: str) -> Any:
         def handle(_: gnsq.Consumer, message: gnsq.Message) -> None:
@@ -23,6 +27,7 @@ def run(order: Order) -> None:
             nsqd_tcp_addresses=order.nsqds,
             lookupd_http_addresses=order.lookupds,
             message_handler=handle,
+            **options,
         )
 
     for topic in order.topics:

@@ -31,12 +31,13 @@ def run(order: Order) -> None:
         note(topic, message.body, message.attempts)
 
     def reader(topic: str, **more: Any) -> Reader:
-        addresses: dict[str, Any] = {}
         if order.nsqds:
-            addresses["nsqd_tcp_addresses"] = order.nsqds
+            more["nsqd_tcp_addresses"] = order.nsqds
         if order.lookupds:
-            addresses["lookupd_http_addresses"] = order.lookupds
-        return Reader(topic, order.channel, partial(handle, topic), **(addresses | more))
+            more["lookupd_http_addresses"] = order.lookupds
+        if order.requeue_delay is not None:
+            more["requeue_delay"] = order.requeue_delay
+        return Reader(topic, order.channel, partial(handle, topic), **more)
 
     if order.together:
         prefix = commonpath(order.topics)

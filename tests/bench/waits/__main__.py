@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,9 +85,13 @@ def say(text: str) -> None:
 
 
 class CpuUse:
-    """The busy share of all CPUs second by second, while rows run side by side."""
+    """The busy share of all CPUs second by second, while rows run side by side.
+
+    The share of this run is that of the processes which ended meanwhile, and of this one.
+    """
 
     def __init__(self) -> None:
+        self._began = time.monotonic(), _own_seconds()
         self._ended = threading.Event()
         self._shares: list[float] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -103,7 +109,12 @@ class CpuUse:
         if not self._shares:
             return {}
         mean = sum(self._shares) / len(self._shares)
-        return {"mean": 100 * mean, "95 %": 100 * report.percentile(self._shares, 0.95)}
+        took = (time.monotonic() - self._began[0]) * (os.cpu_count() or 1)
+        return {
+            "mean": 100 * mean,
+            "95 %": 100 * report.percentile(self._shares, 0.95),
+            "of this run": 100 * (_own_seconds() - self._began[1]) / took,
+        }
 
     def _run(self) -> None:
         busy, total = _jiffies()
@@ -111,6 +122,11 @@ class CpuUse:
             now_busy, now_total = _jiffies()
             self._shares.append((now_busy - busy) / max(1, now_total - total))
             busy, total = now_busy, now_total
+
+
+def _own_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(part.ru_utime + part.ru_stime for part in used)
 
 
 def _jiffies() -> tuple[int, int]:
@@ -132,9 +148,9 @@ def measure(chosen: Sequence[Row], found: Sequence[peers.Peer]) -> dict[str, Any
         began = time.monotonic()
         try:
             results[row.name] = rows.play(row, found, cancelled)
-        except (RuntimeError, OSError) as error:
-            failed[row.name] = str(error)
-            say(f"{row.name} failed: {error}")
+        except Exception:  # the figures of the other rows stay
+            failed[row.name] = traceback.format_exc()
+            say(f"{row.name} failed:\n{failed[row.name]}")
         else:
             say(f"{row.name}: {time.monotonic() - began:.0f} s")
 

@@ -52,7 +52,8 @@ def bars(rows: Iterable[tuple[str, str, Sequence[Goal]]], results: Results) -> l
             if goal.unit != "s" or goal.limit is None or row not in results:
                 continue
             named = {p: f[goal.name] for p, f in results[row].items() if goal.name in f}
-            found.append(Bar(f"{title}: {goal.name}", goal.limit, named))
+            if named:
+                found.append(Bar(f"{title}: {goal.name}", goal.limit, named))
     return found
 
 
@@ -84,8 +85,27 @@ def draw(found: Sequence[Bar], scheme: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ink, grid, colours = SCHEMES[scheme]
-    settings: dict[str, Any] = {
+    with matplotlib.rc_context(_settings(scheme, path)):
+        height = 1.2 + 0.32 * len(found)
+        figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
+        for peer in MARKS:
+            _draw_peer(axes, found, peer, scheme)
+        goals = [bar.limit for bar in found]
+        ink = SCHEMES[scheme][0]
+        axes.plot(goals, range(len(found)), "|", color=ink, markersize=14, label="goal")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yticks(range(len(found)), [bar.name for bar in found])
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds; a hollow mark: at least")
+        figure.legend(frameon=False, loc="outside upper right", ncols=len(MARKS) + 1)
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def _settings(scheme: str, path: Path) -> dict[str, Any]:
+    ink, grid, _ = SCHEMES[scheme]
+    return {
         "svg.fonttype": "none",
         # The same file from the same figures.
         "svg.hashsalt": path.name,
@@ -101,31 +121,23 @@ def draw(found: Sequence[Bar], scheme: str, path: Path) -> None:
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    with matplotlib.rc_context(settings):
-        height = 1.2 + 0.32 * len(found)
-        figure, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
-        places = range(len(found))
-        for peer, mark in MARKS.items():
-            points = [(b.figures[peer], y) for y, b in enumerate(found) if peer in b.figures]
-            if not points:
-                continue
-            number = COLOURS[peer]
-            colour = ink if number is None else colours[number]
-            for more, face in ((False, colour), (True, "none")):
-                own = [(f.value, y) for f, y in points if f.more is more]
-                if own:
-                    # The legend has each client once.
-                    label = peer if not more or all(f.more for f, _ in points) else None
-                    axes.plot(
-                        *zip(*own, strict=True), mark, color=colour, markerfacecolor=face,
-                        label=label,
-                    )  # fmt: skip
-        axes.plot([b.limit for b in found], places, "|", color=ink, markersize=14, label="goal")
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_yticks(list(places), [b.name for b in found])
-        axes.invert_yaxis()
-        axes.set_xlabel("seconds; hollow marks: at least, because the run ended first")
-        figure.legend(frameon=False, loc="outside upper right", ncols=len(MARKS) + 1)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-        pyplot.close(figure)
+
+
+def _draw_peer(axes: Any, found: Sequence[Bar], peer: str, scheme: str) -> None:
+    ink, _, colours = SCHEMES[scheme]
+    number = COLOURS[peer]
+    colour = ink if number is None else colours[number]
+    label = peer
+    # Marks of equal figures lie beside each other.
+    shift = 0.15 * (list(MARKS).index(peer) - len(MARKS) // 2)
+    for more, face in ((False, colour), (True, "none")):
+        points = [
+            (bar.figures[peer].value, y + shift)
+            for y, bar in enumerate(found)
+            if peer in bar.figures and bar.figures[peer].more is more
+        ]
+        if points:
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, MARKS[peer], color=colour, markerfacecolor=face, label=label)
+            # The legend has each client once; matplotlib leaves out a label that begins so.
+            label = f"_{peer}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.bench.waits import figures
 from tests.bench.waits.counting import CountingProxy
-from tests.bench.waits.figures import Figure, Goal
+from tests.bench.waits.figures import Call, Figure, Goal
 from tests.bench.waits.peers import WITHOUT_GROUPS, Peer
 from tests.bench.waits.stage import Consumer, Planned, Stage, address, at_rate, http
 
@@ -20,7 +20,8 @@ Found = dict[str, dict[str, Figure]]
 STREAM, GRACE = 60.0, 15.0
 IDLE = 60.0
 DRAIN, FULL = 3.0, 80_000
-AWAY = 60.0
+# A client that dials once a minute would be lucky after 60 s.
+AWAY = (50.0, 60.0, 70.0)
 OUTAGE, BACK = 100.0, 150.0
 # The other clients look every minute, give or take some.
 DISCOVERY = 120.0
@@ -113,32 +114,46 @@ def topics(stage: Stage) -> Found:
 
 def drain(stage: Stage) -> Found:
     """Messages of three nsqds with one slot, beside those of one nsqd; one peer after another."""
-    nsqds = [stage.serve("nsqd", "--mem-queue-size=1000000") for _ in range(3)]
+    for _ in range(3):
+        stage.serve("nsqd", "--mem-queue-size=1000000")
     found: Found = {}
     for peer in stage.peers:
-        rates = []
-        for count in (1, 3):
-            topic = stage.topic(peer, count)
-            stage.create(topic, nsqds[:count])
-            for number in range(count):
-                stage.fill(topic, number, FULL)
-            addresses = [address(nsqd) for nsqd in nsqds[:count]]
-            consumer = stage.consume(peer, [topic], nsqds=addresses)
-            stage.wait_subscribed(consumer, nsqds[:count])
-            stage.sleep(1 + DRAIN)
-            calls = consumer.calls()
-            consumer.stop()
-            # The last second before the end, or before one of the nsqds had no more.
-            last = min((c.at for c in calls if c.number == FULL - 1), default=calls[-1].at)
-            window = [c for c in calls if last - DRAIN <= c.at <= last]
-            took = min(DRAIN, last - window[0].at)
-            rates.append(len(window) / took if took > 0 else 0.0)
+        # The quicker of two rounds, by turns: other work on the machine makes a round slow only.
+        rounds = [
+            [_drained(stage, peer, count, f"{count}-{turn}") for count in (1, 3)]
+            for turn in range(2)
+        ]
+        one, three_ = (max(calls, key=_rate) for calls in zip(*rounds, strict=True))
+        begin, end = three_[0].at, three_[-1].at
         found[peer.name] = {
-            "messages a second": Figure(rates[1]),
-            "share of one nsqd's rate": Figure(100 * rates[1] / rates[0]),
-            "unevenness": figures.evenness(window, 3),
+            "messages a second": Figure(_rate(three_)),
+            "share of one nsqd's rate": Figure(100 * _rate(three_) / _rate(one)),
+            "unevenness": figures.evenness(three_, 3),
+            "longest wait for a turn": figures.longest_turn(three_, 3, begin, end),
         }
     return found
+
+
+def _rate(calls: Sequence[Call]) -> float:
+    return len(calls) / (calls[-1].at - calls[0].at)
+
+
+def _drained(stage: Stage, peer: Peer, count: int, name: str) -> list[Call]:
+    """Return the calls of the last seconds in which each of the nsqds had messages."""
+    nsqds = stage.nsqds[:count]
+    topic = stage.topic(peer, name)
+    stage.create(topic, nsqds)
+    for number in range(count):
+        stage.fill(topic, number, FULL)
+    consumer = stage.consume(peer, [topic], nsqds=[address(nsqd) for nsqd in nsqds])
+    stage.wait_subscribed(consumer, nsqds)
+    stage.sleep(1 + DRAIN)
+    calls = sorted(consumer.calls())
+    consumer.stop()
+    if len(calls) < 2:
+        raise RuntimeError(f"{peer.name} handled {len(calls)} messages in {DRAIN} s")
+    last = min((c.at for c in calls if c.number == FULL - 1), default=calls[-1].at)
+    return [c for c in calls if last - DRAIN <= c.at <= last]
 
 
 def idle(stage: Stage) -> Found:
@@ -181,12 +196,14 @@ def _first(stage: Stage, consumers: Sequence[Consumer], made: dict[str, float]) 
     stage.wait(lambda: first().keys() >= made.keys(), DISCOVERY)
     at, now = first(), time.time()
     found: Found = {}
-    for consumer in consumers:
+    for peer in stage.peers:
         waits = [
             Figure(at[topic] - made[topic]) if topic in at else Figure(now - made[topic], True)
+            for consumer in consumers
+            if consumer.peer is peer
             for topic in consumer.order.topics
         ]
-        found[consumer.peer.name] = {
+        found[peer.name] = {
             "first message, median": figures.part(waits, 0.5),
             "first message, longest": figures.part(waits, 1.0),
         }
@@ -242,24 +259,29 @@ _LOOPBACK = ("--broadcast-address=127.0.0.1",)
 
 
 def away(stage: Stage) -> Found:
-    """The only nsqd is killed, and returns after a minute with a message."""
-    nsqd = stage.serve("nsqd")
-    consumers = stage.consume_all()
-    nsqd.kill()
-    stage.sleep(AWAY)
-    nsqd.start()
-    back = time.time()
-    made = {}
-    with stage.publishers() as publish:
+    """Three nsqds are killed, each with a consumer of its own; they return one after another."""
+    consumers: list[Consumer] = []
+    for number in range(len(AWAY)):
+        nsqd = stage.serve("nsqd")
         for peer in stage.peers:
-            stage.create(stage.topic(peer), [nsqd])
-            publish(stage.topic(peer), 0, "good")
-            made[stage.topic(peer)] = back
-    found = _first(stage, consumers, made)
-    return {
-        name: {"consuming goes on after": mine["first message, longest"]}
-        for name, mine in found.items()
-    }
+            stage.create(stage.topic(peer, number), [nsqd])
+            topics_ = [stage.topic(peer, number)]
+            consumers.append(stage.consume(peer, topics_, nsqds=[address(nsqd)]))
+    for index, consumer in enumerate(consumers):
+        stage.wait_subscribed(consumer, [stage.nsqds[index // len(stage.peers)]])
+    for nsqd in stage.nsqds:
+        nsqd.kill()
+    began, made = time.time(), {}
+    for number, nsqd in enumerate(stage.nsqds):
+        stage.sleep(began + AWAY[number] - time.time())
+        nsqd.start()
+        back = time.time()
+        for peer in stage.peers:
+            topic = stage.topic(peer, number)
+            # The topic is on the nsqd's disk, so the message waits for the consumer.
+            stage.fill(topic, number, 1)
+            made[topic] = back
+    return _first(stage, consumers, made)
 
 
 def _poison(stage: Stage, one_in: int) -> Found:
@@ -283,19 +305,23 @@ def poison_20(stage: Stage) -> Found:
     return _poison(stage, 5)
 
 
-def four(stage: Stage) -> Found:
-    """Four messages in a row fail for ever; then a good one comes each second."""
+def four(stage: Stage, requeue_delay: float | None = None) -> Found:
+    """Four messages in a row fail for ever; 4 s later the first of ten good ones comes."""
     stage.serve("nsqd")
-    consumers = stage.consume_all()
-    good = [Planned(0.1 + n, 0, "good") for n in range(10)]
+    consumers = stage.consume_all(requeue_delay=requeue_delay)
+    good = [Planned(4.0 + n, 0, "good") for n in range(10)]
     sent = stage.publish([*(Planned(0.001 * n, 0, "poison") for n in range(4)), *good])
     _settle(stage, consumers, sent, POISON_IN_A_ROW)
     found = _spread(consumers, sent)
     now = time.time()
     for c in consumers:
         waits = figures.waits([m for m in sent[c.peer.name] if m.kind == "good"], c.calls(), now)
-        found[c.peer.name] = {"longest": figures.part(waits, 1.0), **found[c.peer.name]}
+        found[c.peer.name]["longest"] = figures.part(waits, 1.0)
     return found
+
+
+def four_quick(stage: Stage) -> Found:
+    return four(stage, requeue_delay=1.0)
 
 
 def burst(stage: Stage) -> Found:
@@ -328,7 +354,7 @@ def _switched(
 
 
 def outage(stage: Stage) -> Found:
-    """Each call fails for 100 s. The table says so, as the issue at hand may last longer."""
+    """Each call fails for 100 s; after a longer outage, pauses of two minutes end later."""
     begin = 10.0
     consumers, _, began = _switched(stage, (begin, begin + OUTAGE), begin + OUTAGE + 40)
     end = began + begin + OUTAGE
@@ -392,6 +418,11 @@ def _three_goals(median: float | None, most: float | None) -> tuple[Goal, ...]:
 
 
 _FIRST = ("first message, median", "first message, longest")
+_FOUR = (
+    Goal("median"),
+    Goal("longest", "s", 5.0),
+    Goal("handled", "%", 100.0, least=True),
+)
 _FAILED = Goal("failed calls", "", as_before=0.2)
 
 ROWS = (
@@ -399,6 +430,8 @@ ROWS = (
         Goal("messages a second", ""),
         Goal("share of one nsqd's rate", "%", 50.0, least=True),
         Goal("unevenness", "%", 20.0),
+        # A quarter of a second for each nsqd.
+        Goal("longest wait for a turn", "s", 0.75),
     ), drain, alone=True),
     Row("three", "three nsqds, 5 messages/s each", _three_goals(0.060, 0.250), three),
     Row("ten", "ten nsqds, one with 5 messages/s", _three_goals(None, 1.0), ten),
@@ -413,16 +446,15 @@ ROWS = (
     Row("joins", "an nsqd that joins with the topic", (
         Goal(_FIRST[0]), Goal(_FIRST[1], "s", 17.3),
     ), joins),
-    Row("away", "a directly addressed nsqd that was away for 60 s", (
-        Goal("consuming goes on after", "s", 5.0),
+    Row("away", "a directly addressed nsqd that was away for 50 to 70 s", (
+        Goal(_FIRST[0]), Goal(_FIRST[1], "s", 5.0),
     ), away),
     Row("poison-2", "2 % of 20 messages/s fail for ever: the others", _three_goals(None, 0.1),
         poison_2),
     Row("poison-20", "20 % of 20 messages/s fail for ever: the others", _three_goals(None, 0.1),
         poison_20),
-    Row("four", "four messages in a row fail for ever: the next ones", (
-        Goal("median"), Goal("longest", "s", 5.0), Goal("handled", "%", 100.0, least=True),
-    ), four),
+    Row("four", "four messages in a row fail for ever: the next ones", _FOUR, four),
+    Row("four-quick", "the same with a requeue delay of 1 s", _FOUR, four_quick),
     Row("burst", "200 messages of one burst fail for ever: 20 others/s", _three_goals(None, None),
         burst),
     Row("outage", f"the handler fails for {OUTAGE:.0f} s, 20 messages/s", (
@@ -435,7 +467,7 @@ ROWS = (
         _FAILED, Goal("longest stop"), *_three_goals(None, None),
     ), flapping),
     Row("half", "half of the calls fail, 20 messages/s", (
-        _FAILED, Goal("handled calls", ""), Goal("longest stop"),
+        _FAILED, Goal("handled calls", ""), Goal("longest stop", "s", 30.0),
     ), half),
 )  # fmt: skip
 

@@ -55,6 +55,8 @@ class Consumer:
         self.peer = peer
         self.order = order
         self._log = Path(order.log)
+        self._read = 0
+        self._calls: list[Call] = []
         self._errors = folder / f"{peer.name}.errors"
         self.process = peer.start(order, self._errors)
 
@@ -63,7 +65,13 @@ class Consumer:
         if self.process.poll() is not None:
             said = self._errors.read_text(errors="replace")[-2000:]
             raise RuntimeError(f"{self.peer.name} ended:\n{said}")
-        return calls_of(self._log.read_text()) if self._log.exists() else []
+        if self._log.exists():
+            with self._log.open("rb") as file:
+                file.seek(self._read)
+                whole, end, _ = file.read().rpartition(b"\n")
+            self._read += len(whole) + len(end)
+            self._calls += calls_of((whole + end).decode())
+        return self._calls
 
     def cpu_seconds(self) -> float:
         """Return user and system CPU time of the process."""
@@ -114,7 +122,7 @@ class Stage:
             self.nsqds.append(server)
         return server
 
-    def topic(self, peer: Peer, number: int | None = None) -> str:
+    def topic(self, peer: Peer, number: int | str | None = None) -> str:
         """Return the peer's own topic, so that no peer takes the messages of another."""
         return f"{self.name}-{peer.name}" + ("" if number is None else f"-{number}")
 

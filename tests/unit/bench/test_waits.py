@@ -36,7 +36,7 @@ def test_the_handler_writes_what_the_figures_read(tmp_path: Path) -> None:
     with pytest.raises(waiting.Failure):
         handle("t", b"0 9 1500000000 good", 1)
     text = (tmp_path / "calls").read_text()
-    good, poison, switched = figures.calls_of(text + "1 t 0 1")
+    good, poison, switched = figures.calls_of(text)
     assert good[1:] == ("t", 2, 7, 1.5, "good", 1, True)
     assert poison[1:] == ("t", 2, 8, 1.5, "poison", 3, False)
     assert switched[1:] == ("t", 0, 9, 1.5, "good", 1, False)
@@ -86,6 +86,12 @@ def test_evenness_is_the_largest_deviation_from_the_mean() -> None:
     assert of() == 100
 
 
+def test_the_longest_wait_for_a_turn_counts_to_the_end_of_the_window() -> None:
+    found = [call(1, nsqd=0), call(2, nsqd=1), call(4, nsqd=0), call(20, nsqd=1)]
+    assert figures.longest_turn(found, 2, 1.0, 10.0) == Figure(8.0)
+    assert figures.longest_turn(found, 3, 1.0, 10.0) == Figure(9.0)
+
+
 def test_an_outage_with_a_test_after_each_pause() -> None:
     failed = calls([10, 10.1, 10.2, 12.2, 16.2, 24.2], ok=False)
     # One success in the test, then slow ones, then the full rate.
@@ -124,8 +130,8 @@ def test_the_longest_stop_counts_successes_only() -> None:
         (Goal("x", limit=50.0, least=True), Figure(49.0), None, "missed"),
         (Goal("x"), Figure(1.0), None, ""),
         (Goal("x", limit=5.0), None, None, ""),
-        (Goal("x", as_before=0.2), Figure(12.0), Figure(10.0), "met"),
-        (Goal("x", as_before=0.2), Figure(13.0), Figure(10.0), "missed"),
+        (Goal("x", as_before=0.2), Figure(125.0), Figure(100.0), "met"),
+        (Goal("x", as_before=0.2), Figure(126.0), Figure(100.0), "missed"),
         (Goal("x", as_before=0.2), Figure(13.0), None, ""),
     ],
 )

@@ -23,6 +23,7 @@ type Order struct {
 	Lookupds []string `json:"lookupds"`
 	Switch   string   `json:"switch"`
 	Together bool     `json:"together"`
+	Requeue  *float64 `json:"requeue_delay"`
 }
 
 var failure = errors.New("the handler was told to fail")
@@ -72,8 +73,12 @@ func main() {
 	check(json.Unmarshal([]byte(os.Args[1]), &order))
 	out, err := os.OpenFile(order.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	check(err)
+	config := nsq.NewConfig()
+	if order.Requeue != nil {
+		config.DefaultRequeueDelay = time.Duration(*order.Requeue * float64(time.Second))
+	}
 	for _, topic := range order.Topics {
-		consumer, err := nsq.NewConsumer(topic, order.Channel, nsq.NewConfig())
+		consumer, err := nsq.NewConsumer(topic, order.Channel, config)
 		check(err)
 		consumer.SetLogger(log.New(os.Stderr, "", log.LstdFlags), nsq.LogLevelWarning)
 		consumer.AddHandler(order.handler(topic, out))
