@@ -52,6 +52,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--package", type=Path, metavar="PATH", help="a checkout of an older gnsqsync: before"
     )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=rows.STREAM,
+        help="length of the rows with a steady stream, and of the idle one; default %(default)g",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--docs", action="store_true", help="write the table and the picture")
     parser.add_argument(
@@ -135,7 +141,7 @@ def _jiffies() -> tuple[int, int]:
     return sum(times) - times[3] - times[4], sum(times)
 
 
-def measure(chosen: Sequence[Row], found: Sequence[peers.Peer]) -> dict[str, Any]:
+def measure(chosen: Sequence[Row], found: Sequence[peers.Peer], seconds: float) -> dict[str, Any]:
     """Run the rows; return their results, the errors of those that failed, and the CPU's use."""
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}
@@ -147,7 +153,7 @@ def measure(chosen: Sequence[Row], found: Sequence[peers.Peer]) -> dict[str, Any
     def run(row: Row) -> None:
         began = time.monotonic()
         try:
-            results[row.name] = rows.play(row, found, cancelled)
+            results[row.name] = rows.play(row, found, cancelled, seconds)
         except Exception:  # the figures of the other rows stay
             failed[row.name] = traceback.format_exc()
             say(f"{row.name} failed:\n{failed[row.name]}")
@@ -181,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not found:
         return 2
     began = time.monotonic()
-    measured = measure(chosen.rows, found)
+    measured = measure(chosen.rows, found, chosen.seconds)
     wall = time.monotonic() - began
     described["load_average_after"] = list(os.getloadavg())
 

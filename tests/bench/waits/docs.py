@@ -21,7 +21,7 @@ TEXT = """\
 {measured}
 
 .. csv-table::
-   :file: performance/waits.csv
+   :file: waits.csv
    :header-rows: 1
    :class: wide
 

@@ -16,9 +16,9 @@ from tests.bench.waits.stage import Consumer, Planned, Stage, address, at_rate, 
 
 Found = dict[str, dict[str, Figure]]
 
-# Seconds of a row with a steady stream, and until its last messages must be handled.
-STREAM, GRACE = 60.0, 15.0
-IDLE = 60.0
+# Seconds until the last messages of a steady stream must be handled, and of a stream.
+GRACE = 15.0
+STREAM = 60.0
 DRAIN, FULL = 3.0, 80_000
 # A client that dials once a minute would be lucky after 60 s.
 AWAY = (50.0, 60.0, 70.0)
@@ -68,7 +68,7 @@ def _stream(stage: Stage, nsqds: int, speaking: Sequence[int]) -> Found:
     for _ in range(nsqds):
         stage.serve("nsqd")
     consumers = stage.consume_all()
-    sent = stage.publish(at_rate(STREAM, 5, speaking, stage.name))
+    sent = stage.publish(at_rate(stage.seconds, 5, speaking, stage.name))
     _settle(stage, consumers, sent, GRACE)
     return _spread(consumers, sent)
 
@@ -103,7 +103,7 @@ def topics(stage: Stage) -> Found:
     stage.sleep(2)
     with stage.publishers() as publish:
         began = time.time()
-        for at, number, kind in sorted(at_rate(STREAM, 5, range(5), stage.name)):
+        for at, number, kind in sorted(at_rate(stage.seconds, 5, range(5), stage.name)):
             stage.sleep(began + at - time.time())
             for peer in stage.peers:
                 message = publish(stage.topic(peer, number), 0, kind)
@@ -175,11 +175,11 @@ def idle(stage: Stage) -> Found:
     # Looks become longer first.
     stage.sleep(15)
     before = [(c.cpu_seconds(), p.counts.total()) for c, p in zip(consumers, proxies, strict=True)]
-    stage.sleep(IDLE)
+    stage.sleep(stage.seconds)
     for consumer, proxy, (cpu, commands) in zip(consumers, proxies, before, strict=True):
         found[consumer.peer.name] = {
-            "CPU": Figure(100 * (consumer.cpu_seconds() - cpu) / IDLE),
-            "commands a second": Figure((proxy.counts.total() - commands) / IDLE),
+            "CPU": Figure(100 * (consumer.cpu_seconds() - cpu) / stage.seconds),
+            "commands a second": Figure((proxy.counts.total() - commands) / stage.seconds),
         }
     return found
 
@@ -287,7 +287,7 @@ def away(stage: Stage) -> Found:
 def _poison(stage: Stage, one_in: int) -> Found:
     stage.serve("nsqd")
     consumers = stage.consume_all()
-    plan = sorted(at_rate(STREAM, 20, [0], stage.name))
+    plan = sorted(at_rate(stage.seconds, 20, [0], stage.name))
     mixed = [
         planned._replace(kind="poison") if index % one_in == one_in - 1 else planned
         for index, planned in enumerate(plan)
@@ -328,7 +328,7 @@ def burst(stage: Stage) -> Found:
     """200 messages that fail for ever come at once, within 20 good ones a second."""
     stage.serve("nsqd")
     consumers = stage.consume_all()
-    plan = [*at_rate(STREAM, 20, [0], stage.name), *[Planned(5.0, 0, "poison")] * 200]
+    plan = [*at_rate(stage.seconds, 20, [0], stage.name), *[Planned(5.0, 0, "poison")] * 200]
     sent = stage.publish(plan)
     _settle(stage, consumers, sent, GRACE)
     return _spread(consumers, sent)
@@ -395,7 +395,7 @@ def half(stage: Stage) -> Found:
     stage.serve("nsqd")
     consumers = stage.consume_all()
     began = time.time()
-    plan = at_rate(STREAM, 20, [0], stage.name)
+    plan = at_rate(stage.seconds, 20, [0], stage.name)
     sent = stage.publish(planned._replace(kind="half") for planned in plan)
     found: Found = {}
     for consumer in consumers:
@@ -481,7 +481,9 @@ def select(names: Sequence[str]) -> tuple[Row, ...]:
     return tuple(row for row in ROWS if not names or row.name in names)
 
 
-def play(row: Row, peers: Sequence[Peer], cancelled: threading.Event) -> Found:
+def play(
+    row: Row, peers: Sequence[Peer], cancelled: threading.Event, seconds: float = STREAM
+) -> Found:
     """Run a row on servers of its own, until its end or until ``cancelled`` is set."""
-    with Stage(row.name, peers, cancelled) as stage:
+    with Stage(row.name, peers, cancelled, seconds) as stage:
         return row.play(stage)

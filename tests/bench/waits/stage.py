@@ -88,8 +88,12 @@ class Consumer:
 class Stage:
     """The row's own servers and files; a context manager that removes them."""
 
-    def __init__(self, name: str, peers: Sequence[Peer], cancelled: threading.Event) -> None:
+    def __init__(
+        self, name: str, peers: Sequence[Peer], cancelled: threading.Event, seconds: float
+    ) -> None:
         self.name = name
+        # The length of a steady stream.
+        self.seconds = seconds
         self._cancelled = cancelled
         self.peers = list(peers)
         self.nsqds: list[Server] = []
