@@ -43,6 +43,7 @@ _CAMPAIGNS = (
     "tests/integration/test_bench.py::test_every_row_of_floor_and_ours",
     "tests/integration/test_bench.py::test_gevent_and_both_layouts",
     "tests/integration/test_bench.py::test_ramp_scale_and_what_the_docs_are_made_of",
+    "tests/integration/test_bench_waits.py",
     "tests/integration/test_patched_suite.py",
     "tests/spark/test_cluster.py::test_deaths_with_messages_in_flight",
     "tests/spark/test_kills.py",
@@ -67,6 +68,7 @@ _INTEGRATIONS = (
 _EXTRAS = (
     "tests/component/spark/",
     "tests/integration/test_bench.py",
+    "tests/integration/test_bench_waits.py",
     "tests/integration/test_docs.py",
     "tests/integration/test_docs_deploy.py",
     "tests/integration/test_docs_names.py",
@@ -76,6 +78,7 @@ _EXTRAS = (
     "tests/integration/test_packaging.py::test_the_wheel_has_nothing_that_does_not_belong_there",
     "tests/integration/test_user_code.py::test_every_exported_name_has_a_known_type",
     "tests/spark/",
+    "tests/unit/bench/test_waits.py::test_the_picture_has_each_wait_with_a_goal",
     "tests/unit/spark/",
     "tests/unit/support/test_behaviour_pictures.py",
     "tests/unit/support/test_read_faults.py",

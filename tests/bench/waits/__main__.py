@@ -151,6 +151,8 @@ def measure(chosen: Sequence[Row], found: Sequence[peers.Peer], seconds: float) 
         signal.signal(number, lambda *_: cancelled.set())
 
     def run(row: Row) -> None:
+        if cancelled.is_set():
+            return
         began = time.monotonic()
         try:
             results[row.name] = rows.play(row, found, cancelled, seconds)

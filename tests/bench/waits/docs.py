@@ -15,7 +15,7 @@ from tests.bench.waits.figures import Figure, Goal, Results, csv_table
 from tests.support.behaviour_pictures import SCHEMES
 
 MARKS = {"before": "s", "ours": "o", "ours-gevent": "D", "go-nsq": "^", "gnsq": "v"}
-# People with any colour vision can tell them apart; the number is that of the scheme's colour.
+# Index of the client's colour among those of the scheme; None: the ink.
 COLOURS = {"before": None, "ours": 0, "ours-gevent": 0, "go-nsq": 2, "gnsq": 1}
 TEXT = """\
 {measured}
