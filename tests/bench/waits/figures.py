@@ -110,13 +110,14 @@ def waits(sent: Iterable[Sent], calls: Iterable[Call], end: float) -> list[Figur
 
 
 def part(found: Sequence[Figure], share: float) -> Figure:
-    """Return the percentile; a lower bound if a message that never was handled may change it."""
-    # A message that still waits sorts behind all that were handled.
-    order = sorted(found, key=lambda f: (f.more, f.value))
-    index = max(0, math.ceil(len(order) * share) - 1)
-    if not order[index].more:
-        return order[index]
-    return Figure(percentile([f.value for f in order if f.more], share), more=True)
+    """Return the percentile; a lower bound if the messages that still wait may change it."""
+    handled = [wait.value for wait in found if not wait.more]
+    waiting = [math.inf] * (len(found) - len(handled))
+    value = percentile([*handled, *waiting], share)
+    if value < math.inf:
+        return Figure(value)
+    # Each of them has waited until the end of the run, at least.
+    return Figure(percentile([wait.value for wait in found], share), more=True)
 
 
 def spread(found: Sequence[Figure]) -> dict[str, Figure]:

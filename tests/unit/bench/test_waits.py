@@ -72,7 +72,7 @@ def test_a_percentile_is_a_bound_only_where_a_waiting_message_may_change_it() ->
     found = [Figure(float(n)) for n in range(1, 100)] + [Figure(0.1, True)]
     assert figures.part(found, 0.5) == Figure(50.0)
     assert figures.part(found, 0.99) == Figure(99.0)
-    assert figures.part(found, 1.0).more
+    assert figures.part(found, 1.0) == Figure(99.0, True)
 
 
 def test_evenness_is_the_largest_deviation_from_the_mean() -> None:
