@@ -465,8 +465,8 @@ ROWS = (
     ), outage),
     Row("flapping", "the handler fails for 5 s and works for 5 s by turns, 20 messages/s", (
         _FAILED, Goal("longest stop"), Goal("median"), Goal("99 %"),
-            # A failed attempt comes again after a minute and a half.
-            Goal("handled", "%"),
+        # A failed attempt comes again after a minute and a half.
+        Goal("handled", "%"),
     ), flapping),
     Row("half", "half of the calls fail, 20 messages/s", (
         _FAILED, Goal("handled calls", ""), Goal("longest stop", "s", 30.0),
