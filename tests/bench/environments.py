@@ -20,6 +20,7 @@ from tests.bench.clients import HERE, Client
 GO_MODULE = HERE / "go"
 GO_PROGRAMS = {
     "gonsq": "./gonsq",
+    "gowaits": "./gowaits",
     "bench_reader": "github.com/nsqio/nsq/bench/bench_reader",
     "bench_writer": "github.com/nsqio/nsq/bench/bench_writer",
 }

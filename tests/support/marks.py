@@ -117,6 +117,7 @@ _CAMPAIGN = (
     "tests/integration/test_bench.py::test_every_row_of_floor_and_ours",
     "tests/integration/test_bench.py::test_gevent_and_both_layouts",
     "tests/integration/test_bench.py::test_ramp_scale_and_what_the_docs_are_made_of",
+    "tests/integration/test_bench_waits.py",
     "tests/integration/test_docs_releasing.py::test_the_commands_of_a_release",
     "tests/integration/test_docs_tutorial.py::test_the_tutorial_in_a_clean_folder",
     "tests/integration/test_flow.py::test_a_handler_that_is_too_slow_does_not_fill_the_memory",

@@ -1,0 +1,1 @@
+"""Waits of messages with clients' defaults, in seconds, beside the goals."""
