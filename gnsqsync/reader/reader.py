@@ -551,9 +551,13 @@ class Reader:
         """Counters and connections at this moment. From any thread."""
         return self._running().stats()
 
-    def _load(self) -> tuple[int, int]:
-        """How many messages came, and how many of them are in flight; for a group."""
+    def _load(self) -> tuple[int, int, float]:
+        """Return messages that came, those in flight, and the slowest round trip; for a group."""
         return self._running().subscription.load()
+
+    def _lend(self, slots: int, *, one_message: bool) -> None:
+        """Set the part of a group's limit; ``one_message``: until one has come."""
+        self._running().subscription.lend(slots, one_message=one_message)
 
     def _wait_ended(self) -> None:
         """As ``join()``, on a thread of a group."""
@@ -649,13 +653,23 @@ class Reader:
     # -- inside ----------------------------------------------------------------------------------
 
     def _prepare_for_group(
-        self, together: Together, timer: Timer, max_in_flight: int | None
+        self,
+        together: Together,
+        timer: Timer,
+        max_in_flight: int | None,
+        on_turn_used: Callable[[], None],
     ) -> None:
-        """For a ReaderGroup, before ``start()``; max_in_flight None leaves its own."""
+        """Join a group, before ``start()``; max_in_flight None leaves its own."""
         flow = self._setup.flow
         if max_in_flight is not None:
             flow = replace(flow, max_in_flight=max_in_flight)
-        self._setup = replace(self._setup, flow=flow, together=together, timer=timer)
+        self._setup = replace(
+            self._setup,
+            flow=flow,
+            together=together,
+            timer=timer,
+            on_turn_used=on_turn_used,
+        )
 
     def _stuck(self, handler_limit: float | None) -> list[str]:
         """What of it hangs, a sentence each; a handler that runs longer than so many seconds, too.
