@@ -142,7 +142,8 @@ class ReaderGroup(Group):
     Args:
         readers: The Readers; one or more, none of them started.
         max_in_flight: 1 or more: one limit for all of them, divided anew each second. Idle readers
-            keep one message and lend the rest to busy ones. None: each keeps its own.
+            keep one message and lend the rest to busy ones. More readers than that take turns, one
+            message each. None: each keeps its own.
         runtime: As of the Reader.
 
     Raises:
