@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from gnsqsync import Message, Observer
+from gnsqsync import Message, Observer, Reader, ReaderGroup
 from tests.simulation.scenario import World
 
 
@@ -267,6 +267,73 @@ def scenario_a_long_job_in_the_only_slot_is_waited_for_and_nothing_else(world: W
         world.writer(nsqd).publish("t", b"short")
     world.eventually(lambda: len(begun) == 3, 120)
     assert ended[0] <= sorted(begun)[1] and max(begun) - ended[0] <= 0.25
+
+
+def _group(world: World, handler: Any, nsqd: Any, topics: list[str]) -> ReaderGroup:
+    """Start a group with one slot for all topics."""
+    readers = [
+        Reader(topic, "c", handler, nsqd_tcp_addresses=nsqd.address, runtime=world.runtime)
+        for topic in topics
+    ]
+    group = ReaderGroup(readers, max_in_flight=1, runtime=world.runtime)
+    group.start(block=False)
+    world.eventually(lambda: all(reader.stats().connections for reader in readers))
+    return group
+
+
+def scenario_five_topics_of_a_group_and_one_slot(world: World) -> None:
+    nsqd, topics, seconds, rate = world.nsqd(), list("abcde"), 60.0, 5.0
+    waits: list[float] = []
+    sent: dict[bytes, float] = {}
+
+    def handler(message: Message) -> None:
+        waits.append(world.now - sent[message.body])
+
+    def publish(topic: str) -> None:
+        writer, until = world.writer(nsqd), world.now + seconds
+        world.sleep(ord(topic) * 0.37 / rate % 1.0)
+        while world.now < until:
+            body = b"%s %d" % (topic.encode(), len(sent))
+            sent[body] = world.now
+            writer.publish(topic, body)
+            world.sleep(1.0 / rate)
+
+    group = _group(world, handler, nsqd, topics)
+    for topic in topics:
+        world.spawn(publish, topic)
+    world.sleep(seconds)
+    world.eventually(lambda: len(waits) == len(sent) > 0)
+    group.stop()
+    group.join()
+    waits.sort()
+    assert waits[len(waits) * 99 // 100] <= 0.5
+
+
+def scenario_one_slot_of_a_group_drains_full_topics_evenly(world: World) -> None:
+    nsqd, topics = world.nsqd(), list("abcde")
+    for topic in topics:
+        world.writer(nsqd).publish_many(topic, [topic.encode()] * 1000)
+    counts: Counter[bytes] = Counter()
+    at_work, most = 0, 0
+
+    def handler(message: Message) -> None:
+        nonlocal at_work, most
+        counts[message.body] += 1
+        at_work += 1
+        most = max(most, at_work)
+        world.sleep(0.001)
+        at_work -= 1
+
+    began = world.now
+    group = _group(world, handler, nsqd, topics)
+    world.eventually(lambda: counts.total() >= 1000)
+    took = world.now - began
+    group.stop()
+    group.join()
+    assert len(counts) == 5 and most == 1
+    assert max(counts.values()) <= 1.2 * min(counts.values())
+    # Half of what the handler allows, and two seconds to start.
+    assert took <= 2.0 + 2 * 1000 * 0.001
 
 
 def scenario_a_message_in_spite_of_rdy_0_is_handled_and_holds_up_the_others(world: World) -> None:
