@@ -205,10 +205,10 @@ class Messages:
                     opened = envelope.split(message.body)
                     if opened is not None:
                         message._headers, message.body = opened
-        connection.received += len(messages)
+        count = len(messages)
         self._is_brisk = moment - connection.last_message_at < _WORKER_SECONDS
         connection.last_message_at = moment
-        self._level.note(moment, len(messages), moment - messages[-1].timestamp * 1e-9)
+        self._level.note(moment, count, moment - messages[-1].timestamp * 1e-9)
         table = self._in_flight
         had = len(table)
         add = table.setdefault
@@ -218,6 +218,8 @@ class Messages:
                 again.append(message)
         if again:
             messages = self._redelivered(messages, again, moment)
+        # After the table: a message that is counted was in flight (Load).
+        connection.received += count
         allowed = self._level.allowed
         if len(table) > allowed:
             table.check_ceiling(had, messages, allowed, connection.nsqd_address)

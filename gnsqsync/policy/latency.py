@@ -182,6 +182,11 @@ class RdyLevel:
         self.allowed = max(self.allowed, share)
         self._share = share
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds that nsqd took to answer a command; 0 means unknown."""
+        return self._round_trip
+
     def set_round_trip(self, seconds: float) -> None:
         """Tell how long nsqd takes to answer a command, as measured in the handshake (seconds).
 

@@ -1,4 +1,4 @@
-"""How much RDY each nsqd gets: the one place that divides max_in_flight.
+"""RDY of each nsqd: the one place that divides max_in_flight.
 
 Knows the rules and what is in flight. Must not know connections, commands, locks or clocks.
 
@@ -18,10 +18,11 @@ from typing import Final, Generic
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.rdy_node import Key, Load, RdyNode
+from gnsqsync.policy.rdy_turns import LEAST_TRANSIT, Looks, TurnState
 
 __all__ = ["TEST_IDLE_TIMEOUT", "Load", "RdyAllocator", "Regime", "fill"]
 
-# How long (seconds) the node under test may be silent before another one is tested.
+# Seconds for which the node under test may be silent before another one is tested.
 TEST_IDLE_TIMEOUT: Final = 1.0
 
 
@@ -60,22 +61,27 @@ class RdyAllocator(Generic[Key]):
       keeps just that 1 (or room for one more than it has in flight) and lends the rest to the
       busy ones. The whole limit is given out, the remainder of the division included. No node
       gets more than its server's max_rdy_count.
-    * More nodes than slots (ROTATE): RDY 1 for as many as there are slots. A turn ends
-      after ``low_rdy_idle_timeout`` without a message, or after ``low_rdy_timeout`` in any case,
-      and the node that waited longest is next. With N nodes and D for the longest time that a
-      message stays unanswered (and ``transit``), a node waits for at most ::
+    * More nodes than slots (ROTATE): RDY 1 for as many as there are slots, each for one message
+      (``Turn``). Its answer ends the turn. So does a look without a message (``Looks``), of
+      ``low_rdy_idle_timeout`` at most; after ``low_rdy_timeout`` RDY is lowered in any case. The
+      node that waited longest is next. A node whose look found nothing rests: it lets nodes that
+      had messages go first, for 0.2 s times the number of nodes at most. A further message may
+      come in spite of RDY 0 (the first one timed out, or nsqd had chosen it already). It is handled
+      like any other, uses a slot, and its node gets no turn while it is open. With N nodes and D
+      for the longest time that a message stays unanswered, a node waits for at most ::
 
-          ceil(N / max_in_flight) * (low_rdy_timeout + D)
+          N * (longest look + longest rest + D + transit)
 
-      if update() is called when ``next_at`` says, and on answers while ``waiting``.
+      if update() is called when ``next_at`` says, and on answers while ``waiting``. The caller
+      must lower RDY itself before the answer to the message of a turn: ``begun`` lists new turns.
     * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST): one message is
       enough to see whether handlers work again. It is passed on from a node that has none.
 
     Call update() after every change and whenever ``next_at`` has come: nothing else computes. A
-    node is any hashable key of the caller's. ``transit`` (seconds) is how long a lowered RDY may
-    take to reach nsqd: for so long the slots count as used, since messages may be on the wire. At
-    0 they are free at once, as far as none of them is known to be in flight. Not thread-safe: the
-    owner holds a lock.
+    node is any hashable key of the caller's. ``transit`` bounds the seconds that a lowered RDY may
+    take to reach nsqd: twice the round trip of the node, 2 ms at least. The slots count as used in
+    that time, since messages may be on the wire. At 0 they are free at once, as far as none of them
+    is known to be in flight. Not thread-safe: the owner holds a lock.
     """
 
     def __init__(
@@ -90,27 +96,54 @@ class RdyAllocator(Generic[Key]):
         # What is wished: a limit of 0 is like a pause, and joins and losses end neither.
         self.max_in_flight: int = max_in_flight
         self.paused: bool = False
+        # True while the limit is lent by a group for one message: then there are turns also where
+        # there is a slot for each node.
+        self.one_message: bool = False
+        # How many messages had come when it was lent; None: the next update counts.
+        self._came_before: int | None = None
+        self._is_used_up = False
         # What the backoff allows.
         self.phase: Phase = Phase.OPEN
         # As of the last update: some node gets its RDY when messages elsewhere are answered; and
         # when time alone will change the picture (seconds), or None.
         self.waiting: bool = False
         self.next_at: float | None = None
+        # The turns that the last update began: messages to come before RDY 0, 1 or none.
+        self.begun: dict[Key, int] = {}
+        # True if the last update found more nodes than slots.
+        self.takes_turns: bool = False
         self._idle_timeout = low_rdy_idle_timeout
         self._turn_timeout = low_rdy_timeout
         self._transit = transit
         self._rng = rng or random.Random()
         self._nodes: dict[Key, RdyNode[Key]] = {}
         self._test: RdyNode[Key] | None = None
-        # Waiting is ordered by this and not by time: a node that joined before an update waits
-        # longer than one that lost its turn in it, even at the same moment.
+        # Waiting is ordered by these and not by time: a node that joined before an update waits
+        # longer than one that lost its turn in it, even at the same moment. Of nodes that lost
+        # their turns in one update, the first waits longest.
         self._updates = 0
+        self._losses = 0
+        self._looks = Looks(low_rdy_idle_timeout)
+        # True while a node that had a message waits for a slot.
+        self._is_wanted = False
 
     # What happened. Each of these is followed by an update().
 
-    def add(self, node: Key, max_rdy_count: int, now: float) -> None:
-        """A connection is subscribed, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer."""
-        self._nodes[node] = RdyNode(node, max_rdy_count, now, self._updates, self._rng.random())
+    def add(self, node: Key, max_rdy_count: int, now: float, round_trip: float = 0.0) -> None:
+        """Add a subscribed connection, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer.
+
+        ``round_trip``: seconds that nsqd took to answer a command; 0 means unknown.
+        """
+        transit = self._transit_of(round_trip)
+        self._nodes[node] = RdyNode(
+            node,
+            max_rdy_count,
+            now,
+            (self._updates, 0),
+            self._rng.random(),
+            transit,
+            round_trip,
+        )
 
     def remove(self, node: Key) -> None:
         """A connection is gone; so are its messages, and its slots are free.
@@ -126,6 +159,22 @@ class RdyAllocator(Generic[Key]):
         retired = self._nodes[node]
         retired.cap = retired.target = 0
 
+    def lend(self, slots: int, *, one_message: bool) -> None:
+        """Set the limit; with ``one_message`` it is 0 again when a message has come."""
+        self.max_in_flight = slots
+        self.one_message = one_message
+        self._came_before = None
+
+    def set_round_trip(self, node: Key, seconds: float) -> None:
+        """Note how long this node takes to answer a command; 0 means unknown."""
+        found = self._nodes[node]
+        found.round_trip, found.transit = seconds, self._transit_of(seconds)
+
+    def _transit_of(self, round_trip: float) -> float:
+        if round_trip <= 0:
+            return self._transit
+        return min(self._transit, max(LEAST_TRANSIT, 2 * round_trip))
+
     # What follows from it.
 
     @property
@@ -133,22 +182,29 @@ class RdyAllocator(Generic[Key]):
         """The rule that is in force."""
         if self.paused or self.max_in_flight == 0 or self.phase is Phase.BLOCKED:
             return Regime.SILENT
+        if self._is_used_up:
+            return Regime.SILENT
         if self.phase is Phase.TESTING:
             return Regime.TEST
-        if len(self._eligible()) <= self.max_in_flight:
+        if len(self._eligible()) <= self.max_in_flight and not self.one_message:
             return Regime.SHARE
         return Regime.ROTATE
 
     def update(self, now: float, loads: Mapping[Key, Load]) -> list[tuple[Key, int]]:
-        """Decide anew. Returns (node, RDY) for those that change, the lowered ones first.
+        """Decide anew. Return (node, RDY) for nodes that change, the lowered ones first.
 
         A node without a load counts as one with nothing in flight. Leave out of ``in_flight``
         what no answer can be expected for, since it blocks a slot.
         """
         self._updates += 1
-        for node in self._nodes.values():
-            node.observe(now, loads.get(node.key), self._idle_limit(node))
+        self.begun.clear()
+        ended = [n for n in self._nodes.values() if self._observe(n, now, loads.get(n.key))]
+        for node in sorted(ended, key=lambda node: node.queued):
+            self._queue(node)
+        self._is_used_up = self.one_message and self._has_come()
         regime = self.regime
+        if (regime is Regime.ROTATE) is not self.takes_turns:
+            self._begin_or_end_turns(now, regime)
         if regime is not Regime.TEST:
             self._test = None
         if regime is not Regime.SHARE:
@@ -161,12 +217,71 @@ class RdyAllocator(Generic[Key]):
         elif regime is Regime.ROTATE:
             self._target_rotate(now)
         changes = self._grant(regime, now)
-        self.waiting = any(node.rdy < node.target for node in self._nodes.values())
+        self.waiting = self.takes_turns or self._is_short
         self.next_at = self._find_next(regime)
         return changes
 
+    @property
+    def _is_short(self) -> bool:
+        """True if some node has less than its target."""
+        return any(node.rdy < node.target for node in self._nodes.values())
+
+    def _observe(self, node: RdyNode[Key], now: float, load: Load | None) -> bool:
+        """Note the load of a node. Return True if the answer to its message ended its turn."""
+        before = node.received
+        node.observe(now, load, self._idle_limit(node))
+        if not self.takes_turns:
+            return False
+        if node.received > before:
+            self._looks.found()
+            node.idle = False
+        if not node.turn.observe(node.received, node.in_flight):
+            return False
+        # RDY 0 has left before the answer.
+        node.rdy = 0
+        return True
+
+    def _has_come(self) -> bool:
+        """Return True if a message came since the limit was lent."""
+        received = sum(node.received for node in self._nodes.values())
+        if self._came_before is None or received < self._came_before:  # a node is gone
+            self._came_before = received
+        return received > self._came_before
+
+    def _queue(self, node: RdyNode[Key]) -> None:
+        """Put a node at the end of those that wait."""
+        self._losses += 1
+        node.queued = (self._updates, self._losses)
+
+    def _begin_or_end_turns(self, now: float, regime: Regime) -> None:
+        self.takes_turns = regime is Regime.ROTATE
+        for node in self._nodes.values():
+            node.turn.stop()
+            if self.takes_turns and node.rdy:
+                self._begin_turn(node, now)
+            elif regime is Regime.SHARE:
+                # A look is too short to call it idle there.
+                node.restart(now)
+
+    def _begin_turn(self, node: RdyNode[Key], now: float) -> None:
+        node.turn.begin(now, node.received, node.in_flight)
+        self.begun[node.key] = 0 if node.in_flight else 1
+
+    def turn_left(self, key: Key) -> int:
+        """Return how many messages the turn of this node still allows: 1 or 0."""
+        node = self._nodes.get(key)
+        return int(node is not None and node.turn.state is TurnState.LOOKS)
+
+    def _turn_ends(self, node: RdyNode[Key]) -> float:
+        """Return the time (seconds) at which a turn ends though no answer came."""
+        length = self._turn_timeout
+        if node.turn.state is TurnState.LOOKS:
+            look = self._looks.seconds(self.max_in_flight, is_wanted=self._is_wanted)
+            length = min(length, look + node.round_trip)
+        return node.turn.began_at + length
+
     def _idle_limit(self, node: RdyNode[Key]) -> float:
-        """How long a node may be silent, in seconds, before it counts as one without messages."""
+        """Return the seconds without a message after which a node counts as idle."""
         if node is self._test:
             # The whole reader waits for this one, and at RDY 1 nsqd sends at once.
             return min(self._idle_timeout, TEST_IDLE_TIMEOUT)
@@ -188,7 +303,7 @@ class RdyAllocator(Generic[Key]):
         test = self._test
         if test is None or not test.rdy or test.idle or test not in nodes:
             if test is not None and test.rdy:
-                test.queued = self._updates
+                self._queue(test)
             # Nodes that were found without messages come last, or each test would begin with
             # a tour of all of them.
             self._test = min(
@@ -217,27 +332,32 @@ class RdyAllocator(Generic[Key]):
 
     def _target_rotate(self, now: float) -> None:
         """1 for as many as there are slots: turns that go on, nodes that wait, then the rest."""
+        nodes = self._eligible()
+        # A message that came in spite of RDY 0 is answered first.
+        queue = [node for node in nodes if not node.rdy and not node.in_flight]
+        queue.sort(key=lambda node: (node.turn.rests_until > now, node.queued, node.draw))
+        holders = [node for node in nodes if node.rdy]
+        free = max(0, self.max_in_flight - len(holders))
+        self._is_wanted = any(node.turn.had_message for node in queue[free:])
         staying: list[RdyNode[Key]] = []
         leaving: list[RdyNode[Key]] = []
-        queue: list[RdyNode[Key]] = []
-        for node in self._eligible():
-            if not node.rdy:
-                queue.append(node)
-            elif node.idle or node.turn_at + self._turn_timeout <= now:
-                leaving.append(node)
-            else:
-                staying.append(node)
-        # Where not all can stay, the longest turn ends first, that of an idle node before all.
-        staying.sort(key=lambda node: (-node.turn_at, node.draw))
-        leaving.sort(key=lambda node: (node.idle, -node.turn_at, node.draw))
-        queue.sort(key=lambda node: (node.queued, node.draw))
+        for node in holders:
+            (leaving if self._turn_ends(node) <= now else staying).append(node)
+        # Where not all can stay, the longest turn ends first.
+        staying.sort(key=lambda node: (-node.turn.began_at, node.draw))
+        leaving.sort(key=lambda node: (-node.turn.began_at, node.draw))
         for node in (staying + queue + leaving)[: self.max_in_flight]:
             node.target = 1
+        # For the turns that begin now.
+        self._is_wanted = any(node.turn.had_message and not node.target for node in queue)
         for node in leaving:
+            if node.turn.state is TurnState.LOOKS:
+                node.turn.lose(now, len(nodes))
+                node.idle = True
+                self._looks.ended_empty(len(nodes))
             if node.target:
-                # Its turn is over, but no other node wants the slot: a new turn. Without that it
-                # would lose the slot to the next one that begins to wait.
-                node.restart(now)
+                # No other node wants the slot.
+                node.turn.begin(now, node.received, node.in_flight)
 
     # Second step: the grants.
 
@@ -247,10 +367,9 @@ class RdyAllocator(Generic[Key]):
             self._nodes.values(), key=lambda node: (node.rdy > 0, node.queued, node.draw)
         )
         used = [max(node.in_flight, node.held) for node in nodes]
-        if self._transit > 0:
-            for i, node in enumerate(nodes):
-                if node.target < node.rdy:
-                    used[i] = max(used[i], node.rdy)
+        for i, node in enumerate(nodes):
+            if node.target < node.rdy and node.transit > 0:
+                used[i] = max(used[i], node.rdy)
         free = max(0, self.max_in_flight - sum(used))
         # RDY up to what a node uses already costs no slot. Above the limit only messages in flight
         # count for that: what is held for a lowered RDY may never come.
@@ -273,16 +392,21 @@ class RdyAllocator(Generic[Key]):
         lowered: list[tuple[Key, int]] = []
         raised: list[tuple[Key, int]] = []
         for node, rdy in zip(nodes, levels, strict=True):
-            if rdy < node.rdy:
+            if rdy < node.rdy or rdy < node.told:
                 lowered.append((node.key, rdy))
-                self._lower(node, rdy, now)
             elif rdy > node.rdy:
                 raised.append((node.key, rdy))
+            node.told = rdy
+            if rdy < node.rdy:
+                self._lower(node, rdy, now)
+            elif rdy > node.rdy:
                 # A share may be lent from the start: what was idle before a pause is so after it.
                 # A turn or a test is a new chance.
                 if not node.rdy and not (node.idle and regime is Regime.SHARE):
                     node.restart(now)
                 node.rdy = rdy
+                if self.takes_turns:
+                    self._begin_turn(node, now)
         return lowered + raised
 
     @staticmethod
@@ -305,25 +429,27 @@ class RdyAllocator(Generic[Key]):
         return levels
 
     def _lower(self, node: RdyNode[Key], rdy: int, now: float) -> None:
-        if self._transit > 0:
+        node.turn.stop()
+        self.begun.pop(node.key, None)
+        if node.transit > 0:
             node.held = max(node.held, node.rdy)
-            node.held_until = now + self._transit
+            node.held_until = now + node.transit
         node.rdy = rdy
         # A node that still has its turn, and lost the RDY because others use up the limit, keeps
         # its place in the queue.
         if not node.target:
-            node.queued = self._updates
+            self._queue(node)
 
     def _find_next(self, regime: Regime) -> float | None:
         moments: list[float] = []
         nodes = self._eligible()
         if len(nodes) > 1:
             for node in nodes:
-                if node.rdy and not node.idle and node.in_flight < node.rdy:
-                    moments.append(node.busy_at + self._idle_limit(node))
                 if node.rdy and regime is Regime.ROTATE:
-                    moments.append(node.turn_at + self._turn_timeout)
-        if self.waiting:
+                    moments.append(self._turn_ends(node))
+                elif node.rdy and not node.idle and node.in_flight < node.rdy:
+                    moments.append(node.busy_at + self._idle_limit(node))
+        if self._is_short:
             # Of all nodes: one that was retired holds its slots until then, too.
             moments.extend(node.held_until for node in self._nodes.values() if node.held)
         return min(moments, default=None)

@@ -5,6 +5,7 @@ Knows how they start, share a limit, fail and stop together; not which ones ther
 
 from __future__ import annotations
 
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +23,11 @@ from gnsqsync.stats import StopResult
 
 __all__ = ["Group", "Members", "ReaderGroup"]
 
-# How often a shared max_in_flight is divided anew, in seconds.
+# Seconds between two divisions of a shared max_in_flight, if nothing else causes one.
 _ROUND_SECONDS = 1.0
-# How long a limit that was taken from a reader may be in use there, until nsqd has heard of it.
-_TRANSIT_SECONDS = 0.5
+# Upper bound of the seconds that a limit taken from a reader counts as used there, until nsqd has
+# its RDY 0.
+_TRANSIT_SECONDS = 0.1
 # How often a thread that waits for others wakes up, as a Reader's does, for signals.
 _WAKE_SECONDS = 1.0
 
@@ -140,7 +142,8 @@ class ReaderGroup(Group):
     Args:
         readers: The Readers; one or more, none of them started.
         max_in_flight: 1 or more: one limit for all of them, divided anew each second. Idle readers
-            keep one message and lend the rest to busy ones. None: each keeps its own.
+            keep one message and lend the rest to busy ones. More readers than that take turns, one
+            message each. None: each keeps its own.
         runtime: As of the Reader.
 
     Raises:
@@ -217,7 +220,7 @@ class Members:
         for reader in new:
             # Its part of the shared limit comes when all are there.
             own = None if self._max_in_flight is None else 0
-            reader._prepare_for_group(self._together, self._timer, own)
+            reader._prepare_for_group(self._together, self._timer, own, self._hurry)
             reader.start(block=False)
             with self._lock:
                 self.readers = (*self.readers, reader)
@@ -242,6 +245,10 @@ class Members:
                 # One that has ended meanwhile was removed before it was there.
                 if reader not in self.readers or reader in self._results:
                     self._share.remove(reader)
+
+    def _hurry(self) -> None:
+        if self._share is not None:
+            self._share.hurry()
 
     def drop(self, reader: Reader) -> None:
         """Stop it. Does not wait."""
@@ -308,21 +315,24 @@ def _wait_for(task: Task) -> None:
 class _SharedLimit:
     """Divides one max_in_flight over readers as a reader divides its own over nsqds.
 
-    All tables are the timer thread's own.
+    With more readers than slots each turn is lent for one message, whose answer ends it. The tables
+    are the timer thread's own; ``hurry`` may be called by any thread.
     """
 
     def __init__(self, limit: int, runtime: Runtime, timer: Timer) -> None:
         self._limit = limit
         self._runtime = runtime
         self._allocator: RdyAllocator[Reader] = RdyAllocator(
-            limit,
-            low_rdy_idle_timeout=10.0,
-            low_rdy_timeout=30.0,
-            transit=_TRANSIT_SECONDS,
-            rng=random.Random(),
+            limit, transit=_TRANSIT_SECONDS, rng=random.Random()
         )
         self._received: dict[Reader, int] = {}
         self._busy_at: dict[Reader, float] = {}
+        self._shares: dict[Reader, int] = {}
+        # True if the shares were lent for one message each.
+        self._lends_turns = False
+        # True while a round is asked for.
+        self._is_hurried = False
+        self._round_at = math.inf
         self._timer = timer
         self._timer.after(_ROUND_SECONDS, self._next_round)
 
@@ -332,31 +342,65 @@ class _SharedLimit:
     def remove(self, reader: Reader) -> None:
         self._timer.after(0.0, lambda: self._leave(reader))
 
+    def hurry(self) -> None:
+        """Divide anew now: a message was answered, so a slot may be free."""
+        if not self._is_hurried:
+            self._is_hurried = True
+            self._timer.after(0.0, self._round)
+
     def _join(self, readers: tuple[Reader, ...]) -> None:
         now = self._runtime.now()
         for reader in readers:
             self._allocator.add(reader, self._limit, now)
             self._received[reader] = 0
             self._busy_at[reader] = now
+            self._shares[reader] = 0
         self._round()
 
     def _leave(self, reader: Reader) -> None:
         self._allocator.remove(reader)
         self._received.pop(reader, None)
         self._busy_at.pop(reader, None)
+        self._shares.pop(reader, None)
 
     def _next_round(self) -> None:
-        self._round()
+        # First: a round that fails is not the last one.
         self._timer.after(_ROUND_SECONDS, self._next_round)
+        self._round()
+
+    def _round_if_due(self, when: float) -> None:
+        # If an earlier round was set meanwhile, this one is void.
+        if when == self._round_at:
+            self._round()
 
     def _round(self) -> None:
+        # Before the look: an answer from now on asks for the next round.
+        self._is_hurried = False
+        self._round_at = math.inf
         now = self._runtime.now()
         loads = {}
         for reader, before in self._received.items():
-            received, in_flight = reader._load()
+            received, in_flight, round_trip = reader._load()
             if received != before:
                 self._received[reader] = received
                 self._busy_at[reader] = now
-            loads[reader] = Load(in_flight, self._busy_at[reader])
-        for reader, share in self._allocator.update(now, loads):
-            reader.set_max_in_flight(share)
+            loads[reader] = Load(in_flight, self._busy_at[reader], received)
+            self._allocator.set_round_trip(reader, round_trip)
+        changes = self._allocator.update(now, loads)
+        self._lend(changes)
+        due = self._allocator.next_at
+        if due is not None:
+            self._round_at = due
+            self._timer.after(max(0.0, due - now), lambda: self._round_if_due(due))
+
+    def _lend(self, changes: list[tuple[Reader, int]]) -> None:
+        one_message = self._allocator.takes_turns
+        if one_message is not self._lends_turns:
+            self._lends_turns = one_message
+            changed = {reader for reader, _ in changes}
+            kept = [(r, share) for r, share in self._shares.items() if r not in changed]
+            # The lowered ones first, then those that only lend in another way.
+            changes = sorted(changes + kept, key=lambda change: change[1] > self._shares[change[0]])
+        for reader, share in changes:
+            self._shares[reader] = share
+            reader._lend(share, one_message=one_message)

@@ -256,6 +256,8 @@ class ReaderSetup:
     # Given by a group, whose Readers are judged together and have one timer.
     together: Together | None = None
     timer: Timer | None = None
+    # Called when a message is answered while the group has lent its slot for one message.
+    on_turn_used: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.shared, bool):

@@ -20,7 +20,7 @@ from gnsqsync.reader.retiring import why_useless
 
 __all__ = ["SILENT_SECONDS", "UNCONNECTED", "RdyControl", "Silence"]
 
-# A lowered RDY takes that long, at most, to reach nsqd and stop messages on the wire.
+# Upper bound of the seconds that a lowered RDY counts as used, until nsqd has it.
 _TRANSIT_SECONDS = 0.1
 
 # A shorter time without RDY is nothing to talk about.
@@ -95,24 +95,48 @@ class RdyControl:
 
     def _share(self, now: float) -> list[Connection]:
         self.allocator.phase = self.backoff.phase
-        loads = {
-            address: Load(len(connection.in_flight), connection.last_message_at)
-            for address, connection in self.connections.items()
-        }
+        loads = {}
+        for address, connection in self.connections.items():
+            # In this order: a message is in the table before it is counted.
+            received = connection.received
+            loads[address] = Load(len(connection.in_flight), connection.last_message_at, received)
+        changes = self.allocator.update(now, loads)
+        freed = [] if self._rate is not None else self._bound_turns()
         changed = []
-        for address, rdy in self.allocator.update(now, loads):
+        for address, rdy in changes:
             connection = self.connections[address]
             if not connection.end_was_asked and connection.level is not None:
                 connection.level.share = rdy
                 changed.append(connection)
         # Who reads from one connection does not see what comes on another one, nor fetches the
-        # next message while a handler runs.
+        # next message while a handler runs. After the one message of a turn nothing would come.
         if self._lends:
-            alone = len(self.connections) == 1
+            alone = len(self.connections) == 1 and not self.allocator.one_message
             for connection in self.connections.values():
                 level = connection.level
                 connection.lends = alone and level is not None and level.share == 1
-        return changed
+        return changed + freed
+
+    def _bound_turns(self) -> list[Connection]:
+        """Allow one message in each turn, so that RDY 0 leaves before the answer to it.
+
+        Return the connections that are allowed more than that again.
+        """
+        begun, takes_turns = self.allocator.begun, self.allocator.takes_turns
+        freed = []
+        for address, connection in self.connections.items():
+            level = connection.level
+            if level is None:
+                continue
+            if not takes_turns:
+                if level.credit is not None:
+                    level.credit = None
+                    freed.append(connection)
+            elif address in begun:
+                level.credit = begun[address]
+            elif level.credit is None:
+                level.credit = 0
+        return freed
 
     def _grant(self, rate: RateLimit, now: float) -> list[Connection]:
         """Divide the tokens over the connections that may send; all whose RDY changes.
@@ -128,8 +152,10 @@ class RdyControl:
         each, more = divmod(tokens, len(sharing) or 1)
         for number, connection in enumerate(sharing):
             if connection.level is not None:
-                granted = each + (number < more)
-                connection.level.credit = max(granted, 1) if tokens else 0
+                granted = max(each + (number < more), 1) if tokens else 0
+                if self.allocator.takes_turns:
+                    granted = min(granted, self.allocator.turn_left(connection.address))
+                connection.level.credit = granted
         self.rate_at = rate.next_at(now) if sharing and not tokens else None
         changed = []
         for connection in self.connections.values():
@@ -150,7 +176,8 @@ class RdyControl:
         self.connections[connection.address] = connection
         if connection.level is not None:
             self._together.join(connection.level)
-        self.allocator.add(connection.address, connection.negotiated.max_rdy_count, now)
+        round_trip = 0.0 if connection.level is None else connection.level.round_trip
+        self.allocator.add(connection.address, connection.negotiated.max_rdy_count, now, round_trip)
         return self.plan(now)
 
     def leave(self, address: Address, now: float) -> list[Connection]:
@@ -178,6 +205,19 @@ class RdyControl:
         del self.connections[address]
         self.allocator.remove(address)
         return self.plan(now)
+
+    def lend(self, slots: int, now: float, *, one_message: bool) -> list[Connection]:
+        """Take the part of a group's limit; ``one_message``: until one has come."""
+        self.allocator.lend(slots, one_message=one_message)
+        if slots:
+            self._silence.note("", now)
+        return self.plan(now)
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds that the slowest nsqd took to answer a command; 0 means unknown."""
+        trips = [c.level.round_trip for c in self.connections.values() if c.level is not None]
+        return 0.0 if 0.0 in trips else max(trips, default=0.0)
 
     def is_new_crowd(self) -> bool:
         """Whether there are more connections than max_in_flight; True once."""

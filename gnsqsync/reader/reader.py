@@ -114,10 +114,11 @@ class Reader:
             other TLS or another way to authenticate. It is called once for each nsqlookupd, and by
             ``ensure_channel()``; the session is closed with its thread. Its settings count instead
             of the ``tls_`` files.
-        low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message until an nsqd lends its RDY or
-            loses its turn.
+        low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message until an nsqd lends its RDY.
+            With more nsqds than ``max_in_flight``, an upper bound: an nsqd without a message loses
+            its turn after 0.02 to 0.2 s.
         low_rdy_timeout: Seconds, 0.1 to 300, of a turn at most, with more nsqds than
-            ``max_in_flight``.
+            ``max_in_flight``. A turn mostly ends sooner, with the answer to its message.
         rdy_redistribute_interval: Seconds, 0.01 to 60, between two rounds of sharing RDY, if
             nothing else causes one.
         latency: ``'adaptive'`` keeps RDY just above what is in flight while messages trickle, so
@@ -551,9 +552,13 @@ class Reader:
         """Counters and connections at this moment. From any thread."""
         return self._running().stats()
 
-    def _load(self) -> tuple[int, int]:
-        """How many messages came, and how many of them are in flight; for a group."""
+    def _load(self) -> tuple[int, int, float]:
+        """Return messages that came, those in flight, and the slowest round trip; for a group."""
         return self._running().subscription.load()
+
+    def _lend(self, slots: int, *, one_message: bool) -> None:
+        """Set the part of a group's limit; ``one_message``: until one has come."""
+        self._running().subscription.lend(slots, one_message=one_message)
 
     def _wait_ended(self) -> None:
         """As ``join()``, on a thread of a group."""
@@ -649,13 +654,23 @@ class Reader:
     # -- inside ----------------------------------------------------------------------------------
 
     def _prepare_for_group(
-        self, together: Together, timer: Timer, max_in_flight: int | None
+        self,
+        together: Together,
+        timer: Timer,
+        max_in_flight: int | None,
+        on_turn_used: Callable[[], None],
     ) -> None:
-        """For a ReaderGroup, before ``start()``; max_in_flight None leaves its own."""
+        """Join a group, before ``start()``; max_in_flight None leaves its own."""
         flow = self._setup.flow
         if max_in_flight is not None:
             flow = replace(flow, max_in_flight=max_in_flight)
-        self._setup = replace(self._setup, flow=flow, together=together, timer=timer)
+        self._setup = replace(
+            self._setup,
+            flow=flow,
+            together=together,
+            timer=timer,
+            on_turn_used=on_turn_used,
+        )
 
     def _stuck(self, handler_limit: float | None) -> list[str]:
         """What of it hangs, a sentence each; a handler that runs longer than so many seconds, too.

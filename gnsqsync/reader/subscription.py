@@ -335,6 +335,8 @@ class Subscription:
         """Messages have left the in-flight table: a waiting nsqd may have their room."""
         if self.allocator.waiting:
             self._replan()
+        if self.allocator.one_message and self._setup.on_turn_used is not None:
+            self._setup.on_turn_used()
         self.settled()
 
     def settled(self) -> None:
@@ -361,9 +363,13 @@ class Subscription:
         self._events.backoff(level, 0.0 if resume_at is None else resume_at - now)
 
     def set_max_in_flight(self, count: int) -> None:
+        self.lend(count, one_message=False)
+
+    def lend(self, slots: int, *, one_message: bool) -> None:
+        """Take the part of a group's limit; ``one_message``: until one has come."""
         with self._lock:
-            self.allocator.max_in_flight = count
-        self._replan()
+            changed = self._rdy.lend(slots, self._runtime.now(), one_message=one_message)
+        self._apply(changed)
 
     def set_paused(self, paused: bool) -> None:
         with self._lock:
@@ -487,11 +493,12 @@ class Subscription:
         """Takes no lock."""
         return any(c.state is State.OPEN for c in self.connections())
 
-    def load(self) -> tuple[int, int]:
-        """How many messages came, and how many of them are in flight."""
+    def load(self) -> tuple[int, int, float]:
+        """Return how many messages came, how many are in flight, and the slowest round trip."""
         with self._lock:
-            received = self._rdy.received
-        return received, self.in_flight
+            received, round_trip = self._rdy.received, self._rdy.round_trip
+        # In this order: a message is in the table before it is counted.
+        return received, self.in_flight, round_trip
 
     def totals(self) -> Counter[str]:
         with self._lock:

@@ -158,8 +158,32 @@ FAULTS: dict[str, DeliberateFault] = {
     "an nsqd that never gets its turn": _fault(
         "with more nsqds than max_in_flight one is never consumed from",
         "policy.rdy",
-        "        queue.sort(key=lambda node: (node.queued, node.draw))\n",
-        "        queue.sort(key=lambda node: node.draw)\n",
+        "key=lambda node: (node.turn.rests_until > now, node.queued, node.draw))\n",
+        "key=lambda node: node.draw)\n",
+    ),
+    "an nsqd forgotten": _fault(
+        "with more nsqds than max_in_flight, one that had nothing is never looked at again",
+        "policy.rdy",
+        "if not node.rdy and not node.in_flight]\n",
+        "if not node.rdy and not node.in_flight and node.turn.had_message]\n",
+    ),
+    "RDY 1 raised while another is open": _fault(
+        "with more nsqds than max_in_flight more messages than that are handled at once",
+        "reader.rdy_control",
+        "Load(len(connection.in_flight), ",
+        "Load(0, ",
+    ),
+    "looks that never grow": _fault(
+        "an idle Reader asks its nsqds fifty times a second for ever",
+        "policy.rdy_turns",
+        "            self._seconds = min(_GROWTH * self._seconds, LONGEST_LOOK)\n",
+        "",
+    ),
+    "a turn without a bound": _fault(
+        "with more nsqds than max_in_flight a full one sends on and on",
+        "reader.rdy_control",
+        "                level.credit = begun[address]\n",
+        "                level.credit = None\n",
     ),
     "a child that uses its parent's connections": _fault(
         "a forked worker mixes its publishes with those of its parent",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from greenlet import GreenletExit
 from gnsqsync import Message, Observer, Reader, Requeue
 from gnsqsync.errors import ClosedError
 from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.rdy_turns import LONGEST_LOOK, LONGEST_REST
 from tests.simulation.network import End
 from tests.simulation.picture import Sample
 from tests.simulation.plan import ReaderPlan
@@ -42,6 +42,10 @@ class ReaderActor(Observer):
         self._count = 0
         # Since when a connection has had no turn, though it could have.
         self._waits_since: dict[Any, float] = {}
+        # Since when no message has come on these connections, and how often RDY was raised then.
+        self._quiet_since = 0.0
+        self._quiet: object = None
+        self._raises = 0
         self._is_stopping = False
         # What max_in_flight has been since the last time that no more than it was used.
         self._limit = self._allowed = plan.keywords["max_in_flight"]
@@ -314,6 +318,7 @@ class ReaderActor(Observer):
             self._check_rdy()
             self._check_backoff(data)
             if re.search(rb"RDY [1-9]", data):
+                self._check_looks()
                 for connection in self._waits_since:
                     if connection.nsqd_address == end.peer.address:
                         self._waits_since[connection] = self._history.scheduler.now
@@ -334,6 +339,24 @@ class ReaderActor(Observer):
             levels = [queue.rdy_sent for queue in queues if queue is not None]
             if sum(levels) > 1 and not any(q.is_stuck for q in queues if q is not None):
                 self._history.journal.violated(f"{self.name} tests with RDY {levels}")
+
+    def _check_looks(self) -> None:
+        """A Reader to which nothing comes looks at its nsqds less and less often."""
+        run, now = None if self._reader is None else self._reader._run, self._history.scheduler.now
+        if run is None or self.group is not None or self._plan.changes or self._plan.fails:
+            return
+        connections = run.subscription.connections()
+        quiet = [(id(c), c.received) for c in connections if not c.is_closed]
+        if quiet != self._quiet or self._history.troubles.stood_still_lately:
+            self._quiet, self._quiet_since, self._raises = quiet, now, 0
+        self._raises += 1
+        shortest = min(LONGEST_LOOK, self._plan.keywords["low_rdy_idle_timeout"] / self._limit)
+        most = 10 * len(quiet) + 10 + 1.1 * (now - self._quiet_since) / shortest
+        if self._raises > most:
+            self._history.journal.violated(
+                f"{self.name} has raised RDY {self._raises} times in"
+                f" {now - self._quiet_since:.1f} s without a message"
+            )
 
     def check_turns(self) -> None:
         """Each nsqd gets its turn within the bound of the RdyAllocator; called each second."""
@@ -356,8 +379,8 @@ class ReaderActor(Observer):
             self._waits_since = dict.fromkeys(able, now)
         # A message waits for those before it, and each handler takes ten times its mean, or 5 s.
         longest = self._limit * max(10 * plan.work, 5.0 if plan.slow else 0.1)
-        turn = plan.keywords["low_rdy_timeout"] + longest + 0.5
-        bound = math.ceil(len(able) / self._limit) * turn + 5.0
+        turn = LONGEST_LOOK + LONGEST_REST + longest + 0.5
+        bound = len(able) * turn + 5.0
         for connection in able:
             queue = connection.send_queue
             if queue is None or queue.is_stuck or queue.rdy_sent or connection.in_flight:

@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from gnsqsync import Message, Observer
+from gnsqsync import Message, Observer, Reader, ReaderGroup
 from tests.simulation.scenario import World
 
 
@@ -167,7 +167,7 @@ def scenario_in_a_pause_no_nsqd_may_send_and_a_test_is_one_message(world: World)
 
 
 def scenario_more_nsqds_than_max_in_flight_take_turns(world: World) -> None:
-    count, limit, turn, work = 20, 5, 30, 0.5
+    count, limit, work = 20, 5, 0.5
     first: dict[str, float] = {}
     nsqds = [world.nsqd() for _ in range(count)]
     for nsqd in nsqds:
@@ -179,17 +179,186 @@ def scenario_more_nsqds_than_max_in_flight_take_turns(world: World) -> None:
         world.sleep(work)
 
     with world.watched(limit):
-        reader = world.reader(
-            handler, *nsqds, max_in_flight=limit, concurrency=limit,
-            low_rdy_idle_timeout=turn, low_rdy_timeout=turn,
-        )  # fmt: skip
+        reader = world.reader(handler, *nsqds, max_in_flight=limit, concurrency=limit)
         world.eventually(lambda: len(reader.stats().connections) == count)
         connected = world.now
         world.eventually(lambda: len(first) == count, 600)
-    # The formula of RdyAllocator: the handler's time, and 0.1 s of transit.
-    bound = math.ceil(count / limit) * (turn + work + 0.1)
+    bound = math.ceil(count / limit) * (work + 0.1)
     assert max(first.values()) - connected <= bound
     assert all(connection.rdy <= 1 for connection in reader.stats().connections)
+
+
+def _waits(world: World, rates: list[float], seconds: float, **options: Any) -> list[float]:
+    """Seconds from publish to handler, sorted, of nsqds with these rates and one slot."""
+    waits: list[float] = []
+    sent: dict[bytes, float] = {}
+    nsqds = [world.nsqd() for _ in rates]
+
+    def handler(message: Message) -> None:
+        waits.append(world.now - sent[message.body])
+
+    def publish(nsqd: Any, rate: float) -> None:
+        writer, until = world.writer(nsqd), world.now + seconds
+        world.sleep(0.37 / rate)
+        while world.now < until:
+            body = b"%s %d" % (nsqd.address.encode(), len(sent))
+            sent[body] = world.now
+            writer.publish("t", body)
+            world.sleep(1.0 / rate)
+
+    reader = world.reader(handler, *nsqds, max_in_flight=1, **options)
+    world.eventually(lambda: len(reader.stats().connections) == len(rates))
+    for nsqd, rate in zip(nsqds, rates, strict=True):
+        if rate:
+            world.spawn(publish, nsqd, rate)
+    world.sleep(seconds)
+    world.eventually(lambda: len(waits) == len(sent) > 0)
+    return sorted(waits)
+
+
+def scenario_three_nsqds_with_messages_and_one_slot(world: World) -> None:
+    waits = _waits(world, [5.0, 4.9, 5.1], 60.0)
+    assert waits[len(waits) // 2] <= 0.06
+    assert waits[len(waits) * 99 // 100] <= 0.25
+
+
+def scenario_ten_nsqds_of_which_one_has_messages_and_one_slot(world: World) -> None:
+    waits = _waits(world, [5.0] + [0.0] * 9, 60.0)
+    assert waits[len(waits) * 99 // 100] <= 1.0
+
+
+def scenario_one_slot_drains_full_nsqds_evenly(world: World) -> None:
+    nsqds = [world.nsqd() for _ in range(4)]
+    for nsqd in nsqds:
+        world.writer(nsqd).publish_many("t", [b"x"] * 1000)
+    counts: Counter[str] = Counter()
+    at_work, most = 0, 0
+
+    def handler(message: Message) -> None:
+        nonlocal at_work, most
+        counts[message.nsqd_address] += 1
+        at_work += 1
+        most = max(most, at_work)
+        world.sleep(0.001)
+        at_work -= 1
+
+    world.reader(handler, *nsqds, max_in_flight=1, concurrency=2)
+    world.eventually(lambda: counts.total() >= 1000)
+    assert len(counts) == 4 and most == 1
+    assert max(counts.values()) <= 1.2 * min(counts.values())
+
+
+def scenario_a_long_job_in_the_only_slot_is_waited_for_and_nothing_else(world: World) -> None:
+    nsqds = [world.nsqd() for _ in range(3)]
+    ended: list[float] = []
+    begun: list[float] = []
+
+    def handler(message: Message) -> None:
+        begun.append(world.now)
+        if message.body == b"long":
+            world.sleep(50.0)
+            ended.append(world.now)
+
+    reader = world.reader(handler, *nsqds, max_in_flight=1, concurrency=2)
+    world.eventually(lambda: len(reader.stats().connections) == 3)
+    world.writer(nsqds[0]).publish("t", b"long")
+    world.eventually(lambda: begun)
+    for nsqd in nsqds[1:]:
+        world.writer(nsqd).publish("t", b"short")
+    world.eventually(lambda: len(begun) == 3, 120)
+    assert ended[0] <= sorted(begun)[1] and max(begun) - ended[0] <= 0.25
+
+
+def _group(world: World, handler: Any, nsqd: Any, topics: list[str]) -> ReaderGroup:
+    """Start a group with one slot for all topics."""
+    readers = [
+        Reader(topic, "c", handler, nsqd_tcp_addresses=nsqd.address, runtime=world.runtime)
+        for topic in topics
+    ]
+    group = ReaderGroup(readers, max_in_flight=1, runtime=world.runtime)
+    group.start(block=False)
+    world.eventually(lambda: all(reader.stats().connections for reader in readers))
+    return group
+
+
+def scenario_five_topics_of_a_group_and_one_slot(world: World) -> None:
+    nsqd, topics, seconds, rate = world.nsqd(), list("abcde"), 60.0, 5.0
+    waits: list[float] = []
+    sent: dict[bytes, float] = {}
+
+    def handler(message: Message) -> None:
+        waits.append(world.now - sent[message.body])
+
+    def publish(topic: str) -> None:
+        writer, until = world.writer(nsqd), world.now + seconds
+        world.sleep(ord(topic) * 0.37 / rate % 1.0)
+        while world.now < until:
+            body = b"%s %d" % (topic.encode(), len(sent))
+            sent[body] = world.now
+            writer.publish(topic, body)
+            world.sleep(1.0 / rate)
+
+    group = _group(world, handler, nsqd, topics)
+    for topic in topics:
+        world.spawn(publish, topic)
+    world.sleep(seconds)
+    world.eventually(lambda: len(waits) == len(sent) > 0)
+    group.stop()
+    group.join()
+    waits.sort()
+    assert waits[len(waits) * 99 // 100] <= 0.5
+
+
+def scenario_one_slot_of_a_group_drains_full_topics_evenly(world: World) -> None:
+    nsqd, topics = world.nsqd(), list("abcde")
+    for topic in topics:
+        world.writer(nsqd).publish_many(topic, [topic.encode()] * 1000)
+    counts: Counter[bytes] = Counter()
+    at_work, most = 0, 0
+
+    def handler(message: Message) -> None:
+        nonlocal at_work, most
+        counts[message.body] += 1
+        at_work += 1
+        most = max(most, at_work)
+        world.sleep(0.001)
+        at_work -= 1
+
+    began = world.now
+    group = _group(world, handler, nsqd, topics)
+    world.eventually(lambda: counts.total() >= 1000)
+    took = world.now - began
+    group.stop()
+    group.join()
+    assert len(counts) == 5 and most == 1
+    assert max(counts.values()) <= 1.2 * min(counts.values())
+    # Half of what the handler allows, and two seconds to start.
+    assert took <= 2.0 + 2 * 1000 * 0.001
+
+
+def scenario_a_message_in_spite_of_rdy_0_is_handled_and_holds_up_the_others(world: World) -> None:
+    """nsqd empties the channel, so that it forgets what is in flight, and sends one more."""
+    one, other = world.nsqd(), world.nsqd()
+    at_work, most, handled = 0, 0, []
+
+    def handler(message: Message) -> None:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        world.sleep(2.0)
+        at_work -= 1
+        handled.append(message.body)
+
+    world.reader(handler, one, other, max_in_flight=1, concurrency=2)
+    first = world.writer(one)
+    first.publish("t", b"first")
+    world.eventually(lambda: at_work == 1)
+    channel = one.broker.topics["t"].channels["c"]
+    channel.empty()
+    first.publish("t", b"rare")
+    world.writer(other).publish("t", b"third")
+    world.eventually(lambda: len(handled) == 3)
+    assert handled[-1] == b"third" and most == 2
 
 
 def scenario_an_nsqd_that_comes_back_is_consumed_from_again(world: World) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gnsqsync.policy.backoff import Backoff, Phase
 from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime, fill
+from gnsqsync.policy.rdy_turns import FIRST_LOOK, LONGEST_LOOK
 from tests.support.allocator import is_idle, node_under_test, rdy_of
 
 MAX_RDY = 2500
@@ -17,41 +18,64 @@ class Cluster:
     """Some nodes whose loads the test sets by hand."""
 
     def __init__(
-        self, max_in_flight: int, nodes: str = "", transit: float = 0.0, seed: int = 1
+        self,
+        max_in_flight: int,
+        nodes: str = "",
+        transit: float = 0.0,
+        seed: int = 1,
+        **timeouts: float,
     ) -> None:
         self.now = 0.0
         self.rdy: RdyAllocator[str] = RdyAllocator(
-            max_in_flight, transit=transit, rng=random.Random(seed)
+            max_in_flight, transit=transit, rng=random.Random(seed), **timeouts
         )
         self.in_flight: dict[str, int] = {}
         self.last: dict[str, float] = {}
+        self.received: dict[str, int] = {}
+        # Nodes whose turn has ended with an answer: RDY 0 has left before it.
+        self.ended: set[str] = set()
         for node in nodes:
             self.join(node)
         if nodes:
             self.update()
 
-    def join(self, node: str, cap: int = MAX_RDY) -> None:
-        self.rdy.add(node, cap, self.now)
+    def join(self, node: str, cap: int = MAX_RDY, round_trip: float = 0.0) -> None:
+        self.rdy.add(node, cap, self.now, round_trip)
         self.in_flight[node] = 0
         self.last[node] = 0.0
+        self.received[node] = 0
 
     def leave(self, node: str) -> None:
         del self.in_flight[node], self.last[node]
         self.rdy.remove(node)
 
     def deliver(self, nodes: str, in_flight: int = 0) -> None:
-        """Messages came from these nodes just now; so many of them are not answered."""
+        """Messages came from these nodes just now; ``in_flight`` of them are not answered."""
         for node in nodes:
             self.last[node] = self.now
+            self.received[node] += max(1, in_flight)
             self.in_flight[node] = in_flight
+
+    def handle(self, nodes: str) -> None:
+        """A message came from each of these nodes and was answered, or all there are."""
+        for node in nodes:
+            if not self.in_flight[node]:
+                self.deliver(node)
+            self.in_flight[node] = 0
+            if self.rdy.takes_turns and self.levels[node]:
+                self.ended.add(node)
 
     def update(self, step: float = 0.0) -> list[tuple[str, int]]:
         self.now += step
-        loads = {node: Load(self.in_flight[node], self.last[node]) for node in self.in_flight}
-        before = self.levels
+        loads = {
+            node: Load(self.in_flight[node], self.last[node], self.received[node])
+            for node in self.in_flight
+        }
+        before = {**self.levels, **dict.fromkeys(self.ended, 0)}
         changes = self.rdy.update(self.now, loads)
         assert {**before, **dict(changes)} == self.levels
-        assert all(before[node] != rdy for node, rdy in changes)
+        assert all(before[node] != rdy or node in self.ended for node, rdy in changes)
+        self.ended.clear()
         directions = [rdy > before[node] for node, rdy in changes]
         assert directions == sorted(directions), "a raise stands before a lowering"
         return changes
@@ -350,78 +374,197 @@ def test_the_first_that_connect_get_1_and_the_others_wait() -> None:
     cluster = Cluster(2)
     for node in "abcd":
         cluster.join(node)
-        cluster.update(step=0.1)
+        cluster.update(step=0.001)
     assert cluster.levels == {"a": 1, "b": 1, "c": 0, "d": 0}
     assert cluster.rdy.regime is Regime.ROTATE
 
 
-def test_an_idle_turn_goes_to_who_waited_longest() -> None:
+def others(cluster: Cluster) -> str:
+    """The nodes at RDY 0."""
+    return "".join(node for node, rdy in cluster.levels.items() if not rdy)
+
+
+def turn_of(cluster: Cluster) -> str:
+    """The only node at RDY 1."""
+    (node,) = (node for node, rdy in cluster.levels.items() if rdy)
+    return node
+
+
+def look(cluster: Cluster) -> float:
+    """Let the look at hand end; its length in seconds."""
+    began, due = cluster.now, cluster.rdy.next_at
+    assert due is not None
+    cluster.now = due
+    cluster.update()
+    return due - began
+
+
+def test_a_look_that_finds_nothing_goes_to_who_waited_longest() -> None:
     cluster = Cluster(1)
     for node in "abc":
         cluster.join(node)
-        cluster.update(step=1.0)
-    assert cluster.levels == {"a": 1, "b": 0, "c": 0}
-    order = ["a"]
-    for _ in range(7):
-        due = cluster.rdy.next_at
-        assert due is not None
-        cluster.now = due
-        changes = cluster.update()
-        assert changes == [(order[-1], 0), (changes[1][0], 1)]
-        order.append(changes[1][0])
-    assert order == list("abcabcab")
-    assert cluster.now == 71.0
+        cluster.update(step=0.001)
+    order = [turn_of(cluster)]
+    for _ in range(30):
+        look(cluster)
+        order.append(turn_of(cluster))
+    assert "".join(order) == ("abc" * 11)[:31]
 
 
-def test_a_busy_turn_ends_after_low_rdy_timeout() -> None:
-    cluster = Cluster(1, "ab")
-    first = next(node for node, rdy in cluster.levels.items() if rdy)
-    other = "b" if first == "a" else "a"
-    for second in range(1, 30):
-        cluster.now = float(second)
-        cluster.deliver(first)
-        assert cluster.update() == []
-    assert cluster.rdy.next_at == 30.0
-    cluster.now = 30.0
+def test_looks_grow_with_each_round_that_found_nothing_up_to_a_limit() -> None:
+    cluster = Cluster(1, "abc")
+    for _ in range(3):
+        look(cluster)  # new nodes are only peeked at
+    lengths = [look(cluster) for _ in range(60)]
+    assert lengths == pytest.approx(sorted(lengths))
+    assert FIRST_LOOK <= lengths[0] < 2 * FIRST_LOOK
+    assert lengths[-1] == pytest.approx(LONGEST_LOOK)
+
+
+def test_any_message_makes_looks_short_again() -> None:
+    cluster = Cluster(1, "abc")
+    for _ in range(60):
+        look(cluster)
+    cluster.handle(turn_of(cluster))
+    cluster.update()
+    for _ in range(3):
+        assert look(cluster) <= FIRST_LOOK + 1e-9
+
+
+def test_looks_side_by_side_cost_no_more_than_those_of_one_slot() -> None:
+    cluster = Cluster(2, "abcd")
+    looks = 0
+    while cluster.now < 60.0:
+        look(cluster)
+        looks += cluster.now >= 30.0
+    assert looks <= 30.0 / LONGEST_LOOK + 2
+
+
+def test_low_rdy_idle_timeout_bounds_a_look() -> None:
+    cluster = Cluster(1, low_rdy_idle_timeout=0.1)
+    for node in "abc":
+        cluster.join(node)
+    cluster.update()
+    assert max(look(cluster) for _ in range(60)) == pytest.approx(0.1)
+
+
+def test_a_look_lasts_a_round_trip_longer() -> None:
+    cluster = Cluster(1)
+    cluster.join("a", round_trip=0.3)
+    cluster.join("b", round_trip=0.3)
+    cluster.update()
+    assert look(cluster) >= 0.3
+
+
+def test_a_turn_ends_with_the_answer_to_its_message() -> None:
+    """At once, without the transit: RDY 0 has left before the answer."""
+    cluster = Cluster(1, "abc", transit=0.1)
+    order = []
+    for _ in range(9):
+        first = turn_of(cluster)
+        order.append(first)
+        cluster.deliver(first, in_flight=1)
+        assert cluster.update(step=5.0) == []
+        cluster.handle(first)
+        assert cluster.rdy.waiting
+        changes = cluster.update(step=1.0)
+        assert changes[0] == (first, 0) and changes[1][1] == 1
+        assert cluster.rdy.begun == {changes[1][0]: 1}
+    assert order == order[:3] * 3 and len(set(order)) == 3
+
+
+def test_a_message_that_came_and_was_answered_between_two_updates_ends_the_turn() -> None:
+    cluster = Cluster(1, "ab", transit=0.1)
+    first = turn_of(cluster)
+    other = others(cluster)
+    cluster.handle(first)
     assert cluster.update() == [(first, 0), (other, 1)]
 
 
-def test_a_slot_in_use_is_passed_on_when_it_is_answered() -> None:
+def test_a_further_message_ends_the_turn_and_no_rdy_is_raised_while_it_is_open() -> None:
     cluster = Cluster(1, "ab")
-    first = next(node for node, rdy in cluster.levels.items() if rdy)
-    other = "b" if first == "a" else "a"
-    cluster.deliver(first, in_flight=1)
-    assert cluster.update(step=30.0) == [(first, 0)]
-    assert cluster.rdy.waiting
-    assert cluster.update(step=5.0) == []
+    first = turn_of(cluster)
+    cluster.deliver(first, in_flight=2)
+    assert cluster.update() == [(first, 0)]
+    cluster.in_flight[first] = 1
+    assert cluster.update(step=1.0) == []
     cluster.in_flight[first] = 0
+    assert cluster.update(step=1.0)[0][1] == 1
+
+
+def test_a_message_that_comes_after_the_turn_holds_up_the_others() -> None:
+    """And its node gets no turn while it is open, though RDY 1 would cost no slot there."""
+    cluster = Cluster(1, "ab", transit=0.1)
+    first = turn_of(cluster)
+    other = others(cluster)
+    while cluster.levels[first]:
+        look(cluster)
+    cluster.deliver(first, in_flight=1)
+    assert cluster.update(step=1.0) == []
+    assert cluster.levels == {first: 0, other: 0}
+    cluster.handle(first)
     assert cluster.update(step=1.0) == [(other, 1)]
-    assert not cluster.rdy.waiting
 
 
-def test_only_as_many_turns_end_as_there_are_nodes_that_wait() -> None:
-    cluster = Cluster(3, "abcd")
-    moved = 0
-    for _ in range(300):
-        cluster.now += 0.1
-        cluster.deliver("abcd")
-        moved += len(cluster.update())
-    # All three turns end together at 30 seconds; one node was waiting.
-    assert moved == 2
-    for _ in range(299):
-        cluster.now += 0.1
-        cluster.deliver("abcd")
-        assert cluster.update() == []
+def test_a_message_that_comes_during_the_turn_of_another_one_takes_the_slot_away() -> None:
+    cluster = Cluster(1, "ab")
+    first = turn_of(cluster)
+    other = others(cluster)
+    cluster.deliver(other, in_flight=1)
+    assert cluster.update() == [(first, 0)]
+    cluster.handle(other)
+    assert cluster.update() == [(first, 1)]
 
 
-def test_the_slot_of_an_idle_node_is_taken_before_that_of_a_busy_one() -> None:
-    for seed in range(10):
-        cluster = Cluster(2, "ab", seed=seed)
-        cluster.join("c")
-        cluster.update()
-        cluster.now = 40.0
-        cluster.deliver("b")
-        assert cluster.update() == [("a", 0), ("c", 1)]
+def test_a_long_message_keeps_the_slot_and_no_more() -> None:
+    cluster = Cluster(1, "ab")
+    first = turn_of(cluster)
+    other = others(cluster)
+    cluster.deliver(first, in_flight=1)
+    cluster.update()
+    assert cluster.rdy.next_at == 30.0
+    assert cluster.update(step=30.0) == [(first, 0)]
+    cluster.handle(first)
+    assert cluster.update(step=300.0) == [(other, 1)]
+
+
+def test_nodes_that_are_full_take_turns_evenly() -> None:
+    cluster = Cluster(2, "abcde")
+    counts = dict.fromkeys("abcde", 0)
+    for _ in range(500):
+        for node in [node for node, rdy in cluster.levels.items() if rdy]:
+            counts[node] += 1
+            cluster.handle(node)
+        cluster.update(step=0.001)
+    assert sorted(counts.values()) == [200] * 5
+
+
+def test_empty_nodes_leave_most_of_the_time_to_a_full_one() -> None:
+    cluster = Cluster(1, "abcdefghij", transit=0.002)
+    waits = dict.fromkeys("abcdefghij", 0.0)
+    handled = 0
+    while cluster.now < 60.0:
+        if cluster.levels["a"]:
+            cluster.handle("a")
+            cluster.update(step=0.001)
+            handled += 1
+        else:
+            look(cluster)
+        for node, rdy in cluster.levels.items():
+            if rdy:
+                waits[node] = cluster.now
+            assert cluster.now - waits[node] <= 0.25 * 10
+    # 1,000 a second would be all of it.
+    assert handled >= 0.9 * 60_000
+
+
+def test_of_all_turns_the_longest_ends_for_a_node_of_a_lowered_limit() -> None:
+    cluster = Cluster(2, "abc")
+    first, second = (node for node, rdy in cluster.levels.items() if rdy)
+    cluster.handle(first)
+    cluster.update(step=0.001)
+    cluster.rdy.max_in_flight = 1
+    assert cluster.update(step=0.001) == [(second, 0)]
 
 
 def test_a_slot_that_drains_belongs_to_who_waited_longest() -> None:
@@ -438,37 +581,29 @@ def test_a_slot_that_drains_belongs_to_who_waited_longest() -> None:
     assert cluster.update(step=1.0)[0] == ("d", 1)
 
 
+def test_with_a_slot_for_each_node_again_rdy_has_no_bound_of_one_message() -> None:
+    cluster = Cluster(1, "ab")
+    cluster.handle(turn_of(cluster))
+    cluster.rdy.max_in_flight = 2
+    cluster.update()
+    assert cluster.levels == {"a": 1, "b": 1}
+    assert not cluster.rdy.takes_turns and not cluster.rdy.begun
+    cluster.rdy.max_in_flight = 1
+    cluster.deliver("a", in_flight=1)
+    cluster.update()
+    assert cluster.rdy.begun == {"a": 0}
+    assert cluster.levels == {"a": 1, "b": 0}
+
+
 def test_who_is_lowered_because_slots_are_used_up_elsewhere_keeps_its_turn() -> None:
     cluster = Cluster(2)
     for node in "abc":
         cluster.join(node)
         cluster.update(step=1.0)
     cluster.deliver("a", in_flight=3)
-    assert cluster.update() == [("b", 0)]
+    assert cluster.update() == [("a", 0), ("b", 0)]
     cluster.in_flight["a"] = 1
     assert cluster.update() == [("b", 1)]
-
-
-def test_when_slots_are_taken_away_the_longest_turn_ends() -> None:
-    for seed in range(10):
-        cluster = Cluster(2, seed=seed)
-        cluster.join("a")
-        cluster.update()
-        cluster.join("b")
-        cluster.update(step=5.0)
-        cluster.rdy.max_in_flight = 1
-        assert cluster.update(step=1.0) == [("a", 0)]
-
-
-def test_a_new_node_takes_the_turn_of_one_that_had_it_for_long() -> None:
-    cluster = Cluster(2, "ab")
-    for _ in range(100):
-        cluster.now += 1.0
-        cluster.deliver("ab")
-        cluster.update()
-    cluster.join("c")
-    cluster.update()
-    assert cluster.levels["c"] == 1
 
 
 def test_losing_a_node_passes_its_turn_on() -> None:

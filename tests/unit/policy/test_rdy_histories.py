@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
+from gnsqsync.policy.rdy_turns import LONGEST_LOOK, LONGEST_REST
 from tests.support.allocator import node_under_test, rdy_of
 
 IDLE, TURN = 2.0, 5.0
@@ -33,6 +34,9 @@ class Nsqd:
         self.in_flight = 0
         self.backlog = 0
         self.last_message_at = 0.0
+        self.received = 0
+        # Messages until RDY 0, or None without a turn.
+        self.left: int | None = None
 
     def deliver(self, now: float) -> None:
         count = max(0, min(self.backlog, self.rdy - self.in_flight))
@@ -40,6 +44,17 @@ class Nsqd:
             self.in_flight += count
             self.backlog -= count
             self.last_message_at = now
+            self.came(count)
+
+    def came(self, count: int) -> None:
+        self.received += count
+        if self.left is not None:
+            self.left = max(0, self.left - count)
+
+    def answer(self, count: int) -> None:
+        self.in_flight -= count
+        if self.left == 0 and not self.in_flight:
+            self.rdy = 0  # written before the answer
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -64,7 +79,11 @@ class AnyHistory(RuleBasedStateMachine):
         """As often as deliveries change the picture; without any, a second time does nothing."""
         for _ in range(8):
             loads = self.loads()
-            self.apply(self.rdy.update(self.now, loads))
+            changes = self.rdy.update(self.now, loads)
+            for name, node in self.nodes.items():
+                left = self.rdy.begun.get(name, node.left or 0)
+                node.left = left if self.rdy.takes_turns else None
+            self.apply(changes)
             self.check()
             if self.loads() == loads:
                 assert self.rdy.update(self.now, loads) == []
@@ -75,7 +94,7 @@ class AnyHistory(RuleBasedStateMachine):
         raising = False
         for name, rdy in changes:
             node = self.nodes[name]
-            assert rdy != node.rdy
+            assert rdy != node.rdy or rdy == 0
             assert 0 <= rdy <= node.cap
             raising = raising or rdy > node.rdy
             assert not (raising and rdy < node.rdy), "lower before raise"
@@ -87,7 +106,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     def loads(self) -> dict[int, Load]:
         return {
-            name: Load(node.in_flight, node.last_message_at) for name, node in self.nodes.items()
+            name: Load(node.in_flight, node.last_message_at, node.received)
+            for name, node in self.nodes.items()
         }
 
     def check(self) -> None:
@@ -108,12 +128,13 @@ class AnyHistory(RuleBasedStateMachine):
         elif self.phase is Phase.TESTING:
             assert given_out == (1 if able else 0)
             assert (node_under_test(self.rdy) is None) == (not able)
+        elif len(able) > self.limit:
+            assert self.rdy.waiting
+            assert self.used() >= self.limit
+            assert max(node.rdy for node in nodes) <= 1
         elif self.rdy.waiting:
             # Somebody wants more: then there must be nothing left to give.
             assert self.used() >= self.limit
-        elif len(able) > self.limit:
-            assert given_out == self.limit
-            assert max(node.rdy for node in nodes) == 1
         else:
             assert given_out == min(self.limit, sum(node.cap for node in able))
             assert all(node.rdy for node in able)
@@ -150,7 +171,7 @@ class AnyHistory(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, share: float) -> None:
         holding = [name for name, node in self.nodes.items() if node.in_flight]
         node = self.nodes[data.draw(st.sampled_from(sorted(holding)))]
-        node.in_flight -= max(1, int(node.in_flight * share))
+        node.answer(max(1, int(node.in_flight * share)))
         node.deliver(self.now)
         self.update()
 
@@ -160,6 +181,7 @@ class AnyHistory(RuleBasedStateMachine):
         """nsqd times messages out and sends them again while handlers have the old ones."""
         node = next(node for node in self.nodes.values() if node.in_flight)
         node.in_flight += count
+        node.came(count)
         self.update()
 
     @rule(limit=st.sampled_from([0, 1, 2, 3, 5, 9, 40]))
@@ -214,8 +236,12 @@ class Wire:
         self.backlog = math.inf if interval == 0.0 else 0
         # The client's side, and what left nsqd but was not answered, wherever it is.
         self.received = 0
+        self.total = 0
         self.last_message_at = 0.0
         self.unanswered = 0
+        # Messages until RDY 0, or None without a turn. True while that RDY 0 is under way.
+        self.left: int | None = None
+        self.ends_turn = False
         self.waits_since: float | None = world.now
         if interval:
             self.publish(interval)
@@ -246,6 +272,13 @@ class Wire:
             self.waits_since = None
         self.wire(arrives)
 
+    @property
+    def used(self) -> int:
+        """Messages that the client has not answered, or that nsqd may yet send."""
+        if self.ends_turn:
+            return self.unanswered
+        return max(self.rdy, self.unanswered)
+
     def deliver(self) -> None:
         while not self.lost and self.backlog and self.in_flight < self.rdy:
             self.backlog -= 1
@@ -256,17 +289,28 @@ class Wire:
     def receive(self) -> None:
         if not self.lost:
             self.received += 1
+            self.total += 1
+            if self.left:
+                self.left -= 1
             self.last_message_at = self.world.now
             self.world.after(self.world.handler_time(), self.answer)
 
     def answer(self) -> None:
-        def arrives() -> None:
-            self.in_flight -= 1
-            self.deliver()
-
         if not self.lost:
             self.received -= 1
             self.unanswered -= 1
+            ends_turn = self.left == 0 and not self.received
+            if ends_turn:
+                self.ends_turn = True
+                self.waits_since = self.world.now
+
+            def arrives() -> None:
+                if ends_turn:
+                    self.rdy = 0  # written before the answer
+                    self.ends_turn = False
+                self.in_flight -= 1
+                self.deliver()
+
             self.wire(arrives)
             if self.world.rdy.waiting:
                 self.world.update()
@@ -325,9 +369,14 @@ class World:
 
     def update(self) -> None:
         loads = {
-            name: Load(node.received, node.last_message_at) for name, node in self.nodes.items()
+            name: Load(node.received, node.last_message_at, node.total)
+            for name, node in self.nodes.items()
         }
-        for name, rdy in self.rdy.update(self.now, loads):
+        changes = self.rdy.update(self.now, loads)
+        for name, node in self.nodes.items():
+            left = self.rdy.begun.get(name, node.left or 0)
+            node.left = left if self.rdy.takes_turns else None
+        for name, rdy in changes:
             self.nodes[name].set_rdy(rdy)
         due = self.rdy.next_at
         if due is not None and due != self._alarm:
@@ -338,7 +387,7 @@ class World:
         while self._events and self._events[0][0] <= until:
             self.now, _, fn = heapq.heappop(self._events)
             fn()
-            used = sum(max(node.rdy, node.unanswered) for node in self.nodes.values())
+            used = sum(node.used for node in self.nodes.values())
             self.most_used = max(self.most_used, used)
         self.now = until
         for node in self.nodes.values():
@@ -383,7 +432,7 @@ def test_nobody_waits_longer_than_the_docstring_says(
             world.after(moment, lambda name=name: name in world.nodes and world.lose(name))
         else:
             world.after(moment, one_more)
-    bound = math.ceil(len(nodes) / limit) * (TURN + slowest)
+    bound = len(nodes) * (LONGEST_LOOK + LONGEST_REST + slowest)
     world.run(2 * bound + 10)
     assert world.longest_wait <= bound + 1e-6
     assert world.most_used <= limit
@@ -418,6 +467,8 @@ def test_the_whole_limit_is_given_out_soon_after_the_last_change(
     stuck_since = None
     for _ in range(60):
         world.run(world.now + 0.1)
+        if world.rdy.takes_turns:
+            continue
         given_out = sum(rdy_of(world.rdy, name) for name in world.nodes)
         assert world.rdy.waiting or given_out == limit
         if not world.rdy.waiting:
@@ -464,7 +515,7 @@ def test_without_transit_messages_on_the_wire_can_exceed_it() -> None:
     worst = 0
     for seed in range(20):
         world = World(6, 0.1, transit=0.2, rounds=True, seed=seed)
-        world.rdy._transit = 0.0
+        world.rdy._transit = 0.0  # of the nodes that join
         for name in range(3):
             world.after(name * 1.3, lambda name=name, world=world: world.join(name, 0.0))
         world.run(10.0)
