@@ -170,6 +170,11 @@ class Connection:
     messages: Messages
     negotiated: Negotiated
 
+    @property
+    def reached(self) -> bool:
+        """True once the dial has got a connection, before the handshake."""
+        return self._stream is not None
+
     def _move(self, to: State) -> bool:
         """Whether the connection was not there yet, nor further."""
         with self._mutex:

@@ -6,6 +6,7 @@ Knows the arithmetic and the states. Must not know connections, clocks or who wa
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections.abc import Callable
 from typing import Final
@@ -167,9 +168,12 @@ class ReconnectDelays:
         self._rng = rng or random.Random()
         self._step = initial
 
-    def next(self) -> float:
-        """Seconds until the next dial: never 0, never above the maximum."""
-        full = min(self._step, self._maximum)
+    def next(self, longest: float = math.inf) -> float:
+        """Return the seconds until the next dial: never 0, never above the maximum.
+
+        ``longest``: another maximum, for this pause. A later pause grows from this one.
+        """
+        full = min(self._step, self._maximum, longest)
         self._step = min(2.0 * full, self._maximum)
         return full * self._rng.uniform(0.5, 1.0)
 

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.policy.backoff import ReconnectDelays
+from gnsqsync.policy.redials import DialEnd
 
 __all__ = ["TRIAL", "Policy", "WriterNodes"]
 
@@ -115,17 +116,18 @@ class WriterNodes:
         leaving = [address for address in live if address not in self.listed]
         return able[:1] + rest + benched + leaving
 
-    def failed(self, address: Address, now: float) -> float:
+    def failed(self, address: Address, now: float, end: DialEnd = DialEnd.TURNED_AWAY) -> float:
         """A dial, connection or publish failed there. Returns when its bench ends (seconds).
 
-        Only the first failure of a bench makes the next one longer: all publishes that were
+        ``end``: the kind, of a dial; it bounds the bench as it bounds a Reader's pause. Only the
+        first failure of a bench makes the next one longer: all publishes that were
         under way on a connection fail together.
         """
         bench = self._benches.get(address)
         if bench is None:  # forgotten while it ended
             return now
         if bench.until <= now or bench.on_trial:
-            bench.until = now + bench.delays.next()
+            bench.until = now + bench.delays.next(end.value)
             bench.on_trial = False
         return bench.until
 

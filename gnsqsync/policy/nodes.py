@@ -13,6 +13,7 @@ from typing import Final
 
 from gnsqsync.addresses import Address
 from gnsqsync.policy.backoff import ReconnectDelays
+from gnsqsync.policy.redials import DialEnd
 
 __all__ = [
     "ANSWER_SECONDS",
@@ -29,8 +30,8 @@ STABLE_AFTER: Final = 5.0
 # Dials of a discovered node that no nsqlookupd lists any more, before it is forgotten.
 UNLISTED_TRIES: Final = 3
 
-# How often nsqlookupds are asked about a node whose connection ended, before it is forgotten. At
-# the usual delays that is about a minute; a node that restarted is registered by then.
+# Questions to nsqlookupds about a node whose connection ended, before the node is forgotten. They
+# take about 20 seconds. A node that restarts later is found by the usual questions.
 UNLISTED_ASKS: Final = 7
 
 # Seconds that nsqlookupds have to answer that. After them, what they said last counts.
@@ -57,6 +58,8 @@ class _Node:
     # Its connection ended, and no nsqlookupd has listed it since.
     in_doubt: bool = False
     asks_left: int = 0
+    # Pauses between these questions. A question is no dial, so it must not change ``delays``.
+    asks: ReconnectDelays | None = None
     tries_left: int = 0
     live_since: float = 0.0
 
@@ -64,10 +67,11 @@ class _Node:
     def listed(self) -> bool:
         return self.direct or bool(self.sources or self.stale)
 
-    def doubt(self) -> None:
-        """Its connection ended: what nsqlookupds said before may be wrong now."""
+    def doubt(self, asks: ReconnectDelays) -> None:
+        """Distrust what nsqlookupds said: the connection ended. ``asks``: pauses of questions."""
         self.in_doubt = True
         self.asks_left = UNLISTED_ASKS
+        self.asks = asks
         self.stale |= self.sources
         self.sources.clear()
 
@@ -96,8 +100,9 @@ class ReaderNodes:
     lists it, or does not answer but did list it. Else it is asked for UNLISTED_ASKS times in all.
 
     There is at most one dial or connection per address. Every failure and every loss comes here
-    and is followed by a jittered delay that grows, and starts afresh only after a connection that
-    lived for STABLE_AFTER seconds. Not thread-safe: the owner holds a lock.
+    and is followed by a jittered delay that grows up to the bound of its kind (DialEnd), and starts
+    afresh only after a connection that lived for STABLE_AFTER seconds. Not thread-safe: the owner
+    holds a lock.
     """
 
     def __init__(self, direct: Iterable[Address], rng: random.Random) -> None:
@@ -162,10 +167,11 @@ class ReaderNodes:
             if node.asked and node.listed:
                 # Those that listed it do not answer.
                 node.trust()
-            elif node.asks_left:
+            elif node.asks_left and node.asks is not None:
                 wanted = True
                 node.asks_left -= 1
-                node.due_at = now + max(ANSWER_SECONDS, node.delays.next())
+                pause = node.asks.next(DialEnd.REFUSED.value)
+                node.due_at = now + max(ANSWER_SECONDS, pause)
             else:
                 del self._nodes[address]
         return wanted
@@ -186,10 +192,13 @@ class ReaderNodes:
             return False
         return True
 
-    def ended(self, address: Address, now: float) -> float | None:
+    def ended(
+        self, address: Address, now: float, end: DialEnd = DialEnd.TURNED_AWAY
+    ) -> float | None:
         """A dial failed, or a connection ended; an end that is reported twice counts once.
 
-        Returns when it is dialled or asked for again (seconds), or None for never.
+        ``end``: the kind, of a dial. A connection that ended soon was turned away. Returns when it
+        is dialled or asked for again (seconds), or None for never.
         """
         node = self._nodes.get(address)
         if node is None:
@@ -209,8 +218,8 @@ class ReaderNodes:
             del self._nodes[address]
             return None
         if lived and not node.direct:
-            node.doubt()
-        node.due_at = now + node.delays.next()
+            node.doubt(ReconnectDelays(rng=self._rng))
+        node.due_at = now + node.delays.next(end.value)
         return node.due_at
 
     def due(self, now: float) -> list[Address]:

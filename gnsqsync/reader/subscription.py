@@ -22,6 +22,7 @@ from gnsqsync.policy.backoff import Backoff
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
+from gnsqsync.policy.redials import end_of_dial
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
@@ -214,7 +215,8 @@ class Subscription:
             if self._stopping:
                 return
             direct = address in self._direct
-            again = self._nodes.ended(address, self._runtime.now())
+            end = end_of_dial(error, reached=connection.reached)
+            again = self._nodes.ended(address, self._runtime.now(), end)
             # A ConfigError comes from a file or function that has changed since the check.
             if direct and not error.retriable and not isinstance(error, ConfigError):
                 self._refused[address] = error

@@ -17,6 +17,7 @@ from gnsqsync.errors import ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage
 from gnsqsync.policy.ownership import lost_at
+from gnsqsync.policy.redials import DialEnd, end_of_dial
 from gnsqsync.runtime import Latch, Lock, Runtime, Task
 from gnsqsync.writer.events import Events, fields
 
@@ -53,8 +54,8 @@ class Seeker(Owner, Protocol):
     def on_connected(self, connection: Connection) -> bool:
         """It may be used from now on; False when the Writer is closed."""
 
-    def on_dial_failed(self, address: Address) -> None:
-        """Whatever the reason."""
+    def on_dial_failed(self, address: Address, end: DialEnd) -> None:
+        """Note a dial that failed, for any reason."""
 
     def is_sought(self, address: Address) -> bool:
         """Whether it is to be dialled again and again, as none can take a publish."""
@@ -183,7 +184,10 @@ class Dials:
                     self._failures.pop(address, None)
                     self._outage.connected(address)
                 elif dial is not None:
-                    self._owner.on_dial_failed(address)
+                    end = DialEnd.TURNED_AWAY
+                    if failure is not None:
+                        end = end_of_dial(failure, reached=connection.reached)
+                    self._owner.on_dial_failed(address, end)
                     if failure is not None:
                         self._note(address, began, failure)
                         if aside and self._owner.is_sought(address):

@@ -19,6 +19,7 @@ from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.bench import Policy, WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
+from gnsqsync.policy.redials import DialEnd
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.stats import counted
 from gnsqsync.wire import commands
@@ -330,9 +331,9 @@ class NsqdPool:
         self._refresh()
         return True
 
-    def on_dial_failed(self, address: Address) -> None:
-        """Holding ``_lock``."""
-        self._nodes.failed(address, self._now())
+    def on_dial_failed(self, address: Address, end: DialEnd) -> None:
+        """Bench the nsqd; holding ``_lock``."""
+        self._nodes.failed(address, self._now(), end)
 
     def is_sought(self, address: Address) -> bool:
         """Whether it is to be dialled again, as none can take a publish; holding ``_lock``."""

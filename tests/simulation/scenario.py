@@ -1,7 +1,7 @@
 """A cluster for one scenario: code that a test would run on real servers, on virtual time.
 
-The functions of ``scenarios_reader.py`` and ``scenarios_writer.py`` are called with a ``World``, on
-threads and on greenlets. They sleep as long as they like: an hour takes a millisecond.
+The functions of ``scenarios_*.py`` are called with a ``World``, on threads and on greenlets. They
+sleep as long as they like: an hour takes a millisecond.
 """
 
 from __future__ import annotations
@@ -251,11 +251,11 @@ class World:
 
 def scenarios() -> dict[str, Callable[[World], None]]:
     """All of them, by name."""
-    from tests.simulation import scenarios_reader, scenarios_writer
+    from tests.simulation import scenarios_dials, scenarios_reader, scenarios_writer
 
     return {
         name: scenario
-        for module in (scenarios_reader, scenarios_writer)
+        for module in (scenarios_dials, scenarios_reader, scenarios_writer)
         for name, scenario in vars(module).items()
         if name.startswith("scenario_")
     }

@@ -1,0 +1,31 @@
+"""Ends of a dial, and the longest pause before the next dial after each of them.
+
+Knows errors and seconds. Must not know sockets, clocks, or who dials.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["DialEnd", "end_of_dial"]
+
+
+class DialEnd(enum.Enum):
+    """Kinds of end; the value is the longest pause before the next dial, in seconds.
+
+    The kind bounds the pause by the cost of a dial. REFUSED: the kernel said no at once, or no name
+    or route leads there; such a dial costs nothing. SILENT: nobody answered, so each dial waits for
+    its whole timeout. TURNED_AWAY: nsqd took the connection and then ended it, at TLS, IDENTIFY,
+    AUTH or SUB or soon after; such a dial costs nsqd the most, and an operator has to act first.
+    """
+
+    REFUSED = 5.0
+    SILENT = 30.0
+    TURNED_AWAY = 60.0
+
+
+def end_of_dial(error: BaseException, *, reached: bool) -> DialEnd:
+    """Return the kind of a failed dial. ``reached``: the connection was there, TCP or unix."""
+    if isinstance(error.__cause__, TimeoutError):
+        return DialEnd.SILENT
+    return DialEnd.TURNED_AWAY if reached else DialEnd.REFUSED
