@@ -1,6 +1,6 @@
 """Which nsqds and topics nsqlookupds list, for readers and writers alike.
 
-Knows one poll thread for each nsqlookupd. Must not dial or close anything.
+Knows one poll thread for each nsqlookupd and question. Must not dial or close anything.
 """
 
 from __future__ import annotations

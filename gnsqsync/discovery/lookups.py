@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,22 @@ class Lookups:
     def shown(self) -> tuple[str, ...]:
         """The URLs without user info and query."""
         return tuple(self._checked(url).url for url in self.urls)
+
+    def key_of(self, url: str) -> Hashable:
+        """Return what must be equal for two to share a client: the URL, and how it is asked.
+
+        Two functions ``new_session`` are equal if they are the same object.
+        """
+        options = self.options
+        return (
+            url,
+            self.authorization,
+            id(self.new_session) if self.new_session is not None else None,
+            options.tls_ca_file,
+            options.tls_cert_file,
+            options.tls_key_file,
+            options.tls_verify,
+        )
 
     def client(self, url: str, runtime: Runtime) -> LookupdHTTP:
         """A client of one nsqlookupd. ConfigError if the options do not fit.

@@ -10,7 +10,8 @@ import math
 import os
 import random
 
-from gnsqsync.discovery.polling import Discovery, nsqds_of
+from gnsqsync.discovery.polling import Discovery
+from gnsqsync.discovery.questions import nsqds_of
 from gnsqsync.errors import ClosedError
 from gnsqsync.middleware import fails_after
 from gnsqsync.reader.batches import Batches

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from gnsqsync.addresses import UrlLike, http_urls
 from gnsqsync.discovery.lookups import Lookups
-from gnsqsync.discovery.polling import ALL_TOPICS, Discovery
+from gnsqsync.discovery.polling import Discovery
+from gnsqsync.discovery.questions import topics_like
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions, check_duration
 from gnsqsync.reader.group import Group, Members
@@ -67,7 +68,7 @@ class TopicGroup(Group):
         *,
         lookupd_http_addresses: UrlLike,
         max_in_flight: int | None = None,
-        lookupd_poll_interval: float = 60.0,
+        lookupd_poll_interval: float = 15.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
         lookupd_session: Callable[[], requests.Session] | None = None,
@@ -141,7 +142,6 @@ class _Following:
         runtime: Runtime,
         members: Members,
     ) -> None:
-        self._pattern = pattern
         self._make_reader = make_reader
         self._members = members
         self._runtime = runtime
@@ -151,7 +151,7 @@ class _Following:
         self._readers: dict[str, Reader] = {}
         self._task: Task | None = None
         self._discovery = Discovery(
-            ALL_TOPICS,
+            topics_like(pattern),
             lookups,
             lambda source, topics: self._news.put((source, topics)),
             lambda url, error: None,
@@ -183,7 +183,7 @@ class _Following:
         try:
             while (news := self._news.get()) is not None:
                 source, topics = news
-                self._listed[source] = {t for t in topics if self._pattern.search(t)}
+                self._listed[source] = topics
                 self._catch_up()
         except BaseException as error:  # noqa: BLE001 - join() raises it
             self._members.fail(error)

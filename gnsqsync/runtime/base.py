@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import MethodType, TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -193,6 +193,11 @@ class Runtime(ABC):
     # Whether all that it makes belongs to one OS thread.
     has_home_thread: bool = False
     now: Callable[[], float] = staticmethod(time.monotonic)
+
+    @property
+    def kin(self) -> Hashable:
+        """Runtimes with an equal ``kin`` may use each other's tasks, locks and events."""
+        return self
 
     @abstractmethod
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:

@@ -11,7 +11,7 @@ import socket
 import sys
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import gevent
@@ -53,6 +53,12 @@ class GreenletRuntime(base.Runtime):
         self._net = dial.Net(gevent.socket.socket, _look_up)
         self._tasks: weakref.WeakSet[gevent.Greenlet] = weakref.WeakSet()
         self.on_fork(self._in_child)
+
+    @property
+    def kin(self) -> Hashable:
+        self.check_thread()
+        hub: Hashable = gevent.get_hub()
+        return hub
 
     def check_thread(self) -> None:
         if self._get_ident() != self._home:

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from gnsqsync.addresses import Address
@@ -45,6 +45,10 @@ class ThreadRuntime(base.Runtime):
             return found
 
         self._net = dial.Net(new_socket, look_up)
+
+    @property
+    def kin(self) -> Hashable:
+        return self.name
 
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> base.Task:
         world.check()

@@ -14,7 +14,8 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.discovery.lookups import Lookups
-from gnsqsync.discovery.polling import ALL_NSQDS, Discovery
+from gnsqsync.discovery.polling import Discovery
+from gnsqsync.discovery.questions import ALL_NSQDS
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.bench import Policy, WriterNodes

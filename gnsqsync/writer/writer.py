@@ -107,7 +107,7 @@ class Writer:
         nsqd_tcp_addresses: AddressLike | None = None,
         *,
         lookupd_http_addresses: UrlLike = (),
-        lookupd_poll_interval: float = 60.0,
+        lookupd_poll_interval: float = 15.0,
         lookupd_poll_jitter: float = 0.3,
         lookupd_authorization: str | None = None,
         lookupd_session: Callable[[], requests.Session] | None = None,

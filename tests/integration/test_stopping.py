@@ -233,12 +233,12 @@ def test_stop_does_not_wait_for_the_next_poll(
     )
     run = reader._run
     # The first query is over, and its thread waits for a minute.
-    world.eventually(lambda: [poll.unknown for poll in run._discovery._polls.values()] == [True])
+    world.eventually(lambda: [p.poll.unknown for p in run._discovery._places.values()] == [True])
     started = run.runtime.now()
     reader.stop()
     assert reader.join(30) == StopResult(0, 0)
     assert run.runtime.now() - started < 20
-    world.eventually(lambda: not any(task.alive for task in run._discovery._tasks))
+    world.eventually(lambda: not any(task.alive for task in run._discovery.tasks))
 
 
 def test_what_a_stop_leaves_comes_back_after_its_timeout(

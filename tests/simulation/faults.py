@@ -263,16 +263,16 @@ FAULTS: dict[str, DeliberateFault] = {
     ),
     "a poll that ends at a failure": _fault(
         "after one failed question an nsqlookupd is asked no more",
-        "discovery.polling",
-        "            while not poll.stopped.is_set():\n",
-        "            while not (poll.stopped.is_set() or poll.failures):\n",
+        "discovery.shared_poll",
+        "            while self._goes_on():\n",
+        "            while self._goes_on() and not self.failures:\n",
     ),
     # -- the end -----------------------------------------------------------------------------------
     "a query that is not cut": _fault(
         "T29: an nsqlookupd that drips holds a thread after stop()",
-        "discovery.polling",
-        "        self.due.set()\n        self.client.cut()\n",
-        "        self.due.set()\n",
+        "discovery.shared_poll",
+        "        self._is_cut = True\n        self.client.cut()\n",
+        "        self._is_cut = True\n",
     ),
     "connections left at the stop": _fault(
         "a connection outlives stop()",

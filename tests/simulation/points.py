@@ -26,6 +26,7 @@ INTERRUPTED = (
     "gnsqsync.connection.publishes",
     "gnsqsync.connection.read_turn",
     "gnsqsync.connection.send_queue",
+    "gnsqsync.discovery.shared_poll",
     "gnsqsync.policy.backoff",
     "gnsqsync.policy.bench",
     "gnsqsync.policy.nodes",

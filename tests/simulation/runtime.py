@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,10 @@ class SimRuntime(base.Runtime):
         self._host = host
         self.gathers = not scheduler.preempts
         self.now = scheduler.monotonic  # type: ignore[method-assign]
+
+    @property
+    def kin(self) -> Hashable:
+        return self._scheduler, self.owner
 
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> base.Task:
         self._scheduler.point()

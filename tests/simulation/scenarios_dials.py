@@ -79,3 +79,110 @@ def scenario_a_thousand_readers_that_lose_one_nsqd_spread_their_dials(world: Wor
     assert sum(late) <= readers * (outage - 20) / 2.5
     nsqd.start()
     world.eventually(lambda: len(world.rdy()) == readers, 5.5)
+
+
+def _handle(message: Message) -> None:
+    """Do nothing."""
+
+
+def scenario_a_topic_that_is_created_later_is_consumed_within_four_seconds(world: World) -> None:
+    """In the first five minutes; after them within the interval and its jitter."""
+    for wait, goal in ((0.0, 4.0), (10.0, 4.0), (290.0, 4.0), (1000.0, 17.5)):
+        lookupd, handled = world.lookupd(), list[float]()
+        nsqd = world.nsqd()
+        reader = world.reader(
+            lambda message, handled=handled: handled.append(world.now),  # type: ignore[misc]
+            lookupd_http_addresses=lookupd.url,
+        )
+        world.sleep(wait)
+        published = world.now
+        world.writer(nsqd).publish("t", b"x")
+        world.eventually(lambda handled=handled: handled, goal)  # type: ignore[misc]
+        assert handled[0] - published < goal
+        reader.stop()
+        reader.join()
+        nsqd.kill()
+        lookupd.kill()
+        world.lookupds.clear()
+
+
+def scenario_an_nsqd_that_joins_is_consumed_from_within_the_interval(world: World) -> None:
+    lookupd = world.lookupd()
+    world.writer(world.nsqd()).publish("t", b"x")
+    reader = world.reader(_handle, lookupd_http_addresses=lookupd.url)
+    world.eventually(lambda: reader.stats().connections)
+    for count in (2, 3, 4):
+        world.sleep(60)
+        world.writer(world.nsqd()).publish("t", b"x")
+        world.eventually(lambda count=count: len(reader.stats().connections) == count, 17.5)  # type: ignore[misc]
+
+
+def scenario_the_first_nsqlookupd_that_returns_is_asked_within_five_seconds(world: World) -> None:
+    """Whether the nsqlookupds refuse or are silent."""
+    lookupds = [world.lookupd(), world.lookupd()]
+    reader = world.reader(_handle, lookupd_http_addresses=[one.url for one in lookupds])
+    world.sleep(5)
+    for ends in ("refuses", "is silent"):
+        for lookupd in lookupds:
+            lookupd.kill()
+            if ends == "is silent":
+                world.network.off[lookupd.name] = None
+        world.sleep(1800)
+        assert len(reader._run._discovery.failures) == 2  # type: ignore[union-attr]
+        asked = len(lookupds[1].asked)
+        lookupds[1].start()
+        world.eventually(lambda asked=asked: len(lookupds[1].asked) > asked, 5.0)  # type: ignore[misc]
+        lookupds[0].start()
+        world.sleep(60)
+    # One that answers is enough: the other one is asked at the interval.
+    lookupds[0].kill()
+    world.sleep(60)
+    before = len(lookupds[1].asked)
+    world.sleep(150)
+    assert 8 <= len(lookupds[1].asked) - before <= 12
+
+
+def scenario_readers_that_ask_the_same_share_one_thread(world: World) -> None:
+    """Each is told at its start; the last one that stops ends the thread."""
+    lookupd = world.lookupd()
+    world.writer(world.nsqd()).publish("t", b"x")
+    readers = [
+        world.reader(_handle, channel=f"c{number}", lookupd_http_addresses=lookupd.url)
+        for number in range(20)
+    ]
+    world.eventually(lambda: all(reader.stats().connections for reader in readers), 2.0)
+    assert len(world.tasks(f"nsq-lookup {lookupd.url}")) == 1
+    assert len(lookupd.asked) <= 3
+    before = len(lookupd.asked)
+    world.sleep(150)
+    assert 8 <= len(lookupd.asked) - before <= 12
+    # Another interval is the same question, another token is not.
+    late = world.reader(_handle, lookupd_http_addresses=lookupd.url, lookupd_poll_interval=1.0)
+    other = world.reader(_handle, lookupd_http_addresses=lookupd.url, lookupd_authorization="x")
+    world.eventually(lambda: late.stats().connections and other.stats().connections, 2.0)
+    assert len(world.tasks(f"nsq-lookup {lookupd.url}")) == 2
+    for reader in (other, *readers):
+        reader.stop()
+        reader.join()
+    assert len(world.tasks(f"nsq-lookup {lookupd.url}")) == 1
+    before = len(lookupd.asked)
+    world.sleep(60)
+    assert 50 <= len(lookupd.asked) - before <= 72
+    late.stop()
+    late.join()
+    assert not world.tasks(f"nsq-lookup {lookupd.url}")
+
+
+def scenario_one_that_leaves_during_a_question_does_not_cut_it_for_others(world: World) -> None:
+    lookupd = world.lookupd()
+    world.writer(world.nsqd()).publish("t", b"x")
+    lookupd.answer_seconds = 1.0
+    leaving = world.reader(_handle, channel="leaves", lookupd_http_addresses=lookupd.url)
+    world.eventually(lambda: lookupd.asked)
+    staying = world.reader(_handle, channel="stays", lookupd_http_addresses=lookupd.url)
+    began = world.now
+    leaving.stop()
+    leaving.join()
+    assert world.now - began < 0.5
+    world.eventually(lambda: staying.stats().connections, 1.5)
+    assert not [line for line in world.logged("WARNING") if "lookup" in line]

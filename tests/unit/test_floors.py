@@ -19,7 +19,7 @@ KNOWS = {
     "runtime": {"policy"},
     "connection": {"wire", "policy", "runtime"},
     "http": {"runtime", "wire"},
-    "discovery": {"http", "runtime"},
+    "discovery": {"http", "policy", "runtime"},
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
     "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},

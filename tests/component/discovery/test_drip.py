@@ -104,7 +104,7 @@ def silent() -> Iterator[Hostile]:
 
 
 def nothing_is_left(world: World, discovery: Any, hostile: Hostile) -> None:
-    assert not any(task.alive for task in discovery._tasks)
+    assert not any(task.alive for task in discovery.tasks)
     world.eventually(lambda: not hostile.open, 1.0)
 
 
@@ -189,7 +189,7 @@ def test_a_dial_that_nobody_answers_is_cut(client: Client, world: World) -> None
         reader.stop(30)
         assert reader.join(20)
         assert time.monotonic() - began < SOON
-        assert not any(task.alive for task in run._discovery._tasks)
+        assert not any(task.alive for task in run._discovery.tasks)
 
 
 def test_what_is_cut_says_so(hostile: Hostile) -> None:

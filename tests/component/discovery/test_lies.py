@@ -7,17 +7,12 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnsqsync import Observer, Reader
-from gnsqsync.addresses import Address
-from gnsqsync.discovery.polling import Discovery, nsqds_of
-from gnsqsync.errors import ConfigError, ConnectionLost
-from gnsqsync.http.lookupd_types import LookupResult, Producer
-from gnsqsync.runtime import choose
+from gnsqsync.errors import ConfigError
 from tests.component.conftest import Client, address
 from tests.support.scripted import ScriptedNsqd
 from tests.support.serving import FakeServer, fake_server
@@ -490,100 +485,3 @@ def test_a_token_and_user_info_do_not_go_together() -> None:
     reader = Reader("t", "c", lookupd_http_addresses="h", lookupd_authorization="geheim")
     with pytest.raises(ConfigError, match="both given"):
         reader.add_lookupd("http://a:b@h")
-
-
-# When it is asked
-
-
-class _Waits:
-    """A runtime whose events do not wait: they note for how long they should have."""
-
-    def __init__(self, rounds: int) -> None:
-        self.real = choose("threads")
-        self.rounds = rounds
-        self.waits: list[float] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def event(self) -> Any:
-        return _Event(self)
-
-
-class _Event:
-    def __init__(self, owner: _Waits) -> None:
-        self.owner = owner
-        self.done = False
-
-    def set(self) -> None:
-        self.done = True
-
-    def clear(self) -> None:
-        self.done = False
-
-    def is_set(self) -> bool:
-        return self.done or len(self.owner.waits) >= self.owner.rounds
-
-    def wait(self, timeout: float) -> bool:
-        self.owner.waits.append(timeout)
-        return self.is_set()
-
-
-class _Lookupd:
-    """A client that answers from a list of answers and errors; the last one stays."""
-
-    url = "http://x"
-
-    def __init__(self, *answers: LookupResult | Exception) -> None:
-        self.answers = list(answers)
-
-    def close(self) -> None:
-        pass
-
-    def lookup(self, topic: str) -> LookupResult:
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-FOUND = LookupResult((), (Producer("", "", "h", 4150, 4151, ""),))
-
-
-def waits_of(*answers: LookupResult | Exception, rounds: int, jitter: float) -> list[float]:
-    runtime: Any = _Waits(rounds)
-    found: list[set[Address]] = []
-    client: Any = _Lookupd(*answers)
-    lookups: Any = SimpleNamespace(
-        urls=("http://x",),
-        poll_interval=60.0,
-        poll_jitter=jitter,
-        client=lambda url, runtime: client,
-    )
-    discovery = Discovery(
-        nsqds_of("t"),
-        lookups,
-        lambda source, addresses: found.append(addresses),
-        lambda url, error: None,
-        runtime,
-    )
-    discovery.start()
-    discovery.join(10.0)
-    assert found[0] == {Address("h", 4150)} or isinstance(answers[0], Exception)
-    waits: list[float] = runtime.waits
-    return waits
-
-
-def test_every_round_is_jittered() -> None:
-    waits = waits_of(FOUND, rounds=200, jitter=0.3)
-    assert all(51.0 <= wait <= 69.0 for wait in waits)
-    assert len(set(waits)) == 200
-    assert min(waits) < 54.0 and max(waits) > 66.0
-    assert waits_of(FOUND, rounds=5, jitter=0.0) == [60.0] * 5
-
-
-def test_one_that_fails_is_asked_again_soon_and_then_less_often() -> None:
-    waits = waits_of(ConnectionLost("no"), rounds=9, jitter=0.0)
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    answers = (ConnectionLost("no"), ConnectionLost("no"), FOUND, ConnectionLost("no"))
-    assert waits_of(*answers, rounds=4, jitter=0.0) == [1.0, 2.0, 60.0, 1.0]

@@ -38,7 +38,7 @@ def lookup_threads(reader: Reader) -> list[str]:
     """The names of the poll threads or greenlets that live."""
     run = reader._run
     assert run is not None
-    return [task.name for task in run._discovery._tasks if task.alive]
+    return [task.name for task in run._discovery.tasks if task.alive]
 
 
 # nsqds
