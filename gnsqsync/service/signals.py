@@ -34,15 +34,26 @@ def handled(
 ) -> Iterator[None]:
     """Have ``handler`` called for these signals, while it is entered.
 
+    A program that got SIGHUP ends, so SIGHUP stays ignored behind the ``with``: a closed terminal
+    sends it twice, and the second one would kill the program while it ends.
+
     ValueError outside of the main thread, where Python allows no signal handlers.
     """
     before: dict[signal.Signals, Any] = {}
+    came: set[int] = set()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.add(number)
+        handler(number, frame)
+
     try:
         for number in numbers:
-            before[number] = signal.signal(number, handler)
+            before[number] = signal.signal(number, note)
         yield
     finally:
         for number, earlier in before.items():
+            if number == signal.SIGHUP and number in came and earlier is signal.SIG_DFL:
+                earlier = signal.SIG_IGN
             # Python returns None for a handler that C code set, and cannot set it again.
             if earlier is not None:
                 signal.signal(number, earlier)
