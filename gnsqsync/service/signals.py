@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["Requests", "ending", "handled", "tell_terminal"]
+__all__ = ["Requests", "ending", "handled", "ignore_repeats", "tell_terminal"]
 
 
 def ending() -> tuple[signal.Signals, ...]:
@@ -52,11 +52,16 @@ def handled(
         yield
     finally:
         for number, earlier in before.items():
-            if number == signal.SIGHUP and number in came and earlier is signal.SIG_DFL:
-                earlier = signal.SIG_IGN
             # Python returns None for a handler that C code set, and cannot set it again.
             if earlier is not None:
                 signal.signal(number, earlier)
+        ignore_repeats(came)
+
+
+def ignore_repeats(came: Collection[int]) -> None:
+    """Ignore SIGHUP from now on if it is among the signals that came and would kill."""
+    if signal.SIGHUP in came and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Requests:
