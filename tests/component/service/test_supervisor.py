@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -32,7 +33,15 @@ def test_the_first_signal_asks_and_the_second_forces() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_hangup_asks_and_never_forces() -> None:
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """Put back what SIGHUP means: a program that got it ends, and pytest does not."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hangup_asks_and_never_forces(hangup: None) -> None:
     stops: list[float] = []
     with StopSignals(stops.append, 20.0) as signals:
         assert signals.level == 0
