@@ -79,9 +79,9 @@ class RdyAllocator(Generic[Key]):
 
     Call update() after every change and whenever ``next_at`` has come: nothing else computes. A
     node is any hashable key of the caller's. ``transit`` bounds the seconds that a lowered RDY may
-    take to reach nsqd: twice the round trip of the node, 2 ms at least. The slots count as used in
-    that time, since messages may be on the wire. At 0 they are free at once, as far as none of them
-    is known to be in flight. Not thread-safe: the owner holds a lock.
+    take to reach nsqd; for RDY 1 it is twice the round trip, 2 ms at least. The slots count as used
+    in that time, since messages may be on the wire. At 0 they are free at once, as far as none of
+    them is known to be in flight. Not thread-safe: the owner holds a lock.
     """
 
     def __init__(
@@ -433,7 +433,8 @@ class RdyAllocator(Generic[Key]):
         self.begun.pop(node.key, None)
         if node.transit > 0:
             node.held = max(node.held, node.rdy)
-            node.held_until = now + node.transit
+            # Of RDY 1 a single message can be late. More would exceed the limit by as many.
+            node.held_until = now + (node.transit if node.rdy == 1 else self._transit)
         node.rdy = rdy
         # A node that still has its turn, and lost the RDY because others use up the limit, keeps
         # its place in the queue.

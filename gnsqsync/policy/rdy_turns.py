@@ -34,8 +34,9 @@ _GROWTH: Final = 1.5
 # Seconds of a look while an nsqd that had a message in its last turn waits for the slot. A peek
 # finds what waits at nsqd, and is too short for what may yet come.
 PEEK: Final = 0.01
-# Seconds in which an nsqd that had nothing leaves the slot to nsqds that had messages: the first
-# time, and at most for each nsqd. Without that, nine empty nsqds would slow down a full one.
+# Seconds in which an nsqd that had nothing leaves the slot to nsqds that had messages: from the
+# second look in a row on, as a full nsqd may be late once; and at most for each nsqd. Without that,
+# nine empty nsqds would slow down a full one.
 _FIRST_REST: Final = 0.05
 LONGEST_REST: Final = 0.2
 # Least seconds that a lowered RDY counts as used.
@@ -99,11 +100,12 @@ class Turn:
         return False
 
     def lose(self, now: float, nodes: int) -> None:
-        """End a look that found nothing, and rest; longer each time."""
+        """End a look that found nothing, and rest from the second one on; longer each time."""
         self.state = TurnState.WAITS
-        rest = min(_FIRST_REST * 2.0 ** min(self._empty, 20), LONGEST_REST * nodes)
+        if self._empty:
+            rest = _FIRST_REST * 2.0 ** min(self._empty - 1, 20)
+            self.rests_until = now + min(rest, LONGEST_REST * nodes)
         self._empty += 1
-        self.rests_until = now + rest
 
     def stop(self) -> None:
         """End a turn for another reason: its slot was taken away, or no turns are needed."""

@@ -71,6 +71,9 @@ def test_a_turn_that_is_taken_away_is_no_look_without_a_message(state: TurnState
 
 def test_rests_double_up_to_a_limit_and_a_message_ends_them() -> None:
     at, now = Turn(), 100.0
+    at.begin(now, 10, 0)
+    at.lose(now, nodes=3)
+    assert not at.rests_until
     rests = []
     for _ in range(40):
         at.begin(now, 10, 0)
