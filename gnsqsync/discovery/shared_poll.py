@@ -128,6 +128,7 @@ class SharedPoll(Generic[Found]):
                 if self.task is None:
                     self.task = self._spawn()
             except BaseException:
+                # No thread could be started, or this one was killed: nobody would serve the asker.
                 self._drop(asker)
                 if not self.askers:
                     self.client.close()
