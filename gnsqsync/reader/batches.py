@@ -90,7 +90,7 @@ class Batches:
         wanted = []
         for message in messages:
             if not connection.hands_over:
-                # As a worker does: it comes again by itself, or goes back at a stop.
+                # As a worker does: it comes again by itself, or goes back at a stop or in a pause.
                 connection.requeue_quietly(message, 0)
             elif message._status:
                 connection.in_flight.forget(message)
