@@ -7,9 +7,9 @@ from pathlib import Path
 
 import nox
 
-nox.options.sessions = ["lint", "types", "quick"]
+nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 
 
 @nox.session
@@ -27,37 +27,32 @@ def types(session: nox.Session) -> None:
     """mypy --strict on the package; mypy and pyright on calls as users write them."""
     session.install("-e", ".[test]")
     session.run("mypy")
-    session.run("pytest", "-q", "tests/integration/test_user_code.py")
+    session.run("pytest", "-q", "-m", "system", "tests/integration/test_user_code.py")
 
 
 @nox.session(python=PYTHONS)
-def quick(session: nox.Session) -> None:
-    """The tests without a server."""
+def tests(session: nox.Session) -> None:
+    """The first ring of the tests; pass paths behind ``--`` for a part of it."""
     session.install("-e", ".[test]")
-    session.run("pytest", "-q", "-m", "quick", *session.posargs)
+    session.run("pytest", *session.posargs)
 
 
 @nox.session(python=PYTHONS[-1])
 def coverage(session: nox.Session) -> None:
-    """The quick tests, the branches that they do not reach, and the floor."""
+    """The first ring, the branches that it does not reach, and the floor."""
     session.install("-e", ".[test,spark,spark-s3,spark-test]")
-    session.run("pytest", "-q", "-m", "quick", "--cov", *session.posargs)
+    session.run("pytest", "-q", "--cov", *session.posargs)
+
+
+EXTRAS = ".[test,docs,audit,spark,spark-s3,spark-test]"
 
 
 @nox.session
-def extras(session: nox.Session) -> None:
-    """The tests that need more packages than ``.[test]``: Spark, the pages, a release."""
-    session.install("-e", ".[test,docs,audit,spark,spark-s3,spark-test]", "kubernetes-validate")
-    chosen = "extras and not campaign and not long"
+def system(session: nox.Session) -> None:
+    """The second ring: real servers, processes, signals, browsers, Spark, the pages, a release."""
+    session.install("-e", EXTRAS, "kubernetes-validate")
     session.env["GNSQSYNC_TEST_EXTRAS"] = "all"
-    session.run("pytest", "-m", chosen, *session.posargs)
-
-
-@nox.session(name="all", python=PYTHONS)
-def all_tests(session: nox.Session) -> None:
-    """All tests that this machine can run; pass paths behind ``--`` for a part of them."""
-    session.install("-e", ".[test]")
-    session.run("pytest", *session.posargs)
+    session.run("pytest", "-m", "system", *session.posargs)
 
 
 @nox.session(python=PYTHONS)
@@ -65,14 +60,14 @@ def integrations(session: nox.Session) -> None:
     """Django, on SQLite and PostgreSQL, and Flask; each Python gets its newest Django."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "django", "--version")
-    chosen = "integrations and not long"
+    chosen = "integrations and not campaign"
     session.run("pytest", "-m", chosen, "tests/integration", *session.posargs)
 
 
 @nox.session
-def campaigns(session: nox.Session) -> None:
-    """Whole suites in a patched process, and programs that work under faults for minutes."""
-    session.install("-e", ".[test,spark-test]")
+def campaign(session: nox.Session) -> None:
+    """The third ring: kills, faults, histories and inputs from new seeds, for minutes each."""
+    session.install("-e", EXTRAS)
     session.run("pytest", "-m", "campaign", *session.posargs)
 
 
@@ -88,7 +83,7 @@ def deploy(session: nox.Session) -> None:
     """The files of the pages on Docker, Kubernetes and systemd; needs systemd-analyze, too."""
     session.install("kubernetes-validate", "-e", ".[test]")
     pages = "tests/integration/test_docs_deploy.py", "tests/integration/test_docs_spark_cluster.py"
-    session.run("pytest", *pages, *session.posargs)
+    session.run("pytest", "-m", "system", *pages, *session.posargs)
 
 
 @nox.session

@@ -37,7 +37,7 @@ class _Turn:
         self.message = message
         # True when the middlewares inside of the window have returned, or raised.
         self.has_left = False
-        # One item, which is popped by who settles the turn.
+        # A single item. The thread that pops it settles the turn.
         self.claims = [None]
 
     @property
@@ -81,7 +81,8 @@ class KeyWindow(Middleware):
             raise ConfigError(f"key is {key!r}; it must be a function that takes a message")
         self._key = key or _key_of
         self._delay = check_duration("delay", delay)
-        # By key; setdefault is atomic, and who pops a turn's claim removes or replaces it.
+        # Turns by key. setdefault() is atomic; the thread that pops a turn's claim removes or
+        # replaces the turn.
         self._turns: dict[tuple[str, str, str], _Turn] = {}
         # Turns that have left and whose end was not known when somebody last looked.
         self._left: deque[tuple[tuple[str, str, str], _Turn]] = deque()

@@ -46,7 +46,7 @@ class Requeue(Exception):
         ConfigError: The delay is negative or no number.
     """
 
-    # For subclasses with a constructor of their own.
+    # Defaults for subclasses with a constructor of their own.
     delay: float | None = None
     backoff: bool = True
 
@@ -56,6 +56,13 @@ class Requeue(Exception):
         super().__init__(f"requeue(delay={delay}, backoff={backoff})")
         self.delay = delay
         self.backoff = backoff
+
+
+class Uncalled(Requeue):
+    """The handler was not called, because what must come before its call has failed.
+
+    Its cause says why. The message comes again, that was no try of it, and the Reader backs off.
+    """
 
 
 class Reject(Exception):
@@ -68,7 +75,7 @@ class Reject(Exception):
         reason: For the log and the dead letter.
     """
 
-    # For subclasses with a constructor of their own.
+    # Defaults for subclasses with a constructor of their own.
     reason: str = ""
 
     def __init__(self, reason: str = "") -> None:
@@ -85,7 +92,7 @@ class Discard(Exception):
         reason: For the log.
     """
 
-    # For subclasses with a constructor of their own.
+    # Defaults for subclasses with a constructor of their own.
     reason: str = ""
 
     def __init__(self, reason: str = "") -> None:
@@ -93,8 +100,8 @@ class Discard(Exception):
         self.reason = reason
 
 
-# What a function that looks at a message, such as a validator, may raise for another reason than
-# the message: the next attempt may succeed. The last three say what shall become of it.
+# Exceptions that a function that looks at a message, such as a validator, raises for another reason
+# than the message: the next attempt may succeed. The last three say what becomes of the message.
 NOT_OF_THE_MESSAGE = (OSError, MemoryError, Requeue, Reject, Discard)
 
 

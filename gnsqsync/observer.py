@@ -163,7 +163,7 @@ def tell(
         try:
             getattr(observer, hook)(*args)
         except BaseException as error:
-            # Also what is no Exception: it would end a thread of ours, or on greenlets the process.
+            # A BaseException, too, would end a thread of this package, or on greenlets the process.
             if ends_worker(error):
                 raise
             log.exception("%sthe observer's %s failed", who, hook, extra=extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -12,7 +13,10 @@ from gnsqsync.runtime import troubles
 pytest_plugins = [
     "tests.support.leftovers",
     "tests.support.marks",
+    "tests.support.needs",
+    "tests.support.seeds",
     "tests.support.servers",
+    "tests.support.unsure",
     "tests.support.workers",
     "tests.support.worlds",
 ]
@@ -30,3 +34,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def _nothing_told() -> None:
     """What one test has told of an address does not make the next one's log silent."""
     troubles._of.clear()
+
+
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP as a terminal sends it, also in a run that ``nohup`` has started."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -85,9 +85,7 @@ class Cluster:
         """The names of all topics, sorted; None when there are none."""
         lookupds = self.lookupds
         if lookupds:
-            found, errors = self._lookups(
-                lookupds, lambda s, _: shapes.strings(s.get("/topics"), "topics")
-            )
+            found, errors = self._lookups(lookupds, _listed_topics)
         else:
             found, errors = self._nsqds(self.nsqds, _topic_names)
         return sorted({name for names in found for name in names}) or None, errors
@@ -234,7 +232,7 @@ class Cluster:
         try:
             found, _ = self._lookups(
                 self.lookupds,
-                lambda server, _: shapes.strings(server.get("/channels", topic=topic), "channels"),
+                lambda server, left_out: _listed_channels(server, topic, left_out),
             )
         except AllFailed:
             return None
@@ -339,6 +337,15 @@ def _merged(found: list[list[Shape]]) -> list[Shape]:
     return list(nodes.values())
 
 
+def _listed_topics(server: Upstream, left_out: LeftOut) -> list[str]:
+    return [*shapes.strings(server.get("/topics"), "topics", left_out).values()]
+
+
+def _listed_channels(server: Upstream, topic: str, left_out: LeftOut) -> list[str]:
+    answer = server.get("/channels", topic=topic)
+    return [*shapes.strings(answer, "channels", left_out).values()]
+
+
 def _topic_names(server: Upstream, left_out: LeftOut) -> list[str]:
     return _names(server.get("/stats", format="json"), left_out)
 
@@ -356,7 +363,7 @@ def _known_nodes(server: Upstream, left_out: LeftOut) -> list[tuple[str, Shape]]
         flags = shapes.value(entry, "tombstones", list)
         topics = [
             {"topic": name, "tombstoned": number < len(flags) and flags[number] is True}
-            for number, name in enumerate(shapes.strings(entry, "topics"))
+            for number, name in shapes.strings(entry, "topics", left_out).items()
         ]
         node = shapes.node(entry, sorted(topics, key=lambda topic: str(topic["topic"])))
         return f"{server.address}/{node['remote_address'] or 'N/A'}", node

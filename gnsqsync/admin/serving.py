@@ -17,7 +17,7 @@ from gnsqsync.admin.options import AdminOptions
 from gnsqsync.daemon import flags
 from gnsqsync.daemon.options import OptionsError, is_loopback
 from gnsqsync.daemon.parent import wait_for_end_of_stdin
-from gnsqsync.service.signals import ending
+from gnsqsync.service.signals import ending, ignore_repeats
 
 __all__ = ["serve"]
 
@@ -89,7 +89,13 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
         handler_class=_Handler,
     )
     told_to_end = Event()
-    watchers = [gevent.signal_handler(number, told_to_end.set) for number in ending()]
+    came: list[int] = []
+
+    def note(number: int) -> None:
+        came.append(number)
+        told_to_end.set()
+
+    watchers = [gevent.signal_handler(number, note, number) for number in ending()]
     try:
         server.start()
         if exit_with_parent:
@@ -101,6 +107,7 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
     finally:
         for watcher in watchers:
             watcher.cancel()
+        ignore_repeats(came)
         admin.close()
 
 

@@ -47,7 +47,7 @@ _CHANNEL = (
     "message_count",
     "client_count",
 )
-# What an entry is called by.
+# Keys whose value names an entry in the log.
 _NAMES = ("topic_name", "channel_name", "hostname", "client_id")
 _CLIENT = {
     "in_flight_count": int,
@@ -92,12 +92,19 @@ def numbers(entry: Shape, keys: Iterable[str]) -> list[int]:
     return found
 
 
-def strings(entry: Shape, key: str) -> list[str]:
-    """A list of str, empty when it is missing. Raises Failed."""
-    found = value(entry, key, list)
-    if not all(isinstance(item, str) for item in found):
+def strings(entry: Shape, key: str, left_out: Callable[[str], object]) -> dict[int, str]:
+    """Return the strings of a list by their places in it; none when the list is missing.
+
+    ``left_out`` gets a sentence for each other entry. Raise Failed if nothing is left.
+    """
+    items = value(entry, key, list)
+    found = {place: item for place, item in enumerate(items) if type(item) is str}
+    if items and not found:
         raise Failed(f"'{key}' has entries that are not strings")
-    return list(found)
+    for place, item in enumerate(items):
+        if place not in found:
+            left_out(f"entry {place} of '{key}' is left out: it is a {type(item).__name__}")
+    return found
 
 
 def objects(entry: Shape, key: str) -> list[Shape]:

@@ -220,7 +220,7 @@ def spark_errors(verbose: bool) -> Iterator[None]:
 
 
 def storage_error(error: OSError) -> str:
-    """One line for an error of a disk or an object store."""
+    """Return a line that says what a disk or an object store refused."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or repr(error)

@@ -86,6 +86,9 @@ class Consumer(Protocol):
         ``success``: True for FIN, False for REQ with backoff, None for REQ without.
         """
 
+    def on_handed_back(self, message: Message) -> None:
+        """A message goes back to nsqd unhandled. From any thread; must not block."""
+
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
         """A REQ with backoff is about to be sent; by the calling thread, outside all locks.
 
@@ -453,6 +456,11 @@ class Connection:
         delay_ms = round(min(delay, commands.MAX_DELAY_MS / 1000) * 1000)
         self.send_queue.commands.append(commands.req(message._id, delay_ms))
         return True
+
+    def hand_back(self, message: Message) -> None:
+        """REQ 0 for a message that no handler has begun; the caller flushes."""
+        if self.requeue_quietly(message, 0) and self._consumer is not None:
+            self._consumer.on_handed_back(message)
 
     def requeue_delay_for(self, message: Message) -> float:
         """Seconds until it comes again, where the call that requeues it gives none."""

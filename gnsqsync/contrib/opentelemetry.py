@@ -168,7 +168,7 @@ class OpenTelemetry(Middleware):
                 labels[names.ERROR_TYPE] = type(error).__qualname__
                 span.set_attribute(names.ERROR_TYPE, type(error).__qualname__)
                 span.set_status(Status(StatusCode.ERROR, text_of(error)))
-                # It calls str(), which may fail.
+                # record_exception() calls str() of the user's exception, which may fail.
                 span.record_exception(error)
         finally:
             span.end()

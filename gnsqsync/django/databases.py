@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, models, router
+from django.db import IntegrityError, connections, models, router, transaction
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.collations import FIND, check_exact, exact_collation
 
-__all__ = ["KeyField", "check_joins", "require_bytes", "written"]
+__all__ = ["KeyField", "check_joins", "insert_unless_there", "require_bytes", "written"]
 
 # Alias and table whose collations were looked at.
 _looked_at: set[tuple[str, str]] = set()
@@ -53,6 +53,28 @@ def require_bytes(database: str, model: type[models.Model]) -> None:
     cure = f"run manage.py migrate {options.app_label} --database {database}"
     check_exact(columns, compared, options.db_table, cure)
     _looked_at.add((database, options.db_table))
+
+
+def insert_unless_there(row: models.Model, using: str) -> None:
+    """Insert the row, unless a row with its primary key is there.
+
+    Waits for the end of another transaction that has inserted it.
+
+    Raises:
+        DataError or IntegrityError: The database refuses a value of the row.
+    """
+    rows = type(row)._base_manager.using(using)
+    if connections[using].vendor == "postgresql":
+        rows.bulk_create([row], ignore_conflicts=True)
+        return
+    # MariaDB's INSERT IGNORE stores values that do not fit, cut; SQLite's INSERT OR IGNORE drops
+    # rows that a check refuses. Both would be silent.
+    try:
+        with transaction.atomic(using=using):
+            rows.bulk_create([row])
+    except IntegrityError:
+        if not rows.filter(pk=row.pk).exists():
+            raise
 
 
 def written(model: type[models.Model], using: str | None, *, joins: bool = False) -> str:

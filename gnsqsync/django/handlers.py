@@ -23,6 +23,7 @@ from gnsqsync.service.handler_claims import Claim, claim_of
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.once import KeyOf
 from gnsqsync.service.settings import as_if_complete
+from gnsqsync.service.uncalled import unless_called
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
@@ -203,13 +204,15 @@ class Handler:
         """Handle one message, on the database connections that the thread has."""
         if self.database is None:
             check_ran(self.function(message), message)
-        elif self.once is None:
-            with transaction.atomic(using=self.database):
-                check_ran(self.function(message), message)
-        else:
-            key = self.once.key(message)
-            with transaction.atomic(using=self.database):
-                self.once.run(key, message, self.function)
+            return
+        with unless_called(self.function) as function:
+            if self.once is None:
+                with transaction.atomic(using=self.database):
+                    check_ran(function(message), message)
+            else:
+                key = self.once.key(message)
+                with transaction.atomic(using=self.database):
+                    self.once.run(key, message, function)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> Handler:
         """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""

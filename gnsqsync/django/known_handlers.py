@@ -1,4 +1,4 @@
-"""All handlers of the project: functions with ``@nsq_handler``, and those of other apps.
+"""The handlers of the project: functions with ``@nsq_handler``, and those of other apps.
 
 Knows handlers and their claims; knows no check and no command.
 """

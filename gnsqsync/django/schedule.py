@@ -16,11 +16,11 @@ from gnsqsync import envelope
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.databases import require_bytes, written
 from gnsqsync.django.moments import now
-from gnsqsync.django.outbox.times import future, later
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.cron import Cron, check_zone
+from gnsqsync.service.due import future, later
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
@@ -60,7 +60,7 @@ def publish_at(
     Raises:
         ConfigError: A value is not allowed.
     """
-    return _insert(topic, body, future(when), key, alias, headers, using)
+    return _insert(topic, body, _future(when), key, alias, headers, using)
 
 
 def publish_after(
@@ -90,7 +90,7 @@ def publish_after(
     Raises:
         ConfigError: A value is not allowed.
     """
-    return _insert(topic, body, later(delay), key, alias, headers, using)
+    return _insert(topic, body, later(delay, "delay"), key, alias, headers, using)
 
 
 def _insert(
@@ -154,7 +154,7 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
         ConfigError: The key or the time is not allowed, or a transaction is open on another
             database only.
     """
-    due = future(when)
+    due = _future(when)
     changes = {"deliver_at": due, "retry_at": due, "failed_at": None, "attempts": 0}
     rows = _scheduled(key, using)
     count: int = rows.exclude(last_error__startswith=IN_DOUBT).update(**changes)
@@ -264,3 +264,12 @@ def _periodic(using: str | None) -> Any:
     database = written(PeriodicMessage, using, joins=True)
     require_bytes(database, PeriodicMessage)
     return PeriodicMessage.objects.using(database)
+
+
+def _future(when: object) -> datetime:
+    return future(
+        when,
+        "when",
+        with_zone="django.utils.timezone.now() or timezone.make_aware(...)",
+        at_once="what is due now is published by outbox.publish()",
+    )

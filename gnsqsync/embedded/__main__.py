@@ -19,7 +19,7 @@ from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
 from gnsqsync.daemon.parent import EXIT_WITH_PARENT, wait_for_end_of_stdin
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.service.output import replace_closed
-from gnsqsync.service.signals import ending
+from gnsqsync.service.signals import ending, ignore_repeats
 
 
 class Server(Protocol):
@@ -115,7 +115,13 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
     # takes a tenth of a start.
     gevent.config.format_context = str
     told_to_end = Event()
-    watchers = [gevent.signal_handler(number, told_to_end.set) for number in ending()]
+    came: list[int] = []
+
+    def note(number: int) -> None:
+        came.append(number)
+        told_to_end.set()
+
+    watchers = [gevent.signal_handler(number, note, number) for number in ending()]
     try:
         server.start()
         if exit_with_parent:
@@ -125,6 +131,7 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
     finally:
         for watcher in watchers:
             watcher.cancel()
+        ignore_repeats(came)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -79,7 +79,9 @@ class NsqdServer:
         self._alarm: Any = None
         self._store: Store | None = None
         self._loaded = False
-        self._saving = False
+        # True from a change of names until nsqd.dat is being written, by one greenlet at a time.
+        self._unsaved = False
+        self._saver: gevent.Greenlet | None = None
         self._tcp: StreamServer | None = None
         self._http: list[tuple[str, str, HTTPServer]] = []
         self._lookup: LookupPeers | None = None
@@ -231,6 +233,8 @@ class NsqdServer:
             remove_unix(address)
         if self._alarm is not None:
             self._alarm.close()
+        if self._saver is not None:
+            self._saver.join()
         if self._store is not None:
             if self._loaded:
                 # After a failed start too: loading has removed the queue files.
@@ -298,22 +302,33 @@ class NsqdServer:
     def _names_changed(self, event: str, topic: str, channel: str | None) -> None:
         if self._store is None or is_ephemeral(topic) or is_ephemeral(channel or ""):
             return
-        if not self._saving:
-            # Once for all changes of this round.
-            self._saving = True
-            gevent.spawn(self._save_changed_names)
+        self._save_soon()
 
-    def _save_changed_names(self) -> None:
-        self._saving = False
-        self.save_names()
+    def _save_soon(self) -> gevent.Greenlet:
+        """Have nsqd.dat written once for all changes of this round. Return the greenlet that does
+        it; it ends when all changes are in the file."""
+        self._unsaved = True
+        if self._saver is None:
+            self._saver = gevent.spawn(self._save_changes)
+        return self._saver
+
+    def _save_changes(self) -> None:
+        assert self._store is not None, "there are no names to save without a folder"
+        try:
+            while self._unsaved:
+                self._unsaved = False
+                # A disk may take seconds, in which clients must get their heartbeats.
+                self._store.save_names(self.broker, in_thread)
+        finally:
+            self._saver = None
 
     def _write_failed(self, who: str, error: str) -> None:
         self.log.error("%s: failed to write message to backend - %s", who, error)
 
     def save_names(self) -> None:
-        """Write nsqd.dat now."""
+        """Return when nsqd.dat has the present names and paused flags."""
         if self._store is not None:
-            self._store.save_names(self.broker)
+            self._save_soon().join()
 
     def _statsd_figures(self) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
         topics = gather(self.broker, (), include_clients=False)["topics"]

@@ -94,22 +94,23 @@ class Store:
 
     # -- nsqd.dat --------------------------------------------------------------------------------
 
-    def save_names(self, broker: Broker) -> None:
-        """Replace nsqd.dat; what goes wrong is logged."""
+    def save_names(self, broker: Broker, run: Callable[[Callable[[], None]], None]) -> None:
+        """Replace nsqd.dat; an error is logged. ``run`` calls the function that writes."""
         try:
-            self._write_names(broker)
+            run(self._names_of(broker))
         except OSError as error:
             self._log.error("failed to persist metadata - %s", error)
 
     def save_first_names(self, broker: Broker) -> None:
         """Replace nsqd.dat at the start; StartError when the folder cannot be written."""
         try:
-            self._write_names(broker)
+            self._names_of(broker)()
         except OSError as error:
             why = f"open {self._folder / 'nsqd.dat'}: {reason(error)}"
             raise StartError(f"failed to persist metadata - {why}") from None
 
-    def _write_names(self, broker: Broker) -> None:
+    def _names_of(self, broker: Broker) -> Callable[[], None]:
+        """Return the function that writes the present names and paused flags."""
         topics = [
             {
                 "name": topic.name,
@@ -124,7 +125,8 @@ class Store:
             if not topic.ephemeral
         ]
         text = json.dumps({"topics": topics, "version": NSQ_VERSION}, separators=(",", ":"))
-        durable.write(str(self._folder / "nsqd.dat"), text.encode(), 0o600)
+        path = str(self._folder / "nsqd.dat")
+        return lambda: durable.write(path, text.encode(), 0o600)
 
     def load(self, broker: Broker) -> None:
         """Make the topics and channels of nsqd.dat and fill them; StartError if unreadable."""
@@ -179,7 +181,7 @@ class Store:
 
     def save(self, broker: Broker) -> None:
         """Write nsqd.dat and every message that is in memory; ephemeral ones are dropped."""
-        self.save_names(broker)
+        self.save_names(broker, lambda write: write())
         for topic in broker.topics.values():
             for channel in topic.channels.values():
                 if channel.backlog is not None:

@@ -10,8 +10,9 @@ import click
 from flask import current_app
 
 from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.service.outbox_rows import Lag
 from gnsqsync.service.output import say
-from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.relay import Relay
 from gnsqsync.service.relay_command import lag_text, run_relay
 from gnsqsync.service.settings import imported
 

@@ -186,13 +186,14 @@ class Backoff:
             return self._grow(count, now)
         return self._signal(_Signal.SUCCESS, now)
 
-    def failed(self, key: Hashable, deliveries: int, now: float, counts: bool = True) -> bool:
+    def failed(self, key: Hashable, tries: int, now: float, counts: bool = True) -> bool:
         """Judge the failure of one message. Call it always.
 
-        ``deliveries``: the number of its deliveries by nsqd. The first failure of a message is
-        evidence, a further one is not. ``counts``: False if the user excuses it.
+        ``tries``: the number of its deliveries by nsqd, as far as it was handled then. The first
+        failure of a message is evidence, a further one is not. ``counts``: False if the user
+        excuses it.
         """
-        is_new, dominates = self.evidence.failed(key, deliveries, now, counts)
+        is_new, dominates = self.evidence.failed(key, tries, now, counts)
         if not counts:
             return self._signal(_Signal.NO_VERDICT, now)
         if self.rule is Rule.EVERY_FAILURE or (is_new and self.phase is Phase.TESTING):

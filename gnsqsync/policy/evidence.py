@@ -68,11 +68,11 @@ class Evidence:
         self._failed: dict[Hashable, None] = {}
 
     def failed(
-        self, key: Hashable, deliveries: int, now: float, counts: bool = True
+        self, key: Hashable, tries: int, now: float, counts: bool = True
     ) -> tuple[bool, bool]:
         """Note a failure. Return True if the message has not failed here before; if enough have.
 
-        ``deliveries``: the number of deliveries of the message by nsqd, 1 for the first one.
+        ``tries``: the number of deliveries of the message, as far as it was handled then.
         ``counts``: False for a failure that is no evidence.
         """
         self._go_on(now)
@@ -88,7 +88,7 @@ class Evidence:
             return is_new, False
         self.failures += 1
         self._row += _FAILURE
-        if deliveries <= 1:
+        if tries <= 1:
             self.count += _FAILURE
         return True, max(self.count, self._row) > ENOUGH
 

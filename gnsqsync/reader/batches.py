@@ -91,7 +91,7 @@ class Batches:
         for message in messages:
             if not connection.hands_over:
                 # As a worker does: it comes again by itself, or goes back at a stop or in a pause.
-                connection.requeue_quietly(message, 0)
+                connection.hand_back(message)
             elif message._status:
                 connection.in_flight.forget(message)
             elif message.attempts > self._last_delivery:

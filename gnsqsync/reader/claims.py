@@ -30,7 +30,7 @@ class Claim:
     channel: str
     # Module and name of the handler, for errors.
     where: str
-    # None for a Reader without a handler.
+    # The handler's function; None for a Reader without a handler.
     handler: object
     # Two claims with a common server are of one cluster.
     servers: frozenset[str]

@@ -14,6 +14,7 @@ from gnsqsync.options import check_ran
 from gnsqsync.policy.requeue import spread
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.reader.tries import Tries, which
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
 from gnsqsync.writer.writer import Writer
@@ -26,7 +27,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 _MOST_OF_ANY_NSQD = 2**31 - 1
 # How many kept messages are remembered, so that one more failure of them is no second ERROR.
 _MOST_TOLD = 10_000
-# How many messages are remembered that ended their worker.
+# Upper bound of remembered messages that ended their worker.
 _MOST_DEADLY = 1_000
 # Seconds. While a message cannot be given up it comes again after a second for each delivery, up to
 # this; later where ``requeue_delay`` says so.
@@ -60,6 +61,7 @@ class DeadLetters:
         # Errors that ended a worker on the last attempt of a message, by nsqd and id. Workers look
         # without the lock whether there is one.
         self.killers: dict[tuple[str, str], BaseException] = {}
+        self.tries: Tries = Tries(runtime, setup.flow.max_attempts)
 
     def note_deadly(self, message: Message, error: BaseException) -> None:
         """Remember a message that has ended its worker, which had no time to give it up.
@@ -72,13 +74,13 @@ class DeadLetters:
             # The frames may hold connections and files of the user's, and nobody logs a kill.
             error.__traceback__ = None
         with self._lock:
-            self.killers[_which(message)] = error
+            self.killers[which(message)] = error
             if len(self.killers) > _MOST_DEADLY:
                 del self.killers[next(iter(self.killers))]
 
     def deadly(self, message: Message) -> BaseException | None:
         """Return what ended the worker on the last attempt of this message, if something did."""
-        return self.killers.get(_which(message))
+        return self.killers.get(which(message))
 
     def settle(
         self,
@@ -95,7 +97,7 @@ class DeadLetters:
         fate = self._settle(connection, message, error, rejected)
         if fate is not Fate.REQUEUED and self.killers:
             with self._lock:
-                self.killers.pop(_which(message), None)
+                self.killers.pop(which(message), None)
         return fate
 
     def _settle(
@@ -108,7 +110,8 @@ class DeadLetters:
         if not connection.is_in_flight(message):
             return Fate.GONE
         if not self._flow.gives_up:
-            return self._keep(connection, message, error, rejected)
+            what = f"was rejected{_reason(error)}" if rejected else "failed"
+            return self._keep(connection, message, what, _shown(error))
         if not (self._hook_took(message, error) and self._dead_letter_is_out(message, error)):
             delay = retry_delay(connection, message)
             return Fate.REQUEUED if connection.requeue_quietly(message, delay) else Fate.GONE
@@ -152,8 +155,8 @@ class DeadLetters:
         self,
         connection: Connection,
         message: Message,
-        error: BaseException | None,
-        rejected: bool,
+        what: str,
+        shown: BaseException | None,
     ) -> Fate:
         """Requeue it with the longest delay. Log an ERROR the first time, then a WARNING."""
         seconds = self._flow.max_requeue_delay or retry_delay(connection, message)
@@ -165,19 +168,19 @@ class DeadLetters:
             "message %s %s on attempt %d (max_attempts=%d); it waits in nsqd and comes again in"
             " %g s; set dead_letter_topic or on_giving_up",
             message,
-            f"was rejected{_reason(error)}" if rejected else "failed",
+            what,
             message.attempts,
             self._flow.max_attempts,
             round(seconds, 1),
-            error=_shown(error),
+            error=shown,
         )
         return Fate.KEPT
 
     def _is_new(self, message: Message) -> bool:
-        which = _which(message)
+        key = which(message)
         with self._lock:
-            is_new = which not in self._told
-            self._told[which] = None
+            is_new = key not in self._told
+            self._told[key] = None
             if len(self._told) > _MOST_TOLD:
                 del self._told[next(iter(self._told))]
         return is_new
@@ -238,8 +241,8 @@ class DeadLetters:
                 message,
                 wrong,
             )
-            # As it came: there may be no room for a key, either, and who made the envelope may have
-            # put names into it that this package would not write.
+            # The message is published as it came: there may be no room for a key, either, and its
+            # envelope may have names that this package would not write.
             writer._publish(topic, envelope.restore(message.headers, message.body), None, None)
 
     def _where_it_is(self) -> str:
@@ -291,10 +294,6 @@ class DeadLetters:
             writers = list(self._writers.values())
         for writer in writers:
             writer.close()
-
-
-def _which(message: Message) -> tuple[str, str]:
-    return message.nsqd_address, message.id
 
 
 def retry_delay(connection: Connection, message: Message) -> float:

@@ -33,7 +33,7 @@ class Lanes:
         self._lock = runtime.lock()
         self._holders: dict[Message, Hashable] = {}
         self._parked: dict[Hashable, deque[Waiting]] = {}
-        # What the user's function raised. The message has no lane, and is rejected by its worker.
+        # Errors of the user's function, by message. The worker rejects such a message.
         self._errors: dict[Message, BaseException] = {}
 
     def admit(self, connection: Connection, messages: Iterable[Message]) -> list[Message]:

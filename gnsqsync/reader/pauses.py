@@ -14,6 +14,7 @@ from gnsqsync.policy.evidence import IN_A_ROW, Evidence
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.rdy_control import RdyControl
+from gnsqsync.reader.tries import Tries
 from gnsqsync.runtime import Lock, Runtime
 
 __all__ = ["Pauses"]
@@ -33,6 +34,7 @@ class Pauses:
         lock: Lock,
         runtime: Runtime,
         chunks: Chunks,
+        tries: Tries,
         events: Events,
         apply: Callable[[list[Connection]], None],
     ) -> None:
@@ -45,6 +47,7 @@ class Pauses:
         self._lock = lock
         self._now = runtime.now
         self._chunks = chunks
+        self._tries = tries
         self._events = events
         self._apply = apply
 
@@ -69,20 +72,21 @@ class Pauses:
 
     def failed(self, connection: Connection, message: Message, counts: bool = True) -> None:
         """Judge a message that failed. ``counts``: False if the user excuses the failure."""
-        self._failed((connection.nsqd_address, message._id), message.attempts, counts)
+        key = connection.nsqd_address, message._id
+        self._failed(key, self._tries.of(message), counts)
 
     def answer_failed(self, connection: Connection, message_id: str) -> None:
         """Judge a FIN that nsqd refused, where that counts as a failure."""
         self._failed((connection.nsqd_address, message_id.encode()), 1, True)
 
-    def _failed(self, key: tuple[str, bytes], deliveries: int, counts: bool) -> None:
+    def _failed(self, key: tuple[str, bytes], tries: int, counts: bool) -> None:
         backoff, evidence = self.backoff, self.evidence
         before = after = 0
 
         def judge(now: float) -> bool:
             nonlocal before, after
             before = evidence.in_a_row
-            changed = backoff.failed(key, deliveries, now, counts)
+            changed = backoff.failed(key, tries, now, counts)
             after = evidence.in_a_row
             return changed
 

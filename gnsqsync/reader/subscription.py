@@ -96,7 +96,9 @@ class Subscription:
             and chunks.lanes is None
         )
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng, lends=lends)
-        self.pauses: Pauses = Pauses(self._rdy, self._lock, runtime, chunks, events, self._apply)
+        self.pauses: Pauses = Pauses(
+            self._rdy, self._lock, runtime, chunks, dead_letters.tries, events, self._apply
+        )
         # To be read without the lock.
         self.allocator: RdyAllocator[Address] = self._rdy.allocator
 
@@ -391,8 +393,11 @@ class Subscription:
             pauses.succeeded(0)
         self.answered()
 
+    def on_handed_back(self, message: Message) -> None:
+        self._dead_letters.tries.note_uncalled(message)
+
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
-        if not 0 < self._flow.max_attempts <= message.attempts:
+        if not self._dead_letters.tries.is_last(message):
             return None
         return self._dead_letters.settle(connection, message, sys.exc_info()[1])
 

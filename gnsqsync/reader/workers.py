@@ -13,7 +13,7 @@ from itertools import count
 
 from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.errors import ConfigError
-from gnsqsync.foreign import class_of, ends_worker, repr_of
+from gnsqsync.foreign import class_of, ends_worker, line_of, repr_of
 from gnsqsync.message import (
     ANSWERED,
     BEGUN,
@@ -24,6 +24,7 @@ from gnsqsync.message import (
     Fate,
     Message,
     Requeue,
+    Uncalled,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.options import check_ran
@@ -100,7 +101,7 @@ class Workers:
         self._call = around_handler(setup.middleware, innermost) if self._isolates else innermost
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
-        self._last_attempt = setup.flow.max_attempts or _NO_LIMIT
+        self._tries = dead_letters.tries
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # True if ``max_deliveries`` is set.
         self._has_limit = self._last_delivery != _NO_LIMIT
@@ -263,7 +264,7 @@ class Workers:
             if not connection.hands_over:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
                 # In a pause: it comes again after that.
-                connection.requeue_quietly(message, 0)
+                connection.hand_back(message)
                 continue
             if message._status:
                 # It timed out while it waited, or was answered by the handler of its first copy.
@@ -306,7 +307,7 @@ class Workers:
             except BaseException as error:
                 # Out of a handler, which this ends, or out of what we called, as a log filter.
                 message._status |= FAILED
-                if message.attempts >= self._last_attempt:
+                if self._tries.is_last(message):
                     self._dead_letters.note_deadly(message, error)
                 connection.requeue_quietly(message, None)
                 for message in messages_left:
@@ -362,6 +363,8 @@ class Workers:
         if verdict is Verdict.REJECT:
             fate = self._dead_letters.settle(connection, message, error, rejected=True)
             return Tally.NEUTRAL if fate is Fate.GONE else Tally.EXCUSED
+        if isinstance(error, Uncalled):
+            return self._answer_uncalled(connection, message, error)
         if isinstance(error, Requeue) and not _is_delay(error.delay):
             wrong = ConfigError(
                 f"delay of {class_of(error)} is {repr_of(error.delay)}; it must be None or seconds,"
@@ -374,13 +377,35 @@ class Workers:
             return Tally.NEUTRAL
         return self._answer_attempt(connection, message, error)
 
+    def _answer_uncalled(self, connection: Connection, message: Message, error: Uncalled) -> Tally:
+        """REQ for a message whose handler was not called, which is no try of it."""
+        self._tries.note_uncalled(message)
+        if not connection.requeue_quietly(message, None):
+            return Tally.NEUTRAL
+        cause = error.__cause__ or error
+        counts = self._verdicts.backs_off(cause)
+        self._pauses.failed(connection, message, counts)
+        log.warning(
+            "%s: handler %s was not called on message %s (attempt %d) from %s; %s: %s",
+            self._setup.name,
+            self.handler_name,
+            message.id,
+            message.attempts,
+            message.nsqd_address,
+            self._when_again(connection.requeue_delay_for(message)),
+            line_of(cause),
+            exc_info=cause,
+            extra={**self._setup.fields_of(message), "handler": self.handler_name},
+        )
+        return Tally.FAILED if counts else Tally.EXCUSED
+
     def _answer_attempt(
         self, connection: Connection, message: Message, error: BaseException
     ) -> Tally:
         """REQ for a message whose handler failed; after its last attempt it is given up."""
         asked = isinstance(error, Requeue)
         backs_off = asked or self._verdicts.backs_off(error)
-        if message.attempts >= self._last_attempt:
+        if self._tries.is_last(message):
             delay = retry_delay(connection, message)
             fate = self._dead_letters.settle(connection, message, error)
         else:
@@ -414,7 +439,7 @@ class Workers:
             try:
                 worker_ended()
             except BaseException as error:
-                # As of the handler: the object is the user's.
+                # The object is the user's, and may raise whatever a handler may raise.
                 if ends_worker(error):
                     raise
                 log.exception(

@@ -16,7 +16,7 @@ __all__ = ["IN_DOUBT", "error_text", "tell_canceled", "tell_moved", "texts"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
-# How ``last_error`` of such a row begins.
+# Beginning of ``last_error`` of such a row.
 IN_DOUBT = "nsqd may have it: "
 
 

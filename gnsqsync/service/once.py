@@ -21,8 +21,8 @@ MAX_CONSUMER = 129
 
 KeyOf: TypeAlias = Callable[[Message], str]
 
-# What a function raises for a body that has no key, whatever the attempt. Other errors, such as
-# those of a database, may have passed at the next one.
+# Exceptions of a function for a body that has no key, whatever the attempt. Other errors, such as
+# those of a database, may have passed at the next attempt.
 _OF_THE_MESSAGE = (
     ArithmeticError,
     AttributeError,

@@ -9,21 +9,18 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Protocol
 
-from gnsqsync import envelope
 from gnsqsync.errors import ConfigError, NSQError, OutcomeUnknown, Refused
 from gnsqsync.options import check_int, check_topic
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
 from gnsqsync.service.in_doubt import error_text
+from gnsqsync.service.outbox_rows import Row, Store, encoded
 from gnsqsync.service.supervisor import StopFlag
 from gnsqsync.writer.writer import Writer
 
-__all__ = ["BadRows", "Lag", "Relay", "Row", "Store", "age", "ahead", "encoded", "readable"]
+__all__ = ["Relay"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
@@ -35,175 +32,8 @@ _HEAL_SECONDS = 60.0
 # A relay whose nsqd gives no answer to one message tries that message again after these seconds at
 # most.
 _LONGEST_DOUBT = 60.0
-# Errors that reading a broken row raises. JSON that is broken is a ValueError.
-_UNREADABLE = (ValueError, TypeError, OverflowError)
 # How often the number of waiting messages is logged, in seconds.
 _LOG_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Lag:
-    """What is in the outbox: rows that are due, those that failed for good, those for later.
-
-    ``oldest_seconds``: of those that are due, since then; 0.0 when there are none. ``problems``: a
-    sentence for each message that does not come when it should, and for clocks that differ.
-    """
-
-    waiting: int
-    failed: int
-    oldest_seconds: float
-    scheduled: int = 0
-    problems: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """For a person."""
-        text = (
-            f"{self.waiting} waiting, the oldest for {self.oldest_seconds:.1f} s;"
-            f" {self.failed} failed"
-        )
-        return f"{text}; {self.scheduled} scheduled" if self.scheduled else text
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A message of an outbox. ``alias`` says which Writer publishes it."""
-
-    id: int
-    alias: str
-    topic: str
-    body: bytes
-    created_at: datetime
-    # None where the Writer that it was written for has no headers.
-    headers: Mapping[str, str] | None
-    key: str | None
-    attempts: int = 0
-    # True after a publish whose outcome is unknown: nsqd may have the message.
-    in_doubt: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.topic} #{self.id}"
-
-
-class Store(Protocol):
-    """The table of an outbox, and where its messages go. Used by one thread."""
-
-    # For log lines.
-    name: str
-    # What is raised while the database is away.
-    errors: ClassVar[tuple[type[Exception], ...]]
-
-    def add_due(self, now: datetime) -> int:
-        """Write the rows of periodic messages that are due; how many."""
-
-    def heal(self, now: datetime) -> None:
-        """Correct the times that a wrong clock has written."""
-
-    def batch(
-        self, limit: int, now: datetime, without: Collection[str]
-    ) -> AbstractContextManager[Sequence[Row]]:
-        """The rows that are due, the first ones first, but those of these aliases.
-
-        They belong to this relay until the context ends, where the database can lock rows.
-        """
-
-    def delete(self, rows: Sequence[Row]) -> None: ...
-
-    def note(self, rows: Sequence[Row], error: str) -> None:
-        """nsqd could not be reached."""
-
-    def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
-        """One more attempt of the row; without ``retry_at`` it has failed for good."""
-
-    def lag(self) -> Lag: ...
-
-    def writer(self, alias: str) -> Writer: ...
-
-    def rest(self) -> None:
-        """Nothing is done for a while, or the database has failed: let go of connections."""
-
-
-def encoded(row: Row, writer: Writer) -> bytes:
-    """Encode a row: in an envelope with its key, where the Writer has headers.
-
-    So is a row from before there were keys; its key then comes from its place in the table.
-
-    Raises:
-        ConfigError: The body is empty, or a header is not allowed.
-    """
-    if not row.body:
-        raise ConfigError("the body is empty; nsqd takes no empty message")
-    if row.headers is None and not writer._has_headers:
-        return row.body
-    key = row.key or f"outbox-{row.id}-{row.created_at.timestamp():.6f}"
-    return envelope.encode({**(row.headers or {}), envelope.KEY: key}, row.body)
-
-
-def age(since: datetime | None, now: datetime) -> float:
-    """Seconds since then, 0.0 or more."""
-    return 0.0 if since is None else max(0.0, (now - since).total_seconds())
-
-
-def ahead(written: datetime | None, now: datetime) -> list[str]:
-    """A sentence if a row was written later than now, by the clock of another machine."""
-    seconds = 0.0 if written is None else (written - now).total_seconds()
-    if seconds < 1:
-        return []
-    return [
-        f"a message was written {seconds:.0f} s ahead of the clock of this machine, so ages are too"
-        " small; set the clocks by NTP"
-    ]
-
-
-def readable(
-    found: Callable[[], Sequence[Row]],
-    ids: Callable[[], Sequence[int]],
-    one: Callable[[int], Row],
-    refuse: Callable[[int, Exception], None],
-) -> Sequence[Row]:
-    """All rows, read together; or one by one, if one of them cannot be read, which is refused."""
-    try:
-        return found()
-    except _UNREADABLE:
-        rows: list[Row] = []
-        for id in ids():
-            try:
-                rows.append(one(id))
-            except _UNREADABLE as error:
-                refuse(id, error)
-        return rows
-
-
-class BadRows:
-    """Rows of an outbox that cannot be worked with: each is one ERROR, at growing intervals.
-
-    Args:
-        outbox: The name of the outbox, for log lines.
-        errors: The errors that are the fault of a row.
-    """
-
-    def __init__(self, outbox: str, errors: tuple[type[Exception], ...]) -> None:
-        self._outbox = outbox
-        self._errors = errors
-
-    @contextmanager
-    def guard(self, name: str) -> Iterator[None]:
-        """Log an error that is the fault of this row, and go on after the ``with``."""
-        place = ("outbox", self._outbox, "row", name)
-        try:
-            yield
-        except self._errors as error:
-            tell = troubles().began(place, AWAY)
-            if tell is not None:
-                log.error(
-                    "outbox of %s: %s cannot be worked out: %s; it does not come until that is"
-                    " mended, and the other messages go on%s",
-                    self._outbox,
-                    name,
-                    error,
-                    more(tell),
-                )
-        else:
-            troubles().ended(place)
 
 
 class Pauses:
@@ -214,7 +44,7 @@ class Pauses:
         self._until: dict[str, float] = {}
 
     def failed(self, name: str) -> float:
-        """It failed once more; the seconds until it is tried again."""
+        """Note a failure of the name. Return the seconds until it is tried again."""
         count = self._failures.get(name, 0)
         seconds = min(_FIRST_PAUSE * 2.0 ** min(count, 16), _LONGEST_PAUSE)
         # Several relays that lost the same nsqd do not try again at the same moment.
@@ -265,7 +95,7 @@ class Relay:
         self._rate = rate
         self._batch = check_int("batch", batch, 1)
         if rate is not None:
-            # So that a second of it is no burst of several.
+            # A batch holds at most what one second allows.
             self._batch = min(self._batch, max(1, int(rate)))
         self._max_attempts = check_int("max_attempts", max_attempts, 1)
         # By alias; and of the database itself.
@@ -289,7 +119,7 @@ class Relay:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether ``stop()`` was called."""
+        """True after ``stop()``."""
         return self._stop.is_set
 
     def run(self, *, interval: float = 1.0, until_empty: bool = False) -> None:
@@ -330,6 +160,10 @@ class Relay:
             elif self._rate is not None:
                 stop.wait(max(0.0, began + moved / self._rate - time.monotonic()))
 
+    def _broken(self) -> list[str]:
+        """Return a sentence for each message that cannot be worked out."""
+        return [*self._store.broken()]
+
     def _database_failed(self) -> None:
         pause = self._database_pauses.failed(self._name)
         tell = troubles().began(("outbox", self._name), AWAY)
@@ -354,9 +188,9 @@ class Relay:
             )
 
     def move_batch(self) -> int:
-        """Publish one batch of due rows and delete them; returns how many rows it has dealt with.
+        """Publish one batch of due rows and delete them. Return how many rows were dealt with.
 
-        Those of periodic messages are written first.
+        Rows of periodic messages are written first.
         """
         store = self._store
         now = datetime.now(UTC)
@@ -402,7 +236,7 @@ class Relay:
     def _publish(
         self, writer: Writer, alias: str, topic: str, good: list[tuple[Row, bytes]]
     ) -> list[Row]:
-        """With few MPUBs; those that nsqd has."""
+        """Publish with few MPUBs. Return the rows that nsqd has."""
         rows = [row for row, _ in good]
         bodies = [body for _, body in good]
         if not rows or alias in self._pauses.current():
@@ -433,7 +267,7 @@ class Relay:
         return rows
 
     def _writer(self, alias: str, rows: Sequence[Row]) -> Writer | None:
-        """The Writer of the alias; None if it failed a moment ago, or cannot be made."""
+        """Return the Writer of the alias; None if it failed a moment ago, or cannot be made."""
         if alias in self._pauses.current():
             return None
         try:
@@ -443,7 +277,7 @@ class Relay:
             return None
 
     def _failed(self, alias: str, rows: Sequence[Row], error: Exception) -> None:
-        """No row is to blame for sure: the rows wait, and the alias pauses."""
+        """Let the rows wait and the alias pause: no row is to blame for sure."""
         self._tell_stuck(alias, error, self._pauses.failed(alias))
         self._store.note(rows, error_text(error))
         if not isinstance(error, OutcomeUnknown):
@@ -470,7 +304,7 @@ class Relay:
             )
 
     def _tell_stuck(self, alias: str, error: Exception, pause: float) -> None:
-        """At the beginning, and then at growing intervals as an error."""
+        """Log the failure: at its beginning, and then at growing intervals as an ERROR."""
         tell = troubles().began(("outbox", self._name, alias), AWAY)
         if tell is not None:
             log.log(
@@ -485,7 +319,7 @@ class Relay:
             )
 
     def _refused(self, row: Row, error: Exception) -> None:
-        """nsqd or a limit of the Writer refuses this one message, or it cannot be encoded."""
+        """Note a row that nsqd or a limit of the Writer refuses, or that cannot be encoded."""
         attempts = row.attempts + 1
         # nsqd may only have a full disk. Other reasons do not change.
         if not isinstance(error, Refused) or attempts >= self._max_attempts:

@@ -1,4 +1,4 @@
-"""What the commands that run a relay have in common. Knows signals and text; no framework."""
+"""The common part of the commands that run a relay. Knows signals and text; no framework."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 
-from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.outbox_rows import Lag
+from gnsqsync.service.relay import Relay
 from gnsqsync.service.supervisor import StopSignals
 
 __all__ = ["lag_text", "run_relay"]
 
 
 def lag_text(found: Lag, *, as_json: bool) -> str:
-    """What ``--lag`` prints."""
+    """Return the text that ``--lag`` prints."""
     if not as_json:
         return "\n".join([str(found), *found.problems])
     # Monitors know the other names; ``problems`` is there if there are any.
@@ -23,9 +24,10 @@ def lag_text(found: Lag, *, as_json: bool) -> str:
 def run_relay(
     relay: Relay, lag: Callable[[], Lag], *, interval: float, once: bool, say: Callable[[str], None]
 ) -> str | None:
-    """Until a signal comes, or with ``once`` until nothing is due; what is left then, if anything.
+    """Run until a signal comes, or with ``once`` until nothing is due.
 
-    ``say`` takes a line for people.
+    ``say`` takes a line for people. Return a text that says what is left then, and what cannot be
+    worked out; None for nothing, and after a signal.
     """
     try:
         with StopSignals(lambda timeout: relay.stop(), 0.0):
@@ -34,6 +36,9 @@ def run_relay(
         say(f"{relay.published} published")
     if once and not relay.is_stopped:
         left = lag()
+        problems = relay._broken()
         if left.waiting or left.failed:
-            return f"{left.waiting} still wait, {left.failed} have failed"
+            problems = [f"{left.waiting} still wait, {left.failed} have failed", *problems]
+        if problems:
+            return "; ".join(problems)
     return None

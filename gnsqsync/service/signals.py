@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["Requests", "ending", "handled", "tell_terminal"]
+__all__ = ["Requests", "ending", "handled", "ignore_repeats", "tell_terminal"]
 
 
 def ending() -> tuple[signal.Signals, ...]:
@@ -34,18 +34,34 @@ def handled(
 ) -> Iterator[None]:
     """Have ``handler`` called for these signals, while it is entered.
 
+    A program that got SIGHUP ends, so SIGHUP stays ignored behind the ``with``: a closed terminal
+    sends it twice, and the second one would kill the program while it ends.
+
     ValueError outside of the main thread, where Python allows no signal handlers.
     """
     before: dict[signal.Signals, Any] = {}
+    came: set[int] = set()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.add(number)
+        handler(number, frame)
+
     try:
         for number in numbers:
-            before[number] = signal.signal(number, handler)
+            before[number] = signal.signal(number, note)
         yield
     finally:
         for number, earlier in before.items():
-            # None: it was not set from Python, and cannot be.
+            # Python returns None for a handler that C code set, and cannot set it again.
             if earlier is not None:
                 signal.signal(number, earlier)
+        ignore_repeats(came)
+
+
+def ignore_repeats(came: Collection[int]) -> None:
+    """Ignore SIGHUP from now on if it is among the signals that came and would kill."""
+    if signal.SIGHUP in came and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Requests:

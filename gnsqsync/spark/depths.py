@@ -66,7 +66,7 @@ class Backlog:
 
     @property
     def waiting(self) -> int:
-        """All messages that are not done, paused or not."""
+        """Messages that are not done, paused or not."""
         return self.unread + self.in_flight + self.deferred
 
     @property

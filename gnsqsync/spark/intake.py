@@ -105,6 +105,9 @@ class Intake(Observer):
     ) -> None:
         """Give back the messages in hand; then CLS, and nsqd's CLOSE_WAIT: every FIN has
         arrived."""
+        # An nsqd whose RDY is above 0 answers each REQ with another message. Nobody reads that
+        # message, and its attempts grow.
+        self.room = 0
         self.give_back()
         self._reader.stop(_STOP_SECONDS)
         try:

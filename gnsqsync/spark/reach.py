@@ -100,7 +100,7 @@ class NothingRead(NSQError):
 
 
 class Depth(Protocol):
-    """What is known of a channel of one nsqd: see ``depths.Backlog``."""
+    """Counts of a channel of one nsqd: see ``depths.Backlog``."""
 
     @property
     def unread(self) -> int: ...
@@ -109,7 +109,7 @@ class Depth(Protocol):
 
 
 class Progress:
-    """Whether a run with an end took any of the messages that waited in its channel.
+    """A run with an end that must take messages if any waited in its channel.
 
     ``before``: the depths when it began. In-flight and deferred messages do not count, as nobody
     can read them now.

@@ -147,9 +147,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drained: Offset | None = None
         self._depths: Depths | None = None
         self._log: StreamLog | None = None
-        # By the monotonic clock: when Spark asked for an epoch, so that all tasks before are over.
+        # Monotonic time at which Spark asked for an epoch. All tasks before are over by then.
         self._asked_at = 0.0
-        # Of a run with an end: the messages it has still to take, and which nsqds it reached.
+        # Messages that a run with an end has still to take, and the nsqds that the run reached.
         self._targets: Targets | None = None
         self._reach: Reach | None = None
         self._progress: Progress | None = None

@@ -133,7 +133,7 @@ def _package(kind: type) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """One line: the first cause that is no OSError of our own making says most."""
+    """Return a line for the error, or for its cause where the error only wraps it."""
     if type(error) is OSError and error.errno is None and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

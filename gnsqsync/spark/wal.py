@@ -74,7 +74,7 @@ class Marker:
 
 
 class Place(NamedTuple):
-    """Where an entry lies: its epoch, its partition, and its number there."""
+    """The place of an entry: its epoch, its partition, and its number there."""
 
     epoch: int
     partition: int

@@ -18,7 +18,7 @@ Entry = Mapping[str, Any]
 # Characters of an error text that go into logs: it quotes the entry, which may be long.
 _MAX_WORDS = 200
 _TOO_LARGE = 2**64
-# What an entry is called by.
+# Keys whose value names an entry in the log.
 _NAMES = ("topic_name", "channel_name", "client_id")
 _EXPECTED: Final[dict[type, str]] = {str: "a string", int: "an integer", bool: "true or false"}
 # By the annotation of a field, which is text where annotations are not evaluated.

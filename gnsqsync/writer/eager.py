@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import count
 
-from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue
+from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue, Uncalled
 from gnsqsync.middleware import Middleware, around_handler
 from gnsqsync.writer.memory import CapturedMessage
 
@@ -149,6 +149,10 @@ class _Source:
             self._to.call(message)
         except Discard:
             self._end(message)
+        except Uncalled as error:
+            # Nobody waits here for a database to come back.
+            message._status |= FAILED
+            raise error.__cause__ or error from None
         except Requeue as error:
             message._status |= FAILED
             if message.is_answered or self._is_last(message, error.backoff):

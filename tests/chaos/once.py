@@ -33,7 +33,8 @@ import requests
 
 from gnsqsync import NsqdHTTP
 from tests.support import realnsq
-from tests.support.postgres import Postgres, Unavailable
+from tests.support.databases import Unavailable
+from tests.support.postgres import Postgres
 from tests.support.programs import Program
 from tests.support.servers import Server
 

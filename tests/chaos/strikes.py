@@ -134,7 +134,7 @@ class Campaign:
                     except Strike:
                         pass
             except Strike:
-                # It hit the inner loop itself. The next strike is milliseconds away.
+                # The strike hit the inner loop itself. The next strike is milliseconds away.
                 pass
 
     def _publish_until_struck(self, number: int, numbers: Iterator[int]) -> None:
@@ -142,7 +142,7 @@ class Campaign:
             body = b"%d-%d" % (number, next(numbers))
             self.verdicts[body] = self._verdict(body)
             if self._count == 1:
-                # It gets less done, as most strikes end its connection, too.
+                # A single thread needs fewer publishes: most strikes end its connection, too.
                 self._world.sleep(0.01)
 
     def _verdict(self, body: bytes) -> str:

@@ -30,7 +30,6 @@ def text(server: Server) -> str:
     return "{}:{}".format(*server.tcp_address)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("server_kind", ["real"])
 @pytest.mark.parametrize("world_name", WORLDS)
@@ -44,7 +43,6 @@ def test_a_short_soak(world_name: str, server_kind: str) -> None:
     assert outcome.most["descriptors"] <= outcome.warm["descriptors"] + 3, str(outcome)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server_kind", ["real"])
 def test_a_thousand_publishers_on_one_writer(site: Site, world: World) -> None:
     nsqd, topic = site.nsqd(), unique("thousand")
@@ -63,7 +61,6 @@ def test_a_thousand_publishers_on_one_writer(site: Site, world: World) -> None:
     assert found["message_count"] == 3000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server_kind", ["real"])
 def test_the_largest_message_in_single_bytes_and_with_a_stall(site: Site, world: World) -> None:
     nsqd, topic = site.nsqd(), unique("largest")
@@ -91,7 +88,6 @@ def test_the_largest_message_in_single_bytes_and_with_a_stall(site: Site, world:
     assert bodies == [body]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server_kind", ["embedded"])
 @pytest.mark.timeout(300)
 def test_two_thousand_topics_and_channels(site: Site) -> None:

@@ -23,7 +23,6 @@ RUNS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("run", "report"), RUNS)
 def test_a_deliberate_bug_is_reported(run: Run, report: str, runs: Runs) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.once import Account, run
-from tests.support import realnsq
+from tests.support import realnsq, seeds
+from tests.support.databases import Unavailable
 from tests.support.needs import missing
-from tests.support.postgres import Unavailable
-
-# Of the five minutes; one that found something stays.
-SEED = 5
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +52,6 @@ def test_without_one_part_something_is_wrong(without: str, says: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_five_minutes() -> None:
-    account = account_of(5, SEED)
+    account = account_of(5, seeds.seed())
     print(account)
     assert account.is_right, account

@@ -16,7 +16,6 @@ from tests.support.servers import ROOT
 RESTARTS = {"stop": 8, "kill": 16, "reload": 7}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("how", "under"),

@@ -33,7 +33,6 @@ Body = Callable[[Site], None]
 def waiting(body: Body) -> Callable[..., None]:
     """Turn a row into a test that collects what the row's thread found."""
 
-    @pytest.mark.slow
     def test(server_kind: str, waiting_rows: WaitingRows) -> None:
         waiting_rows.collect(body, server_kind)
 

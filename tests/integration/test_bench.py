@@ -128,7 +128,6 @@ def test_messages_that_were_delivered_before_the_measured_time() -> None:
 
 
 @REAL
-@pytest.mark.slow
 def test_ramp_scale_and_what_the_docs_are_made_of(
     server_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ class Commit(Middleware):
 def test_what_is_not_done_is_handled_again(
     client: Client, nsqds: list[Server], world: World, topic: str
 ) -> None:
-    """Its own redelivery, or its twin, whichever comes first."""
+    """The redelivery or the twin of a message is handled, whichever comes first."""
     done: list[bytes] = []
 
     def handle(message: Message) -> None:

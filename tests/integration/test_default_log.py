@@ -130,11 +130,14 @@ def consume(
 
 
 def consumers(nsqd: Server) -> dict[str, int]:
-    """How many connections are subscribed there, by channel."""
+    """Count the connections that ask for messages, by channel: they have read the answer to SUB."""
     with NsqdHTTP("{}:{}".format(*nsqd.http_address)) as http:
         topics = http.stats("orders").topics
     channels = [channel for topic in topics for channel in topic.channels]
-    return {channel.channel_name: len(channel.clients or ()) for channel in channels}
+    return {
+        channel.channel_name: sum(client.ready_count > 0 for client in channel.clients or ())
+        for channel in channels
+    }
 
 
 def publish_what_fails(nsqd: Server, command: Program) -> None:
@@ -188,8 +191,7 @@ def test_an_outage_is_a_line_at_each_end_for_each_process(
     begins = warnings(command)
     assert len(begins) == processes
     for begin in begins:
-        # The second one where the kill came before the answer to SUB was read.
-        assert re.search(f"lost {address(nsqd)}: |nsqd at {address(nsqd)} closed", begin)
+        assert f"lost {address(nsqd)}: " in begin
         assert "; it is dialled again in " in begin
         if readers == 3:
             assert "3 consumers of this process use it: orders/" in begin

@@ -25,7 +25,6 @@ def commands() -> list[str]:
     return re.findall(r"^      \$ (.*)$", RELEASING, re.MULTILINE)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_release(tmp_path: Path) -> None:
     """In a clone; the tools are those of the environment that runs the tests, if it has them."""

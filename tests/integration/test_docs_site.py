@@ -20,7 +20,7 @@ from tests.support.needs import NoExtra, missing
 from tests.support.pages import CONTRAST
 from tests.support.servers import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 WIDTHS = (390, 800, 1400)
 # What reaches beyond the window, except in a box of the text that scrolls by itself. The theme

@@ -1,7 +1,7 @@
 """The tutorial, followed letter by letter in a new folder, with several terminals.
 
-In every run with the packages of the tests and ports of the kernel's choice; by itself
-(``pytest -m long``) with a new environment, a clean checkout and the usual ports.
+In the second ring with the packages of the tests and ports of the kernel's choice; in the third
+with a new environment, a clean checkout and the usual ports.
 """
 
 from __future__ import annotations
@@ -197,7 +197,6 @@ def test_the_tutorial(tmp_path: Path, ports: dict[str, int]) -> None:
     follow(Here(tmp_path, ports))
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_tutorial_in_a_clean_folder(tmp_path: Path) -> None:
     skip_without_ports(*map(int, USUAL_PORTS))

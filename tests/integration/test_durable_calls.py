@@ -1,4 +1,4 @@
-"""What the kernel is asked for, as strace shows it: a file is synced, named, and its folder synced.
+"""System calls, by strace: a file is synced, then named, and then its folder is synced.
 
 Real programs: the embedded nsqd with its disk queues, ``to-file`` with a work folder, and Spark's
 stores. Without strace, or where it may not trace, the tests are skipped.
@@ -27,9 +27,31 @@ _CALLS = "write,pwrite64,fsync,fdatasync,rename,renameat,renameat2,link,linkat"
 _STRACE = shutil.which("strace")
 
 # "4711 fsync(5</folder/file>) = 0"
-_CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)", re.MULTILINE)
+_CALL = re.compile(r"(\w+)\((.*)\) += (-?\d+)")
+_THREAD = re.compile(r"(\d*) *(.*)")
+# A call of one thread beside a call of another is told in two lines.
+_UNFINISHED = " <unfinished ...>"
+_RESUMED = re.compile(r"<\.\.\. \w+ resumed>(.*)")
 _FILE = re.compile(r"^\d+<([^>]*)>")
 _NAMES = re.compile(r'"([^"]*)"')
+
+
+def calls(log: str) -> Iterator[tuple[str, str, str]]:
+    """Each call in the order of the ends: its name, arguments and result."""
+    begun: dict[str, str] = {}
+    for line in log.splitlines():
+        found = _THREAD.fullmatch(line)
+        assert found is not None
+        thread, told = found.groups()
+        resumed = _RESUMED.fullmatch(told)
+        if told.endswith(_UNFINISHED):
+            begun[thread] = told.removesuffix(_UNFINISHED)
+            continue
+        if resumed is not None:
+            told = begun.pop(thread) + resumed[1]
+        call = _CALL.match(told)
+        if call is not None:
+            yield call[1], call[2], call[3]
 
 
 def may_trace() -> bool:
@@ -59,13 +81,15 @@ class Trace:
 
     def steps(self) -> Iterator[tuple[str, str, str]]:
         """Each call that succeeded: its kind, the file, and the new name."""
-        for call, arguments, result in _CALL.findall(self._log.read_text()):
+        for call, arguments, result in calls(self._log.read_text()):
             if int(result) < 0:
                 continue
             file = _FILE.match(arguments)
             if call.startswith(("rename", "link")):
                 old, new = (os.path.join(self._folder, name) for name in _NAMES.findall(arguments))
-                yield "name", old, new
+                # Python itself renames compiled files.
+                if new.startswith(str(self._folder)):
+                    yield "name", old, new
             elif file is not None and file[1].startswith(str(self._folder)):
                 yield ("sync" if "sync" in call else "write"), file[1], ""
 

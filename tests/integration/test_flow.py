@@ -298,7 +298,6 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR", "gnsqsync")
 
 
-@pytest.mark.long
 def test_a_handler_that_is_too_slow_does_not_fill_the_memory(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:

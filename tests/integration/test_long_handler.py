@@ -9,7 +9,6 @@ from tests.integration.conftest import LongHandler
 from tests.support.longhandler import TOPIC
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server_kind", ["real"])
 def test_a_handler_may_take_65_seconds(server_kind: str, long_handler: LongHandler) -> None:
     seen = long_handler.result()

@@ -168,7 +168,7 @@ def test_a_span_ends_whatever_the_exception_is(topic: str) -> None:
 
 
 class Nsqd:
-    """What a span tells of the connection of a message."""
+    """The parts of a message's connection that a span tells of."""
 
     nsqd_address = "127.0.0.1:4150"
     channel = "ch"

@@ -1,7 +1,7 @@
 """The three quickstarts, copied letter by letter into a new folder, beside a real nsqd.
 
-In every run with the packages of the tests and ports of the kernel's choice; by themselves
-(``pytest -m long``) as a newcomer does it: a new environment, a clean checkout, the usual ports.
+In the second ring with the packages of the tests and ports of the kernel's choice; in the third as
+a newcomer does it: a new environment, a clean checkout, the usual ports.
 """
 
 from __future__ import annotations
@@ -233,7 +233,6 @@ def skip_without_ports(*ports: int) -> None:
                 pytest.skip(f"somebody has port {port}")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_as_a_newcomer(page: str, tmp_path: Path) -> None:
     skip_without_ports(4150, 4151, 5000, 8000)

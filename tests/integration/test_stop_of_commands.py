@@ -160,6 +160,7 @@ def test_a_signal_under_load(consumer: Consumer, processes: int) -> None:
     assert max(Counter(consumer.notes("begun")).values()) == 1
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_closed_terminal(consumer: Consumer, processes: int) -> None:
     """SIGHUP to all processes, twice, as the kernel and the shell send it."""

@@ -253,6 +253,7 @@ def test_topics_by_pattern(site: Site, tools: MakeTools) -> None:
     assert ours == {name: name.encode() + b"\n" for name in ("shop_one", "shop_two", "shop_new")}
 
 
+@pytest.mark.usefixtures("hangups")
 def test_hangup_lets_a_file_be_moved_away(site: Site, topic: str, tools: MakeTools) -> None:
     """As logrotate does it."""
     nsqd = site.nsqd()
@@ -275,6 +276,7 @@ def test_hangup_lets_a_file_be_moved_away(site: Site, topic: str, tools: MakeToo
     assert ours == theirs == {"old": b"before\n", topic: b"behind\n"}
 
 
+@pytest.mark.usefixtures("hangups")
 def test_hangup_takes_the_next_revision(site: Site, topic: str, tools: MakeTools) -> None:
     nsqd = site.nsqd()
     make_channels(nsqd, topic, *TOOLS)

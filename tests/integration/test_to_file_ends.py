@@ -189,6 +189,7 @@ def test_a_second_signal_does_not_wait(nsqd: Server, topic: str, tool: MakeTool)
     assert len(set(lines(one.out, again.out))) == 5
 
 
+@pytest.mark.usefixtures("hangups")
 def test_hangup_with_a_work_folder(nsqd: Server, topic: str, tool: MakeTool) -> None:
     """nsq_to_file ends with an error at the next message."""
     one = tool(nsqd, "--work-dir=WORK", "--filename-format=x<REV>")

@@ -17,7 +17,7 @@ import pytest
 from tests.support.needs import NoExtra, missing
 from tests.support.texts import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PAGES = Path(__file__).parent / "types"
 RIGHT, WRONG = PAGES / "right_calls.py", PAGES / "wrong_calls.py"

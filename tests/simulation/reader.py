@@ -273,7 +273,7 @@ class ReaderActor(Observer):
             history.journal.violated(f"{self.name} has lost {nsqd_address}: {reason}")
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
-        """As an observer: nsqd has taken the message back."""
+        """Note, as an observer, that nsqd has taken the message back."""
         if code == "E_TOUCH_FAILED":
             self._refused[message_id.encode()] = self._history.scheduler.now
 

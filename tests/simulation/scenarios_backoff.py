@@ -240,6 +240,25 @@ def scenario_what_waits_when_a_pause_begins_goes_back_unhandled(world: World) ->
     assert 100 < seen[2] < 200, seen
 
 
+def scenario_what_went_back_unhandled_has_its_tries_yet(world: World) -> None:
+    """Each failed once in an outage of a minute, and none is given up."""
+    down = True
+    calls = Calls(world, lambda message: down, work=0.01)
+    nsqd = world.nsqd()
+    world.writer(nsqd).publish_many("t", [b"%d" % number for number in range(200)])
+    reader = world.reader(
+        calls, nsqd, max_in_flight=200, max_attempts=2, on_giving_up="discard",
+        latency="throughput", backoff_multiplier=0.1,
+    )  # fmt: skip
+    world.sleep(60.0)
+    down = False
+    world.eventually(lambda: len(calls.done) == 200, 300.0)
+    assert max(map(len, calls.failed.values())) == 1
+    # With the deliveries by which they went back.
+    assert max(calls.attempts.values()) >= 3
+    assert reader.stats().gave_up == 0
+
+
 def _half(world: World, seconds: float, **options: Any) -> tuple[int, int, list[list[float]], int]:
     """A downstream that fails half of the time: successes, failures, when by message, handed."""
     rng = random.Random("half")

@@ -11,6 +11,8 @@ import pytest
 from tests.simulation.scenario import scenarios
 from tests.support.servers import ROOT
 
+pytestmark = pytest.mark.timeout(300)
+
 NAMES = [f"{name} {kind}" for name in scenarios() for kind in ("threads", "greenlets")]
 
 
@@ -21,7 +23,7 @@ def outcomes() -> dict[str, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.stdout, done.stderr
     found: dict[str, str] = json.loads(done.stdout)

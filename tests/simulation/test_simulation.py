@@ -12,6 +12,9 @@ import pytest
 from tests.simulation.faults import FAULTS
 from tests.support.servers import ROOT
 
+# Of a processor, a history takes seconds; where others want it, too, a minute.
+pytestmark = pytest.mark.timeout(300)
+
 
 def simulate(*words: str) -> tuple[int, str]:
     """The exit code and the output of the program."""
@@ -21,7 +24,7 @@ def simulate(*words: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     return done.returncode, done.stdout
 

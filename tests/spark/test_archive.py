@@ -218,7 +218,6 @@ def test_every_message_is_looked_up(spark: SparkSession, tmp_path: Path) -> None
 # Crashes
 
 
-@pytest.mark.long
 def test_it_dies_before_each_change(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,7 +368,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, **sessions.environment()}
 
 
-@pytest.mark.long
 def test_kill_nine_in_the_middle(
     pyspark: Any, embedded_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:

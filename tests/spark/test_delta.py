@@ -28,6 +28,7 @@ from tests.spark import maven
 from tests.spark.kills import Campaign, Plan
 from tests.spark.nsqds import Cluster
 from tests.spark.test_archive import TIMEOUT, batch, command, environment, message, source
+from tests.support import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -252,11 +253,10 @@ def test_the_command(
     assert content(tmp_path / "archive") == Counter(range(100))
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_number_is_in_the_table_once_under_kill_9(
     delta_here: ModuleType, own_cluster: Cluster, tmp_path: Path
 ) -> None:
-    plan = Plan(messages=20_000, kills=2, seed=20_261_125, format="delta")
+    plan = Plan(messages=20_000, kills=2, seed=seeds.seed(), format="delta")
     report = Campaign(plan, own_cluster, tmp_path, Progress()).run()
     assert report.is_right, f"\n{report}"

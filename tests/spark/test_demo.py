@@ -24,7 +24,6 @@ def runs() -> Iterator[list[Run]]:
         run.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT + 60)
 def test_the_demo(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
     pytest.importorskip("matplotlib")
@@ -50,7 +49,6 @@ def test_the_demo(pyspark: ModuleType, tmp_path: Path, runs: list[Run]) -> None:
     run.wait_until_gone()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT + 60)
 @pytest.mark.parametrize("text", ["starting Spark", "in Parquet files after "])
 def test_ctrl_c_leaves_nothing(

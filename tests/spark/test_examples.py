@@ -57,7 +57,6 @@ def run(name: str, nsqd: Nsqd, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_what_the_sink_publishes_the_stream_reads(
     pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path
 ) -> None:
@@ -68,7 +67,6 @@ def test_what_the_sink_publishes_the_stream_reads(
     assert "| 1000|" in run("spark_stream.py", nsqd, tmp_path)
 
 
-@pytest.mark.slow
 def test_the_metrics_of_a_query(pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path) -> None:
     with NsqdHTTP(nsqd.http_address) as http:
         http.create_topic("orders")

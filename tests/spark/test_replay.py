@@ -302,7 +302,6 @@ def test_a_wrong_argument_is_one_sentence(
 # -- kill -9 ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_in_the_middle_and_gone_on_with(
     pyspark: Any, cluster: Cluster, topic: str, tmp_path: Path

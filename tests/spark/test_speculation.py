@@ -7,12 +7,9 @@ import subprocess
 import sys
 from types import ModuleType
 
-import pytest
-
 from tests.support.servers import ROOT
 
 
-@pytest.mark.long
 def test_copies_of_slow_tasks_on_another_host(pyspark: ModuleType, real_nsqd: None) -> None:
     command = [sys.executable, "-m", "tests.spark.speculation", "--messages", "5000"]
     # A process of its own: this one has a session already.

@@ -104,7 +104,7 @@ def test_a_run_and_a_restart_of_4_0(driver: Driver, embedded_cluster: Cluster, t
 
 
 def test_an_offset_that_spark_lost(driver: Driver, embedded_cluster: Cluster, topic: str) -> None:
-    """As after a power cut: Spark renames its newest file without fsync."""
+    """The newest offset is lost in a power cut: Spark renames its file without fsync."""
     reader = driver()
     embedded_cluster.publish(topic, numbered(range(30)))
     first = logged(reader.latestOffset(logged(reader.initialOffset()), None))

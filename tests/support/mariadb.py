@@ -13,21 +13,15 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.databases import Unavailable, installed
 from tests.support.leftovers import Alive, keepers
-from tests.support.needs import missing
 from tests.support.servers import unique
 from tests.support.waiting import eventually
-
-
-class Unavailable(Exception):
-    """There is no MariaDB on this machine, or no driver for it."""
-
 
 # Debian keeps the server outside of the PATH of a user.
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
@@ -43,7 +37,7 @@ def find(path: str = PLACES) -> list[str]:
 
 
 class MariaDB:
-    """One server that listens only on ``socket``, a unix socket in its folder."""
+    """A server that listens only on ``socket``, a unix socket in its folder."""
 
     def __init__(self) -> None:
         self._install, self._server = find()
@@ -55,9 +49,18 @@ class MariaDB:
             self._common.append(f"--user={pwd.getpwuid(0).pw_name}")
         self._log = (self._folder / "log").open("wb")
         self._process: subprocess.Popen[bytes] | None = None
+        # A server that starts deletes the temporary tables of each other server in its folder for
+        # them, also those which the other one needs just now.
+        temporary = self._folder / "tmp"
+        temporary.mkdir()
+        self._environment = {**os.environ, "TMPDIR": str(temporary)}
         how = ["--auth-root-authentication-method=normal", "--skip-test-db"]
         done = subprocess.run(
-            [self._install, *self._common, *how], stdout=self._log, stderr=self._log, timeout=100
+            [self._install, *self._common, *how],
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
+            timeout=100,
         )
         assert done.returncode == 0, self._said()
 
@@ -67,7 +70,10 @@ class MariaDB:
         # No test has to survive a crash of the machine.
         options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M"]
         self._process = subprocess.Popen(
-            [self._server, *self._common, *options], stdout=self._log, stderr=self._log
+            [self._server, *self._common, *options],
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
         )
         eventually(self._answers, 60)
 
@@ -115,13 +121,8 @@ class MariaDB:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    """One server for all tests that ask; skipped without one at a desk, failed in CI."""
-    try:
-        if find_spec("pymysql") is None:
-            raise Unavailable("pymysql is not installed")
-        server = MariaDB()
-    except Unavailable as error:
-        missing(error)
+    """Start a server for all tests that ask. Without MariaDB skip at a desk, fail in CI."""
+    server = installed("pymysql", MariaDB)
     keepers.append(server.keeps)
     try:
         server.start()

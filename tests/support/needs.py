@@ -6,12 +6,16 @@ Knows pytest and the environment; knows nothing of what a test needs.
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from collections.abc import Generator
+from typing import NoReturn, TypeVar
 
 import pytest
 
 # Set to "all" by who has installed the packages of all extras.
 EXTRAS = "GNSQSYNC_TEST_EXTRAS"
+
+
+Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
 
 
 class NoExtra(Exception):
@@ -29,9 +33,33 @@ def missing(reason: Exception) -> NoReturn:
     ``.[test]`` only, in CI, too.
     """
     if isinstance(reason, NoExtra):
-        is_promised = os.environ.get(EXTRAS) == "all"
+        is_promised = _are_extras_promised()
     else:
         is_promised = os.environ.get("CI") == "true"
     if is_promised:
         pytest.fail(str(reason), pytrace=False)
     pytest.skip(str(reason))
+
+
+def _are_extras_promised() -> bool:
+    return os.environ.get(EXTRAS) == "all"
+
+
+def _judged(report: Report) -> Report:
+    """Fail what ``pytest.importorskip`` has skipped for want of a package that was promised."""
+    if report.skipped and _are_extras_promised() and isinstance(report.longrepr, tuple):
+        _, _, reason = report.longrepr
+        if "could not import" in reason:
+            report.outcome = "failed"
+            report.longrepr = reason
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _judged((yield))

@@ -12,17 +12,11 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.support.needs import missing
-
-
-class Unavailable(Exception):
-    """There is no PostgreSQL on this machine, or no driver for it."""
-
+from tests.support.databases import Unavailable, installed
 
 # Debian has them outside of the PATH, a folder for each version.
 DEBIAN = Path("/usr/lib/postgresql")
@@ -116,13 +110,8 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """One for all tests that ask; skipped without one at a desk, failed in CI."""
-    try:
-        if find_spec("psycopg") is None:
-            raise Unavailable("psycopg is not installed")
-        server = Postgres()
-    except Unavailable as error:
-        missing(error)
+    """Start a server for all tests that ask. Without PostgreSQL skip at a desk, fail in CI."""
+    server = installed("psycopg", Postgres)
     try:
         server.start()
         yield server

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 VERSION = "1.3.0"
@@ -111,25 +111,37 @@ def _on_path() -> Path | None:
 
 def _build(target: Path, programs: Sequence[str]) -> None:
     """Nothing when they are there."""
-    if _is_complete(target, programs):
+
+    def build(scratch: Path) -> None:
+        go = shutil.which("go")
+        if go is None:
+            raise Unavailable(f"no nsqd {VERSION} on PATH or in NSQ_BIN, and no Go to build it")
+        packages = [f"github.com/nsqio/nsq/apps/{name}" for name in programs]
+        scratch.mkdir()
+        go_build(go, f"nsq {VERSION}", GO_MODULE, scratch, *packages)
+
+    keep(target, lambda: _is_complete(target, programs), build)
+
+
+def keep(target: Path, is_complete: Callable[[], bool], make: Callable[[Path], None]) -> None:
+    """Have a folder made once for all processes, unless it is complete.
+
+    ``make`` gets a path beside the target, and makes the folder there.
+    """
+    if is_complete():
         return
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable(f"no nsqd {VERSION} on PATH or in NSQ_BIN, and no Go to build it")
     target.parent.mkdir(parents=True, exist_ok=True)
     # The lock spares parallel test runs a second build; the rename makes a half-done one invisible.
     with open(target.parent / "build.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_complete(target, programs):
+        if is_complete():
             return
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            packages = [f"github.com/nsqio/nsq/apps/{name}" for name in programs]
-            output = Path(scratch) / "bin"
-            output.mkdir()
-            go_build(go, f"nsq {VERSION}", GO_MODULE, output, *packages)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            scratch = Path(folder) / "made"
+            make(scratch)
             if target.exists():
                 shutil.rmtree(target)
-            output.rename(target)
+            scratch.rename(target)
 
 
 def go_build(go: str, what: str, module: Path, output: Path, *packages: str) -> None:

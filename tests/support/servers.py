@@ -370,6 +370,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server_kind", KINDS if chosen == "all" else [chosen])
 
 
+# Ahead of the hook that gives each test its ring and counts what the first one leaves out.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests marked ``pairs``, each two values of parameters meet, but not each with all others.
 

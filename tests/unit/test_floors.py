@@ -87,9 +87,9 @@ EXCEPTIONS = {
     "gnsqsync.embedded.__main__": {"gnsqsync.service.output", "gnsqsync.service.signals"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
-    # It logs which servers do not answer, at growing intervals.
+    # The exporter logs which servers do not answer, at growing intervals.
     "gnsqsync.admin.cluster_metrics": {"gnsqsync.runtime.troubles"},
-    # It reads as any client does.
+    # Watch reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
     # The page of metrics; loaded only where it is asked for.
     "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},

@@ -78,7 +78,7 @@ class Books:
         return message
 
     def deliver(self, message: Message | None = None) -> BaseException | None:
-        """As ``Workers._handle`` does it. Return what was raised."""
+        """Deliver as ``Workers._handle`` does. Return the exception that was raised."""
         message = message or self.message()
         message._status = BEGUN
         try:

@@ -23,6 +23,8 @@ STAMPS = {
     PACKAGE / "reader" / "expiry.py",
     PACKAGE / "reader" / "timings.py",
     PACKAGE / "service" / "cron.py",
+    PACKAGE / "service" / "due.py",
+    PACKAGE / "service" / "outbox_rows.py",
     PACKAGE / "service" / "relay.py",
 }
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}

@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from gnsqsync.service.collations import EXACT, check_exact
 
-__all__ = ["AT_ONCE", "TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
+__all__ = ["TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
 
 # The names of both dialects: the URL chooses, not the server.
 _MYSQL = ("mysql", "mariadb")
@@ -76,11 +76,6 @@ def require_bytes(session: Session | Connection, table: Table) -> None:
     alter = f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}"
     check_exact(columns, compared, table.fullname, f"run: {alter}")
     seen.add(table.fullname)
-
-
-# The time of a message without one: long past, whatever the clock of the machine says on which the
-# message is written.
-AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Moment(TypeDecorator[datetime]):

@@ -28,6 +28,7 @@ from gnsqsync.service.once import (
     key_of,
     unanswered,
 )
+from gnsqsync.service.uncalled import unless_called
 
 __all__ = ["Inbox"]
 
@@ -93,17 +94,18 @@ class Inbox:
 
             @functools.wraps(function)
             def handle(message: Message) -> None:
-                its_key = key_of(message, key)
-                with sessions() as session, session.begin():
-                    if not self.mark(session, consumer_of(message), its_key):
-                        log.info(
-                            "%s: message with key %s was handled before",
-                            consumer_of(message),
-                            its_key,
-                        )
-                        return
-                    with unanswered(message):
-                        check_ran(function(message, session), message)
+                with unless_called(function) as call:
+                    its_key = key_of(message, key)
+                    with sessions() as session, session.begin():
+                        if not self.mark(session, consumer_of(message), its_key):
+                            log.info(
+                                "%s: message with key %s was handled before",
+                                consumer_of(message),
+                                its_key,
+                            )
+                            return
+                        with unanswered(message):
+                            check_ran(call(message, session), message)
 
             setattr(handle, MARK, key is None)
             return handle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -25,7 +25,6 @@ from sqlalchemy.orm import Session
 
 from gnsqsync import Publication, Writer, envelope
 from gnsqsync.contrib.sqlalchemy.columns import (
-    AT_ONCE,
     TABLE,
     Blob,
     Key,
@@ -36,14 +35,12 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 )
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
+from gnsqsync.service.due import AT_ONCE, future, later
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
-from gnsqsync.service.relay import Lag, Relay
+from gnsqsync.service.outbox_rows import Lag
+from gnsqsync.service.relay import Relay
 
 __all__ = ["Outbox"]
-
-# The calendar ends a day later, in some zones.
-_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Outbox:
@@ -131,7 +128,7 @@ class Outbox:
             raise ConfigError("at and defer are given; give one of them")
         due = None if at is None else _future(at)
         if defer is not None:
-            due = _later(defer)
+            due = later(defer, "defer")
         if defer == 0:
             due = None
         (made,) = self._insert(session, topic, [body], due, headers, key)
@@ -303,32 +300,9 @@ class Outbox:
 
 
 def _future(when: object) -> datetime:
-    if not isinstance(when, datetime):
-        raise ConfigError(f"at is {when!r}; it must be a datetime")
-    if when.utcoffset() is None:
-        raise ConfigError(
-            f"at is {when} without a time zone; give one, such as datetime.now(UTC) +"
-            " timedelta(days=1)"
-        )
-    ago = (now() - when).total_seconds()
-    if ago > 0:
-        raise ConfigError(
-            f"at is {when}, which is {ago:.1f} s ago; leave it out for what is due now"
-        )
-    if when > _LATEST:
-        raise ConfigError(
-            f"at is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
-        )
-    return when
-
-
-def _later(seconds: object) -> datetime:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise ConfigError(f"defer is {seconds!r}; it must be seconds, 0 or more")
-    try:
-        due = datetime.now(UTC) + timedelta(seconds=seconds)
-    except OverflowError:
-        due = _NEVER
-    if due > _LATEST:
-        raise ConfigError(f"defer is {seconds!r}, which is after the year 9999")
-    return due
+    return future(
+        when,
+        "at",
+        with_zone="datetime.now(UTC) + timedelta(days=1)",
+        at_once="leave it out for what is due now",
+    )

@@ -13,9 +13,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gnsqsync import Writer
-from gnsqsync.contrib.sqlalchemy.columns import AT_ONCE, now
+from gnsqsync.contrib.sqlalchemy.columns import now
+from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.in_doubt import IN_DOUBT, texts
-from gnsqsync.service.relay import Lag, Row, age, ahead, readable
+from gnsqsync.service.outbox_rows import Lag, Row, age, ahead, readable
 
 __all__ = ["OutboxStore"]
 
@@ -26,7 +27,7 @@ _LOCKING = ("postgresql", "mysql", "mariadb", "oracle")
 
 
 class OutboxStore:
-    """A Store of gnsqsync.service.relay."""
+    """A Store (gnsqsync.service.outbox_rows) in a database of SQLAlchemy."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (DBAPIError, PoolTimeout)
 
@@ -150,6 +151,10 @@ class OutboxStore:
             return
         with self._engine.begin() as connection:
             connection.execute(statement)
+
+    def broken(self) -> Sequence[str]:
+        """Return nothing: there are no periodic messages here."""
+        return ()
 
     def lag(self) -> Lag:
         columns, moment = self._table.c, now()

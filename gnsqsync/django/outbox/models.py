@@ -78,7 +78,7 @@ class PeriodicMessage(models.Model):
     topic: models.CharField[str, str] = models.CharField(max_length=64)
     body: models.BinaryField[bytes, bytes] = models.BinaryField()
     headers: models.JSONField[Any, Any] = models.JSONField(null=True)
-    # None where no relay of this version has published the message.
+    # Time of the message that was published last; None before a relay of this version published it.
     last_at: models.DateTimeField[datetime | None, datetime | None] = MomentField(null=True)
     next_at: models.DateTimeField[datetime, datetime] = MomentField(db_index=True)
 

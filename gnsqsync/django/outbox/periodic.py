@@ -11,10 +11,10 @@ from typing import Any, Final
 from django.db import DataError, IntegrityError, connections, transaction
 
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
-from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.cron import Cron, check_zone
-from gnsqsync.service.relay import BadRows
+from gnsqsync.service.due import AT_ONCE
+from gnsqsync.service.outbox_rows import BadRows
 
 __all__ = ["MISSED", "PeriodicMessages", "cron_of"]
 
@@ -106,6 +106,10 @@ class PeriodicMessages:
                         row.cron,
                     )
 
+    def broken(self) -> list[str]:
+        """Return a sentence for each message that could not be worked out when it was due."""
+        return self._bad.sentences()
+
     def problems(self, now: datetime) -> list[str]:
         """A sentence for each message that does not come as its cron text says."""
         found = []
@@ -137,7 +141,7 @@ def _right_time(row: Any, now: datetime) -> datetime:
     """The time at which a message comes next, by its cron text."""
     cron = cron_of(row)
     due = cron.next(now)
-    # It has come already, by a clock that was a little ahead.
+    # The message of that time has come already, by a clock that was a little ahead.
     return cron.next(due) if row.last_at == due else due
 
 

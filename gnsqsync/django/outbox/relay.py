@@ -19,11 +19,11 @@ from gnsqsync.django import moments
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.periodic import PeriodicMessages
-from gnsqsync.django.outbox.times import AT_ONCE
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
+from gnsqsync.service.due import AT_ONCE
 from gnsqsync.service.in_doubt import IN_DOUBT, texts
-from gnsqsync.service.relay import Lag, Row, readable
+from gnsqsync.service.outbox_rows import Lag, Row, readable
 
 __all__ = ["OutboxStore"]
 
@@ -31,7 +31,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 
 class OutboxStore:
-    """A Store of gnsqsync.service.relay."""
+    """A Store (gnsqsync.service.outbox_rows) in Django's database."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (Error,)
 
@@ -129,6 +129,9 @@ class OutboxStore:
 
     def lag(self) -> Lag:
         return lag(self.name)
+
+    def broken(self) -> Sequence[str]:
+        return self._periodic.broken()
 
     def writer(self, alias: str) -> Writer:
         return relay_writer(alias)

@@ -12,10 +12,10 @@ from gnsqsync import Publication, envelope
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.databases import written
 from gnsqsync.django.moments import now
-from gnsqsync.django.outbox.times import AT_ONCE, later
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.relay import Lag, age, ahead
+from gnsqsync.service.due import AT_ONCE, later
+from gnsqsync.service.outbox_rows import Lag, age, ahead
 
 __all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
 

@@ -18,6 +18,7 @@ from django.tasks.signals import task_finished
 from django.utils import timezone
 
 from gnsqsync import Discard, Message, Observer, Reject
+from gnsqsync.django.databases import insert_unless_there
 from gnsqsync.django.handlers import close_old_connections
 from gnsqsync.django.tasks.backend import NsqBackend
 from gnsqsync.django.tasks.reasons import TaskCancelled, TaskGivenUp, UnknownTask
@@ -54,9 +55,9 @@ class Ends(Observer):
         self._keeps = keeps
 
     def give_up(self, message: Message, error: BaseException | None) -> None:
-        """As ``on_giving_up`` of the Reader, before the FIN: what fails here requeues the message.
+        """End the result, then call the function that the project's options name.
 
-        Ends the result first, then calls the function that the project's options name.
+        The Reader's ``on_giving_up``, before the FIN: an exception here requeues the message.
         """
         reason = error or TaskGivenUp(
             f"its message was delivered {message.attempts} times (max_deliveries)"
@@ -66,9 +67,9 @@ class Ends(Observer):
             self._on_giving_up(message, error)
 
     def expire(self, message: Message) -> None:
-        """As ``on_expired`` of the Reader: ends the result, then does what the options say."""
+        """Do what the options say, then end the result; the Reader's ``on_expired``."""
         if callable(self._on_expired):
-            # It may raise Reject, or handle the message in its way.
+            # The project's function may raise Reject, or handle the message in its way.
             self._on_expired(message)
         reason = "it is older than max_age"
         self._end(message, TaskGivenUp(reason), is_given_up=False)
@@ -76,7 +77,7 @@ class Ends(Observer):
             raise Discard(reason)
 
     def discarded(self, message: Message, error: BaseException) -> None:
-        """As an Observer, after the FIN: a middleware may discard what no handler saw."""
+        """End the result after the FIN: a middleware may discard a message that no handler saw."""
         self._end(message, error, is_given_up=False)
 
     def _end(self, message: Message, reason: BaseException, *, is_given_up: bool) -> None:
@@ -123,7 +124,7 @@ def end(id: str, reason: BaseException, request: Request | None = None) -> bool:
             return False
         row = rows.model(**{name: getattr(request, name) for name in Request.__slots__})
         row.status = TaskResultStatus.READY
-        rows.bulk_create([row], ignore_conflicts=True)
+        insert_unless_there(row, rows.db)
     errors = [*row.errors, as_row(task_error(reason))]
     changes = {"status": TaskResultStatus.FAILED, "finished_at": timezone.now(), "errors": errors}
     if not rows.filter(pk=id, finished_at=None).update(**changes):

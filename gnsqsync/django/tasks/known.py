@@ -91,23 +91,25 @@ def find(
 
 def _find(path: str) -> Task[Any, Any] | None:
     module, _, name = path.rpartition(".")
-    found = sys.modules.get(module)
-    value = _names(found).get(name) if isinstance(found, ModuleType) else None
-    return value if isinstance(value, Task) else None
+    return _tasks(sys.modules.get(module)).get(name)
 
 
-def _names(module: ModuleType) -> dict[str, object]:
-    # A module may have a __getattr__, or a class of its own, that imports others.
-    names: dict[str, object] = ModuleType.__getattribute__(module, "__dict__")
-    return names
+def _tasks(module: object) -> dict[str, Task[Any, Any]]:
+    """Return the tasks of a module by their names there. Run no code of the module."""
+    # cffi puts objects into sys.modules that only say that they are modules.
+    if not issubclass(type(module), ModuleType):
+        return {}
+    # A module may have a __getattr__, or a class of its own, that imports others. A lazy object
+    # works out its value when it is asked for its __class__, so isinstance() is not asked.
+    names: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
+    return {name: value for name, value in list(names.items()) if issubclass(type(value), Task)}
 
 
 def paths() -> list[str]:
     """Return the paths of all tasks that this process knows."""
     found = set()
     for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType):
-            for value in list(_names(module).values()):
-                if isinstance(value, Task) and value.func.__module__ == name:
-                    found.add(value.module_path)
+        for task in _tasks(module).values():
+            if task.func.__module__ == name:
+                found.add(task.module_path)
     return sorted(found)

@@ -26,7 +26,7 @@ __all__ = ["UNFINISHED", "Pruned", "prune", "prune_all"]
 # Silence after which an unfinished task counts as lost. Its message may be gone: its channel was
 # emptied, or a process died between the row and the publish.
 UNFINISHED = timedelta(days=30)
-# A relay whose clock is ahead publishes a message so much before its time.
+# Upper bound of the time by which a relay's clock may be ahead, and its messages early.
 _MARGIN = timedelta(minutes=5)
 
 
@@ -65,7 +65,7 @@ def prune(older_than: timedelta, *, batch: int = 1000, unfinished: timedelta = U
 
 
 def prune_all(older_than: timedelta, *, batch: int, unfinished: timedelta) -> Pruned:
-    """As ``prune()``, with a count for each kind."""
+    """Delete as ``prune()`` does. Return a count for each kind."""
     for name, value in (("older_than", older_than), ("unfinished", unfinished)):
         if not isinstance(value, timedelta) or not value > timedelta(0):
             raise ConfigError(f"{name} is {value!r}; it must be a timedelta above 0")

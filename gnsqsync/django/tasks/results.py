@@ -14,6 +14,7 @@ from django.tasks.base import TaskError
 from django.utils import timezone
 
 from gnsqsync import Reject
+from gnsqsync.django.databases import insert_unless_there
 from gnsqsync.django.tasks import known
 from gnsqsync.django.tasks.storable import MAX_ID, MAX_NAME, MAX_PATH, as_json, check_text
 
@@ -100,7 +101,7 @@ class Request:
         return request
 
     def result(self, task: Task[Any, Any], attempts: int) -> TaskResult[Any, Any]:
-        """Of a task that was not begun, or ``attempts`` times before by workers unknown."""
+        """Return the result of a task that unknown workers have begun ``attempts`` times."""
         return TaskResult(
             task=task,
             id=self.id,
@@ -192,14 +193,11 @@ class ResultTable:
         return name
 
     def add(self, result: TaskResult[Any, Any]) -> None:
-        """Insert the row, unless it is there: its worker may have been first.
-
-        Waits for the end of a transaction in which it was added.
-        """
+        """Insert the row, unless it is there: its worker may have been first."""
         request = Request.of(result)
         row = {field: getattr(request, field) for field in Request.__slots__}
         rows = result_rows()
-        rows.bulk_create([rows.model(**row, **_values(result))], ignore_conflicts=True)
+        insert_unless_there(rows.model(**row, **_values(result)), rows.db)
 
     def take_back(self, id: str) -> None:
         """Delete the row of a task that was not published, unless a worker has begun the task."""

@@ -140,7 +140,7 @@ class TaskHandler(Handler):
             request.run_after,
         )
         if iscoroutinefunction(task.func) and _is_patched():
-            # Its event loop would be that of all greenlets, to Django's guard of databases.
+            # Django's guard of databases would take its event loop for that of all greenlets.
             raise ConfigError(
                 f"the task {request.task} is a coroutine, which gevent cannot run beside others; it"
                 " waits in nsqd for a worker that runs without gevent"
@@ -274,7 +274,7 @@ class TaskHandler(Handler):
         try:
             if call.error is None and isinstance(error, Exception):
                 if not call.has_begun:
-                    # Its marker could not be written. That is no try.
+                    # The marker could not be written. That is no try.
                     self._again(result, is_try=False)
                     return self._later(request, error, "was not called")
                 if isinstance(error, StaleResult):
@@ -289,9 +289,9 @@ class TaskHandler(Handler):
             return self._later(request, wrong, "has an end that was not stored")
 
     def _failed(self, result: TaskResult[Any, Any], error: BaseException) -> BaseException | None:
-        """As ``_raised``, for a failure of the task. Stores it before anybody is told."""
+        """Store a failure of the task before anybody is told. Return as ``_raised`` does."""
         if isinstance(error, TimeLimitExceeded):
-            # It may have been interrupted in the middle of a query.
+            # The task may have been interrupted in the middle of a query.
             forget_connections()
         if isinstance(error, Requeue):
             # The task has asked for it.
@@ -431,5 +431,5 @@ def handlers_of_topic(topic: str, *, is_eager: bool = False) -> list[TaskHandler
 
 
 def eager_handlers_of_topic(topic: str) -> list[TaskHandler]:
-    """As ``handlers_of_topic``, for the eager mode."""
+    """Return what ``handlers_of_topic`` returns, for the eager mode."""
     return handlers_of_topic(topic, is_eager=True)

@@ -1,8 +1,8 @@
 """Readers that write their messages to files, and finish them when they are synced.
 
-A message is written by the worker of its Reader, at once, and detached. Its topic's files are
-synced when so many are held that nsqd waits, and by the thread that runs all of it: every sync
-interval, and in time before nsqd would take the messages back. Then they are finished.
+A message is written by the worker of its Reader, at once, and detached. The worker syncs the files
+of its topic when nsqd waits for the messages that are held. The thread that runs the rounds syncs
+them every sync interval, and before nsqd would take the messages back. Then they are finished.
 
 Why handlers and not ``Reader.batches()``: a batch is written when it is full or its time is over,
 so its messages could land in the file of the next hour; and a TopicGroup starts its Readers itself.
@@ -10,48 +10,35 @@ so its messages could land in the file of the next hour; and a TopicGroup starts
 
 from __future__ import annotations
 
-import logging
-import math
-import random
 import signal
-import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from gnsqsync.errors import ClosedError, ConfigError, MessageAnswered, NSQError
-from gnsqsync.message import Message, Requeue
-from gnsqsync.policy.backoff import ReconnectDelays
+from gnsqsync.errors import NSQError
+from gnsqsync.message import Message
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import Group
 from gnsqsync.runtime import Mutex, choose
-from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
-from gnsqsync.service.backup.files import CannotBackUp, TopicFiles
+from gnsqsync.service.backup.files import TopicFiles
+from gnsqsync.service.backup.topic import TopicBackUp
 from gnsqsync.service.signals import handled
 from gnsqsync.service.supervisor import Ending, StopSignals
 from gnsqsync.stats import StopResult
 
 __all__ = ["BackUp", "Progress"]
 
-log: logging.Logger = logging.getLogger("gnsqsync.to_file")
-
-# As go-nsq's IsStarved.
-_STARVED = 0.85
-# How often to look what is due, and for how long what was received may still be written at a stop.
+# Seconds between two looks, and the most for writing received messages at a stop.
 _ROUND_SECONDS = 0.5
 _DRAIN_SECONDS = 5.0
-# After a failure a topic is tried again after these seconds, which double up to the longest ones.
-_RETRY_SECONDS = 2.0
-_LONGEST_RETRY_SECONDS = 60.0
-# Waits for the end wake up so often, as a signal that comes just before is handled only then.
+# Seconds of one wait for the end. A signal that comes just before a wait is handled after it.
 _WAKE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Since the start; ``held``: messages that are written and not synced; ``size`` in bytes."""
+    """Counts since the start; ``held``: messages written and not synced; ``size``: bytes."""
 
     topics: int
     finished: int
@@ -76,7 +63,7 @@ class BackUp:
         sync_interval: float,
         on_round: Callable[[Progress], object],
     ) -> None:
-        # Those that run; the same list always.
+        # Running Readers; always the same list object.
         self.readers: list[Reader] = []
         self._make_files = make_files
         self._make_reader = make_reader
@@ -89,14 +76,14 @@ class BackUp:
         self._wake = runtime.event()
         self._over = runtime.event()
         self._lock: Mutex = runtime.lock()
-        self._topics: dict[str, _Topic] = {}
-        # Of topics that are gone.
+        self._topics: dict[str, TopicBackUp] = {}
+        # Sums over topics that are gone.
         self._finished = 0
         self._size = 0
         self._group: Group | None = None
         self._granted: float | None = None
         self._reopens = False
-        # Since when no topic can be written, in seconds of the runtime's clock.
+        # Time from which on no topic could be written, in seconds of the runtime's clock.
         self._all_failed_at: float | None = None
         self._failure: NSQError | None = None
         self._error: BaseException | None = None
@@ -110,7 +97,7 @@ class BackUp:
         earlier = self._topics.get(topic)
         if earlier is not None:
             self._forget(earlier)
-        made = _Topic(
+        made = TopicBackUp(
             lambda: self._make_files(topic),
             self._runtime.lock(),
             self._max_in_flight,
@@ -159,7 +146,7 @@ class BackUp:
     # -- signals and ends ------------------------------------------------------------------------
 
     def _ask(self, timeout: float) -> None:
-        """In a signal handler. The second one does not wait."""
+        """Begin the end, in a signal handler. The second signal does not wait."""
         self._granted = timeout
         self._wake.set()
         if timeout == 0 and self._group is not None:
@@ -185,12 +172,12 @@ class BackUp:
             for topic in self._all():
                 topic.pause()
             while self._granted and (left := deadline - self._runtime.now()) > 0:
-                # Before the look, so that what is written behind it wakes this up.
+                # Cleared before the look, so a message that is written after it ends the wait.
                 self._wake.clear()
                 if all(topic.has_all() for topic in self._all()):
                     break
                 self._wake.wait(min(left, _WAKE_SECONDS))
-        # What comes now its Reader waits for.
+        # From now on a Reader waits for the sync of each message.
         for topic in self._all():
             topic.sync_always()
         group.stop(stop_timeout if self._granted is None else self._granted)
@@ -211,7 +198,7 @@ class BackUp:
         self._look_at_failures(self._all())
         self._on_round(self.progress())
 
-    def _look_at_failures(self, topics: list[_Topic]) -> None:
+    def _look_at_failures(self, topics: list[TopicBackUp]) -> None:
         """Tell of topics that cannot be written; end all when that is every topic."""
         failed = [topic for topic in topics if topic.failure is not None]
         if not failed or len(failed) < len(topics):
@@ -224,12 +211,12 @@ class BackUp:
         elif self._runtime.now() - self._all_failed_at >= _ROUND_SECONDS:
             self._failure = failed[0].failure
 
-    def _all(self) -> list[_Topic]:
+    def _all(self) -> list[TopicBackUp]:
         with self._lock:
             return list(self._topics.values())
 
-    def _forget(self, topic: _Topic) -> None:
-        """Of a topic that no nsqlookupd lists any more, or that is listed again."""
+    def _forget(self, topic: TopicBackUp) -> None:
+        """Drop a topic that no nsqlookupd lists any more, or that is listed again."""
         topic.close()
         with self._lock:
             reader = topic.reader
@@ -248,254 +235,3 @@ class BackUp:
             sum(topic.held for topic in topics),
             self._size + sum(topic.size for topic in topics),
         )
-
-
-class _Topic:
-    """The files of a topic, and its messages that are written and not synced.
-
-    ``_lock`` guards both, between the Reader's worker and the thread of the rounds. It is held over
-    writes and syncs: what the worker has would have to wait for them anyway.
-    """
-
-    reader: Reader | None = None
-    # Called after a failure, and when all that was received is written, once the topic is paused.
-    on_change: Callable[[], None]
-
-    def __init__(
-        self,
-        make_files: Callable[[], TopicFiles],
-        lock: Mutex,
-        max_in_flight: int,
-        sync_interval: float,
-    ) -> None:
-        # Why nothing can be written now; None while that works.
-        self.failure: NSQError | None = None
-        self.finished: int = 0
-        self._make_files = make_files
-        self._lock = lock
-        self._max_in_flight = max_in_flight
-        self._sync_interval = sync_interval
-        # None after a failure.
-        self._files: TopicFiles | None = None
-        # Bytes that earlier files of this topic took.
-        self._size_before = 0
-        self._delays = ReconnectDelays(
-            initial=_RETRY_SECONDS, maximum=_LONGEST_RETRY_SECONDS, rng=random.Random()
-        )
-        self._retry_at = math.inf
-        # A failure that nobody was told of, and a success after one.
-        self._untold: NSQError | None = None
-        self._works_again = False
-        self._pending: list[Message] = []
-        self._by_nsqd: Counter[str] = Counter()
-        # So many of one nsqd make it wait; looked at when nothing is held.
-        self._most_of_one = 0
-        # In seconds of time.monotonic(), as a message's deadline.
-        self._next_tick = time.monotonic() + sync_interval
-        self._sync_by = math.inf
-        self._is_paused = False
-        self._is_closed = False
-
-    def begin(self) -> None:
-        """Put right what an earlier run left; from then on messages are written."""
-        with self._lock:
-            try:
-                files = self._make_files()
-                files.recover()
-            except ConfigError as error:
-                # The options are fine for other topics.
-                self._fail(CannotBackUp(str(error)))
-            except NSQError as error:
-                self._fail(error)
-            else:
-                self._files = files
-                self.failure = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of messages and newlines that were written."""
-        files = self._files
-        return self._size_before + (files.written if files is not None else 0)
-
-    @property
-    def held(self) -> int:
-        return len(self._pending)
-
-    # -- by the worker ---------------------------------------------------------------------------
-
-    def handle(self, message: Message) -> None:
-        """The Reader's handler."""
-        with self._lock:
-            if self._is_closed or self._files is None:
-                raise Requeue(0, backoff=False)
-            try:
-                self._write(message, self._files)
-            except NSQError as error:
-                self._fail(error)
-                raise Requeue(0, backoff=False) from None
-        if self._is_paused and self.has_all():
-            self.on_change()
-
-    def _write(self, message: Message, files: TopicFiles) -> None:
-        rotated = files.write(message.body)
-        if not self._pending:
-            now = time.monotonic()
-            self._sync_by = now + (message.deadline - now) / 2
-            self._most_of_one = self._share()
-        message.detach()
-        self._pending.append(message)
-        self._by_nsqd[message.nsqd_address] += 1
-        if (
-            rotated
-            or len(self._pending) >= self._max_in_flight
-            or self._by_nsqd[message.nsqd_address] >= self._most_of_one
-        ):
-            self._sync()
-
-    def _share(self) -> int:
-        reader = self.reader
-        nsqds = len(reader.stats().connections) if reader is not None else 1
-        return max(1, math.ceil(_STARVED * (self._max_in_flight // max(1, nsqds))))
-
-    # -- by the rounds ---------------------------------------------------------------------------
-
-    def tick(self) -> None:
-        """Rotate every sync interval, and sync then, or when nsqd waits or soon would."""
-        now = time.monotonic()
-        if self._files is None and not self._is_closed:
-            self._try_again(now)
-        with self._lock:
-            if self._is_closed or self._files is None:
-                return
-            try:
-                ticks = now >= self._next_tick
-                if ticks:
-                    self._next_tick = now + self._sync_interval
-                    self._files.tick()
-                if self._pending and (ticks or now >= self._sync_by or self._is_starved()):
-                    self._sync()
-            except NSQError as error:
-                self._fail(error)
-
-    def _try_again(self, now: float) -> None:
-        if now < self._retry_at:
-            # Its Reader may have started since it failed.
-            self._hold(True)
-            return
-        self.begin()
-        if self._files is not None:
-            self._hold(False)
-
-    def tell(self) -> None:
-        """Log a failure, at growing intervals, and its end."""
-        assert self.reader is not None
-        place = ("to-file", self.reader.topic)
-        error, self._untold = self._untold, None
-        if error is not None:
-            tell = troubles().began(place, AWAY)
-            if tell is not None:
-                log.error("topic %s is not written: %s%s", self.reader.topic, error, more(tell))
-        elif self._works_again:
-            over = troubles().ended(place)
-            if over is not None:
-                spent = duration(over.seconds)
-                log.warning("topic %s is written again, after %s", self.reader.topic, spent)
-        self._works_again = False
-
-    def _is_starved(self) -> bool:
-        try:
-            return self.reader is not None and self.reader.is_starved
-        except ClosedError:  # not started yet
-            return False
-
-    def sync_always(self) -> None:
-        """Now, and at each message that comes."""
-        with self._lock:
-            self._max_in_flight = 1
-            if not self._is_closed:
-                try:
-                    self._sync()
-                except NSQError as error:
-                    self._fail(error)
-
-    def reopen(self) -> None:
-        """End the file; the next message begins another one."""
-        self._end_file(for_good=False)
-
-    def close(self) -> None:
-        """What comes now goes back."""
-        self._end_file(for_good=True)
-
-    def _end_file(self, *, for_good: bool) -> None:
-        with self._lock:
-            if self._is_closed:
-                return
-            try:
-                self._sync()
-                if self._files is not None:
-                    self._files.close()
-                self._is_closed = for_good
-            except NSQError as error:
-                self._fail(error)
-
-    def pause(self) -> None:
-        """Receive nothing more, for good. Messages that were received are written."""
-        self._is_paused = True
-        self._hold(True)
-
-    def _hold(self, held: bool) -> None:
-        """Have the Reader receive nothing, or go on."""
-        assert self.reader is not None
-        with suppress(ClosedError):  # not started yet
-            if held:
-                self.reader.pause()
-            else:
-                self.reader.resume()
-
-    def has_all(self) -> bool:
-        """Whether all that was received is written."""
-        assert self.reader is not None
-        try:
-            return self._files is None or self.reader.stats().in_flight <= len(self._pending)
-        except ClosedError:  # not started yet
-            return True
-
-    def has_ended(self) -> bool:
-        assert self.reader is not None
-        try:
-            return self.reader.join(0.0) is not None
-        except ClosedError:  # not started yet
-            return False
-        except NSQError:
-            return True
-
-    # -- under the lock --------------------------------------------------------------------------
-
-    def _sync(self) -> None:
-        if self._files is None:
-            return
-        self._files.sync()
-        pending, self._pending = self._pending, []
-        self._by_nsqd.clear()
-        self._sync_by = math.inf
-        if pending and self.reader is not None:
-            self._works_again = True
-            self._delays.reset()
-            self.finished += self.reader.finish(pending)
-
-    def _fail(self, error: NSQError) -> None:
-        """Give unsynced messages back at once. Nothing more is written until a later try."""
-        self._size_before = self.size
-        files, self._files = self._files, None
-        if files is not None:
-            files.abandon()
-        self.failure = self._untold = error
-        self._retry_at = time.monotonic() + self._delays.next()
-        pending, self._pending = self._pending, []
-        self._by_nsqd.clear()
-        self._sync_by = math.inf
-        self._hold(True)
-        for message in pending:
-            with suppress(MessageAnswered):  # nsqd has taken it back
-                message.requeue(0, backoff=False)
-        self.on_change()

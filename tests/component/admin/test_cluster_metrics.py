@@ -30,7 +30,7 @@ def other() -> Iterator[FakeServer]:
 
 
 def depths(*servers: FakeServer) -> dict[tuple[str, ...], float]:
-    """What a scrape shows: the depths by topic, channel if it is one, and number of server."""
+    """Return the depths of a scrape, by topic, channel if it is one, and number of server."""
     metrics = ClusterMetrics([server.address for server in servers], [])
     registry = CollectorRegistry()
     registry.register(metrics)

@@ -135,6 +135,29 @@ def test_a_broken_entry_hides_no_other(cluster_of: NewCluster) -> None:
     assert len(figures.left_out) == 3
 
 
+def test_a_name_of_nsqlookupd_that_is_no_text_hides_no_other(cluster_of: NewCluster) -> None:
+    paths = lookupd(topics=["t", 8, "u"], tombstones=[False, False, True])
+    server = Paths(
+        {**paths, "/topics": {"topics": [7, "t", None]}, "/channels": {"channels": [7, "c"]}}
+    )
+    with Serving(server):
+        cluster = cluster_of([], [server.address])
+        names, errors = cluster.topics()
+        assert names == ["t"]
+        assert [error.partition(": ")[2] for error in errors] == [
+            "entry 0 of 'topics' is left out: it is a int",
+            "entry 2 of 'topics' is left out: it is a NoneType",
+        ]
+        assert cluster._channel_names("t") == ["c"]
+        nodes, _ = cluster.nodes()
+        assert nodes[1]["topics"] == [
+            {"topic": "t", "tombstoned": False},
+            {"topic": "u", "tombstoned": True},
+        ]
+    with pytest.raises(Failed, match="entries that are not strings"):
+        shapes.strings({"topics": [7]}, "topics", print)
+
+
 def test_many_broken_entries_are_counted() -> None:
     lines = told("nsqd x", ["wrong"] * 7)
     assert lines[:5] == ["nsqd x: wrong"] * 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -59,11 +60,14 @@ class Load:
         for thread in self._threads:
             thread.join(20.0)
             assert not thread.is_alive()
+
+    def close(self) -> None:
+        """Close the clients, also where the test has failed: the next test is another one's."""
         for client in self._clients:
             client.close()
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(500)  # twenty starts, and four thousand messages that are synced one by one
 @pytest.mark.parametrize("server_kind", ["embedded"])
 def test_nothing_that_waits_is_lost(site: Site) -> None:
     server = site.own_nsqd("-mem-queue-size=0", "-sync-every=1", "-max-bytes-per-file=4000")
@@ -72,10 +76,10 @@ def test_nothing_that_waits_is_lost(site: Site) -> None:
     acknowledged: list[bytes] = []
     received: list[bytes] = []
     for life in range(KILLS):
-        load = Load(server, life)
-        assert load.enough.wait(30.0)
-        server.kill()
-        load.join()
+        with closing(Load(server, life)) as load:
+            assert load.enough.wait(30.0)
+            server.kill()
+            load.join()
         acknowledged += load.acknowledged
         received += load.received
         server.restart()

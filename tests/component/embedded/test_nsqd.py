@@ -40,7 +40,6 @@ def clients(server: Server, topic: str, channel: str) -> int:
     return int(found["client_count"])
 
 
-@pytest.mark.slow
 def test_a_slow_reader_is_dropped_and_holds_up_nobody(here: Site) -> None:
     nsqd = here.nsqd()
     topic = unique()

@@ -345,7 +345,7 @@ def test_an_on_giving_up_that_raises_is_a_requeue(client: Client, world: World) 
 def test_what_cannot_be_given_up_comes_again_ever_later(
     client: Client, world: World, attempts: int, expected: int
 ) -> None:
-    """Also where no delay is wanted: a Reject has no backoff, and this would be a hot loop."""
+    """A hook that fails delays the message even with no requeue_delay: a Reject has no backoff."""
 
     def hook(message: Message, error: BaseException | None) -> None:
         raise asyncio.CancelledError
@@ -362,7 +362,7 @@ def test_what_cannot_be_given_up_comes_again_ever_later(
 def test_an_envelope_that_others_made_dies_as_it_came(
     client: Client, world: World, headers: dict[str, str]
 ) -> None:
-    """It is opened, though this package would not write it."""
+    """A dead letter keeps an envelope that this package would not write."""
     body = envelope.restore(headers, b"x")
     with ScriptedNsqd(deliver((body, 6)), [automatic()]) as nsqd:
         client.consume(fail, nsqd, dead_letter_topic="dead", headers=True)

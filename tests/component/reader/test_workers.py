@@ -11,12 +11,13 @@ import pytest
 from gnsqsync import Message, Requeue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.discovery.lookups import Lookups
-from gnsqsync.message import ANSWERED, Fate
+from gnsqsync.message import ANSWERED, Fate, Uncalled
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy import ownership
 from gnsqsync.policy.backoff import Backoff
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions, ReaderSetup
+from gnsqsync.reader.tries import Tries
 from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import choose
 from tests.support.worlds import World
@@ -55,6 +56,9 @@ class FakeConnection:
         self.requeued.append((message.body, delay))
         return True
 
+    def hand_back(self, message: Message) -> None:
+        self.requeue_quietly(message, 0)
+
     def requeue_delay_for(self, message: Message) -> float:
         return 90.0 * message.attempts
 
@@ -84,6 +88,7 @@ class Bench:
         self.ended = 0
         self.given_up: list[tuple[bytes, BaseException | None]] = []
         self.killers: dict[str, BaseException] = {}
+        self.tries: Any = None
         self.fate_of: Callable[[Message], Fate] = lambda message: Fate.FINISHED
         self.workers: Any = None
 
@@ -109,6 +114,7 @@ class Bench:
         )
         runtime = choose(self.world.runtime)
         self.queued = Chunks(runtime.queue(), runtime, cuts=True)
+        self.tries = Tries(runtime, flow.max_attempts)
         self.workers = Workers(runtime, self.queued, self, self, self, setup, self.after)  # type: ignore[arg-type]
 
     def start(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
@@ -338,6 +344,34 @@ def test_each_end_of_a_handler(bench: Bench) -> None:
     assert [sum(column) for column in zip(*bench.chunks, strict=True)] == [1, 3]
     assert bench.workers.working == 1
     bench.connection.in_flight.clear()
+
+
+def test_only_calls_are_tries(bench: Bench) -> None:
+    """A message whose handler was not called twice has two tries more than one that was called."""
+    calls: list[int] = []
+
+    def handler(message: Message) -> None:
+        if message.body == b"away" and message.attempts <= 2:
+            raise Uncalled from OSError("the database is away")
+        calls.append(message.attempts)
+        raise ValueError(message.attempts)
+
+    bench.start(handler, max_attempts=3)
+    for attempts in range(1, 6):
+        for body in (b"away", b"here"):
+            if body == b"away" or attempts <= 3:
+                message = Message(body * 4, body, attempts, 0, bench.connection)  # type: ignore[arg-type]
+                bench.connection.in_flight[message._id] = message
+                bench.queued.put(bench.connection, [message])  # type: ignore[arg-type]
+        bench.idle()
+    assert [(body, str(error)) for body, error in bench.given_up] == [
+        (b"here", "3"),
+        (b"away", "5"),
+    ]
+    assert calls == [1, 2, 3, 3, 4, 5]
+    # It counts for the backoff.
+    bench.world.eventually(lambda: sum(failed for _, failed in bench.chunks) == 8)
+    assert len(bench.noted) == 8
 
 
 def test_what_a_lost_connection_left_is_not_handled(bench: Bench, world: World) -> None:

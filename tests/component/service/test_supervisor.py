@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,8 @@ from gnsqsync.service.reload import Files, forget_compiled, reloaded_place
 from gnsqsync.service.supervisor import Ending, Place, StopSignals, supervise
 from gnsqsync.stats import StopResult
 from tests.support.interpreter import run_script
+
+pytestmark = pytest.mark.usefixtures("hangups")
 
 
 def test_the_first_signal_asks_and_the_second_forces() -> None:
@@ -30,7 +33,15 @@ def test_the_first_signal_asks_and_the_second_forces() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_hangup_asks_and_never_forces() -> None:
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """Put back what SIGHUP means: a program that got it ends, and pytest does not."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hangup_asks_and_never_forces(hangup: None) -> None:
     stops: list[float] = []
     with StopSignals(stops.append, 20.0) as signals:
         assert signals.level == 0
@@ -45,7 +56,7 @@ def test_a_hangup_asks_and_never_forces() -> None:
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hangup_reaches_each_supervised_process(ignored: bool) -> None:
-    """As at a closed terminal: the kernel and the shell send it to the whole group."""
+    """A closed terminal: the kernel and the shell send SIGHUP to the whole group."""
     out = run_script(f"""
         import os, signal, sys, threading
         from gnsqsync.service.supervisor import StopSignals, supervise

@@ -37,7 +37,7 @@ def http(source: Source) -> Iterator[NsqdHTTP]:
 
 @pytest.fixture
 def read(source: Source) -> Read:
-    """One task of a drain with two partitions, planned for 4 messages each."""
+    """Return a task of a drain with two partitions, planned for 4 messages each."""
     given = {
         "nsqdTcpAddresses": source.nsqd,
         "subscribe": source.topic,

@@ -11,7 +11,7 @@ import socket
 import pytest
 import requests
 
-from tests.integration.django.conftest import ON_BOTH, Project
+from tests.integration.django.conftest import ON_BOTH, ON_EACH, Project
 from tests.support.measured import measured
 from tests.support.servers import Server, Site
 from tests.support.waiting import eventually
@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 
-@ON_BOTH
+@ON_EACH
 def test_the_tests_of_the_project(project: Project) -> None:
     """Settings, checks, publishing, the memory backend, connections: see project/shop/tests.py."""
     # The coverage tool has warnings of its own.

@@ -51,7 +51,7 @@ assert outbox.lag("default").waiting == 2 and outbox.lag("other").waiting == 0
 """
 ROUTERS = """
 class Replica:
-    # It never gets what the other database has.
+    # The replica never gets what the other database has.
     def db_for_read(self, model, **hints):
         return "other"
 

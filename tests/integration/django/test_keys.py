@@ -25,7 +25,7 @@ def refused(says, function, *arguments):
         raise AssertionError("nothing was raised")
 
 def old_mark(consumer, key):
-    # As the version before does it.
+    # The statement of the former version.
     ignore = ("INSERT IGNORE", "") if connection.vendor == "mysql" else (
         "INSERT", " ON CONFLICT DO NOTHING")
     quote = connection.ops.quote_name
@@ -77,7 +77,7 @@ assert {one.name: bytes(one.body).decode() for one in PeriodicMessage.objects.al
     name: name for name in names}
 for name in names:
     assert schedule.stop_periodic(name) and not schedule.stop_periodic(name), name
-# What does not fit is refused before the database could cut it.
+# A key that does not fit is refused before the database could cut it.
 refused("1 to 200 printable", mark, "default", "t/c", "k" * 201)
 refused("1 to 200 printable", mark, "default", "t/c", "a\\0b")
 refused("1 to 129 printable", mark, "default", "c" * 130, "k")

@@ -10,7 +10,7 @@ import pytest
 
 from gnsqsync import Message, Reader
 from tests.integration.conftest import address
-from tests.integration.django.conftest import ON_BOTH, Project
+from tests.integration.django.conftest import ON_BOTH, ON_EACH, MariaDatabase, Project
 from tests.support.left_behind import django_rows
 
 # Rows as the former version had them, with a topic of this test, on the tables of its migrations.
@@ -56,6 +56,9 @@ def left(project: Project) -> Project:
     """A project whose database the former version has filled, after ``migrate``."""
     found = django_rows()
     tables = {name for name in found["tables"] if django.VERSION >= (6,) or "_tasks_" not in name}
+    if isinstance(project.database, MariaDatabase):
+        # Its former tables took keys that look alike for equal, so they never had these rows.
+        tables = {name for name in tables if "_inbox_" not in name}
     rows = {**found, "tables": {name: found["tables"][name] for name in sorted(tables)}}
     (project.folder / "rows.json").write_text(json.dumps(rows))
     (project.folder / "fill.py").write_text(FILL)
@@ -67,13 +70,13 @@ def left(project: Project) -> Project:
     return project
 
 
-def taken(project: Project, topic: str, count: int) -> dict[bytes, dict[str, str]]:
-    """Return headers by body of the first messages of a topic."""
+def taken(project: Project, topic: str, wanted: set[bytes]) -> dict[bytes, dict[str, str]]:
+    """Return headers by body of the messages of a topic, until all wanted bodies have come."""
     found: dict[bytes, dict[str, str]] = {}
 
     def handle(message: Message) -> None:
         found[message.body] = dict(message.headers)
-        if len(found) == count:
+        if wanted <= set(found):
             reader.stop()
 
     reader = Reader(topic, "left", handle, nsqd_tcp_addresses=address(project.nsqd), headers=True)
@@ -87,7 +90,7 @@ def test_outbox_schedule_and_inbox(left: Project) -> None:
     relay = left.manage("nsq_relay", "--interval", "0.1", **options)
     # Six bodies; that of each night may have come, too.
     wanted = {b"plain", b"traced", b"soon", b"tried", b"former", b"minute"}
-    found = taken(left, left.topic, len(wanted))
+    found = taken(left, left.topic, wanted)
     relay.signal(signal.SIGTERM)
     relay.end()
     assert set(found) - {b"night"} == wanted
@@ -102,7 +105,7 @@ def test_outbox_schedule_and_inbox(left: Project) -> None:
 
 
 @pytest.mark.skipif(django.VERSION < (6,), reason="Django has tasks since version 6")
-@ON_BOTH
+@ON_EACH
 def test_tasks(left: Project) -> None:
     topics = {"default": f"{left.topic}_tasks"}
     environment = {"SHOP_TASK_OPTIONS": json.dumps({"outbox": True, "topics": topics})}

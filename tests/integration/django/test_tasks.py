@@ -47,8 +47,20 @@ def statuses(project: Project, task: str) -> list[str]:
 # On SQLite a greenlet that waits for the lock stops its thread, and so the one that has it.
 @pytest.mark.parametrize(
     ("database", "gevent"),
-    [("sqlite", False), ("postgres", False), ("postgres", True)],
-    ids=["sqlite-threads", "postgres-threads", "postgres-gevent"],
+    [
+        ("sqlite", False),
+        ("postgres", False),
+        ("postgres", True),
+        ("mariadb", False),
+        ("mariadb", True),
+    ],
+    ids=[
+        "sqlite-threads",
+        "postgres-threads",
+        "postgres-gevent",
+        "mariadb-threads",
+        "mariadb-gevent",
+    ],
     indirect=["database"],
 )
 def test_they_are_called_and_known(project: Project, gevent: bool) -> None:

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from gnsqsync import Message, Middleware, Reader, Reject, Writer
 from gnsqsync.contrib.sqlalchemy import Inbox, Lag, Outbox
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
+from gnsqsync.message import Uncalled
 from gnsqsync.writer.memory import MemoryWriter
 from tests.integration.conftest import address
 from tests.integration.sqlalchemy.conftest import postgres_engine
@@ -180,7 +181,7 @@ def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
     with shop.sessions.begin() as session:
         assert shop.outbox.cancel(session, "away") == 1
     fail(OutcomeUnknown("no answer"))
-    # What fails afterwards does not end the doubt.
+    # A failure afterwards does not end the doubt.
     fail(NotSent("no nsqd"))
     caplog.clear()
     with shop.sessions.begin() as session:
@@ -328,6 +329,15 @@ def test_keys_of_bodies_and_none(shop: Shop) -> None:
 
     with pytest.raises(ConfigError, match=r"has called finish\(\)"):
         answers(message(b"b"))
+
+    def away() -> Session:
+        raise OSError("the database is away")
+
+    @shop.inbox.once(away, key=lambda message: "d")
+    def waits(message: Message, session: Session) -> None: ...
+
+    with pytest.raises(Uncalled):
+        waits(message(b"d"))
     with pytest.raises(ConfigError, match="sessions is 5"):
         shop.inbox.once(5)  # type: ignore[arg-type]
 
@@ -337,7 +347,7 @@ def test_keys_of_bodies_and_none(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="is a coroutine function"):
         shop.inbox.once(shop.sessions)(work)
     unrun = shop.inbox.once(shop.sessions, key=lambda message: "c")(lambda *both: work(*both))
-    for _ in range(2):  # Its marker is rolled back.
+    for _ in range(2):  # The marker is rolled back.
         with pytest.raises(ConfigError, match="returned a coroutine, which nobody runs"):
             unrun(message(b"c"))
 

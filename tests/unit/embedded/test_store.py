@@ -65,7 +65,7 @@ def test_names_and_paused_flags(tmp_path: Path) -> None:
     broker.topic("t").channel("gone#ephemeral")
     broker.topic("paused").pause(True)
     broker.topic("gone#ephemeral").channel("c")
-    make_store(tmp_path).save_names(broker)
+    make_store(tmp_path).save_names(broker, lambda write: write())
     assert json.loads((tmp_path / "nsqd.dat").read_bytes()) == {
         "topics": [
             {"name": "t", "paused": False, "channels": [{"name": "c", "paused": True}]},

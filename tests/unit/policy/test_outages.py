@@ -28,11 +28,11 @@ class Bench:
         self.now = 1000.0
         self.keys = count()
 
-    def fail(self, times: int = 1, deliveries: int = 1, every: float = 0.05) -> None:
+    def fail(self, times: int = 1, tries: int = 1, every: float = 0.05) -> None:
         """Different messages."""
         for _ in range(times):
             self.now += every
-            self.backoff.failed(next(self.keys), deliveries, self.now)
+            self.backoff.failed(next(self.keys), tries, self.now)
 
     def succeed(self, times: int = 1, every: float = 0.05) -> None:
         for _ in range(times):
@@ -80,10 +80,10 @@ def test_one_message_that_fails_for_ever_is_no_outage() -> None:
 
 def test_four_in_a_row_do_not_pause_however_often_they_fail() -> None:
     bench = Bench()
-    for deliveries in range(1, 200):
+    for tries in range(1, 200):
         for key in range(4):
             bench.now += 0.1
-            bench.backoff.failed(key, deliveries, bench.now)
+            bench.backoff.failed(key, tries, bench.now)
     assert bench.backoff.phase is Phase.OPEN
 
 
@@ -124,7 +124,7 @@ def test_a_process_that_starts_beside_poison_does_not_pause(share: float) -> Non
             if draw < 1 - share:
                 bench.succeed()
             else:
-                bench.fail(deliveries=1 if draw < 1 else 3)
+                bench.fail(tries=1 if draw < 1 else 3)
             assert bench.backoff.phase is Phase.OPEN, seed
 
 
@@ -270,7 +270,7 @@ def test_in_a_test_a_known_failure_repeats_the_pause() -> None:
     assert (bench.backoff.phase, bench.backoff.level) == (Phase.BLOCKED, 1)
     bench.wait_out()
     # Another consumer has failed on it, or it has waited for the end of a pause there.
-    bench.fail(deliveries=3)
+    bench.fail(tries=3)
     assert bench.backoff.level == 2
     bench.wait_out()
     assert bench.backoff.no_verdict(bench.now)
@@ -292,11 +292,11 @@ def test_verdicts_in_a_pause_change_nothing_but_what_is_known() -> None:
 def test_messages_that_were_delivered_before_are_evidence_while_none_succeeds() -> None:
     """They may have failed elsewhere, or have gone back unhandled. The last tries must not go."""
     bench = Bench()
-    bench.fail(FIRST - 1, deliveries=5)
+    bench.fail(FIRST - 1, tries=5)
     bench.succeed()
-    bench.fail(FIRST - 1, deliveries=5)
+    bench.fail(FIRST - 1, tries=5)
     assert bench.backoff.phase is Phase.OPEN
-    bench.fail(deliveries=5)
+    bench.fail(tries=5)
     assert bench.backoff.phase is Phase.BLOCKED
     assert bench.backoff.evidence.failures >= FIRST
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from gnsqsync.errors import NotSent, OutcomeUnknown, TooFewCopies
 from gnsqsync.service.in_doubt import IN_DOUBT, error_text, texts
-from gnsqsync.service.relay import Row
+from gnsqsync.service.outbox_rows import Row
 
 
 def row(id: int, *, in_doubt: bool) -> Row:

@@ -32,7 +32,7 @@ def test_a_body_without_a_key_is_rejected(body: bytes) -> None:
 
 
 class DatabaseError(Exception):
-    """As of Django."""
+    """Stands for Django's exception of that name."""
 
 
 @pytest.mark.parametrize("error", [OSError("away"), DatabaseError(), Requeue(5)])

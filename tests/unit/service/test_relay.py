@@ -14,7 +14,8 @@ import pytest
 from gnsqsync import Writer
 from gnsqsync.errors import BadMessage, NotSent, OutcomeUnknown, Refused
 from gnsqsync.service import relay as relay_module
-from gnsqsync.service.relay import BadRows, Lag, Relay, Row, age, ahead, readable
+from gnsqsync.service.outbox_rows import BadRows, Lag, Row, age, ahead, readable
+from gnsqsync.service.relay import Relay
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -78,6 +79,9 @@ class Table:
             self.failed[row.id] = error
         else:
             self.retry_at[row.id] = retry_at
+
+    def broken(self) -> Sequence[str]:
+        return ()
 
     def lag(self) -> Lag:
         return Lag(len(self.rows), len(self.failed), 0.0)
@@ -201,6 +205,10 @@ def test_a_bad_row_is_one_error_that_names_it(caplog: pytest.LogCaptureFixture) 
         raise TypeError
     (line,) = caplog.messages
     assert "message 'a' cannot be worked out: no such zone" in line
+    assert rows.sentences() == ["message 'a' cannot be worked out: no such zone"]
+    with rows.guard("message 'a'"):
+        """The row was mended."""
+    assert rows.sentences() == []
 
 
 def test_ages_and_clocks_that_differ() -> None:

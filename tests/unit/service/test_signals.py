@@ -56,6 +56,16 @@ def test_handlers_are_put_back(hangup: None) -> None:
     assert signal.getsignal(HUP) is signal.SIG_IGN
 
 
+def test_a_second_hangup_may_come_while_the_program_ends(hangup: None) -> None:
+    signal.signal(HUP, signal.SIG_DFL)
+    with handled([HUP], lambda number, frame: None):
+        pass
+    assert signal.getsignal(HUP) is signal.SIG_DFL
+    with handled([HUP], lambda number, frame: None):
+        os.kill(os.getpid(), HUP)
+    os.kill(os.getpid(), HUP)
+
+
 def lists_of_signals(source: str) -> Iterator[int]:
     """The lines that list SIGTERM and SIGINT, as who decides what ends a program does."""
     for node in ast.walk(ast.parse(source)):

@@ -160,7 +160,7 @@ def test_a_log_of_an_older_version_is_finished(
 ) -> None:
     shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     start, end = json.loads((tmp_path / "offsets.json").read_text())
-    # What the killed task had logged comes again, and more.
+    # The messages that the killed task had logged come again, and more.
     publish(channels["b:4150"], 10, 11, 12, attempts=1)
     publish(channels["b:4150"], *range(13, 20))
     log = StreamLog(options(tmp_path), end)

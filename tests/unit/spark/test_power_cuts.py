@@ -30,7 +30,7 @@ TOPIC = "t"
 
 
 class World:
-    """All that outlives a process: nsqds, the log, Spark's checkpoint and the sink."""
+    """The parts that outlive a process: nsqds, the log, Spark's checkpoint and the sink."""
 
     def __init__(self) -> None:
         self.store = Memory()
@@ -61,7 +61,7 @@ OPTIONS = {
 
 
 class Run:
-    """One process of the driver: what Spark calls, in Spark's order."""
+    """A process of the driver: the calls of Spark, in Spark's order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -205,7 +205,7 @@ class PowerCuts(RuleBasedStateMachine):
             self.damaged = True
         elif was_done:
             world.done -= 1
-            # Of two batches in a row the first may be gone from the log.
+            # The first of two batches in a row may be gone from the log.
             self.damaged = self.damaged or self.lost
         world.done = max(0, world.done)
         # Without its first offset Spark does not know the stream, which is refused.

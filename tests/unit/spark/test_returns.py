@@ -16,7 +16,7 @@ QUIET = Look(born=5, returned=2, held=0, waiting=100)
 
 
 def judged(*looks: Look) -> list[bool]:
-    """Of epochs 1, 2, ...: whether they are in doubt, with a look before each and after all."""
+    """Return for epochs 1, 2, ... if they are in doubt, with a look before each and after all."""
     returns = Returns()
     for epoch, look in enumerate(looks):
         returns.looked(epoch, {A: look})

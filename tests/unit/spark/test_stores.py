@@ -261,7 +261,7 @@ def test_an_object_store_of_a_filesystem_without_create(monkeypatch: pytest.Monk
 def test_a_folder_that_cannot_be_read_is_an_error(
     store: FileStore, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies in it would count as gone, and rows with it."""
+    """A folder that cannot be listed is an error: its rows would count as gone."""
     store.create("s/e=1/p=0/0", b"")
     scandir = os.scandir
 

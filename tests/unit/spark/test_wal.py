@@ -260,7 +260,7 @@ def test_only_the_entries_that_can_have_an_id_are_read(store: Memory) -> None:
     seen = Seen(wal, NSQD, "t")
     assert seen.among(["b", "c"]) == {"b"}
     assert store.read_entries() == ["s/e=1/p=0/000000.arrow"]
-    # Of another nsqd not even the head.
+    # Not even the head of another nsqd's entry was read.
     assert not any(what.endswith("p=1/000000.arrow") for what in store.done if "create" not in what)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parents[3] / ".ci" / "run"
 TOOLS = ("bash", "dirname", "ls", "sed", "sort")
-PROMISED = ("3.11", "3.12", "3.13")
+PROMISED = ("3.11", "3.12", "3.13", "3.14")
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def fake_python(path: Path, version: str) -> None:
         f"known = {{threaded: {int(version.endswith('t'))}}}\n"
         "sysconfig.get_config_var = lambda name: known[name] if name in known else really(name)\n"
         f"sys.version_info, sys.executable = ({major}, {minor}, 0), {str(path)!r}\n"
-        "code, sys.argv = (sys.stdin.read(), sys.argv[1:]) if sys.argv[1] == '-' else"
-        " (sys.argv[2], [])\n"
-        "exec(code)\n"
+        "option, code = sys.argv[1:3] if sys.argv[1] != '-' else ('-c', sys.stdin.read())\n"
+        "sys.argv, sys.path[0] = sys.argv[1:], ''\n"
+        "exec(f'import {code}' if option == '-m' else code)\n"
     )
     path.chmod(0o755)
 
@@ -75,7 +75,7 @@ def test_one_python_is_enough(machine: Path) -> None:
     fake_python(machine / "python3", "3.11")
     assert chosen(machine) == [
         *(missing(version) for version in PROMISED if version != "3.11"),
-        "+ Python 3.11 runs all tests",
+        "+ Python 3.11 runs the README's command",
         f"3.11 {machine / 'python3'}",
     ]
 
@@ -84,7 +84,7 @@ def test_a_python_that_is_newer_than_all_that_are_promised(machine: Path) -> Non
     fake_python(machine / "python3", "3.99")
     assert chosen(machine) == [
         *map(missing, PROMISED),
-        "+ Python 3.99 runs all tests",
+        "+ Python 3.99 runs the README's command",
     ]
 
 
@@ -95,15 +95,25 @@ def test_names_on_the_path_and_what_pyenv_has(machine: Path) -> None:
     fake_python(newer, "3.12")
     fake_python(machine / "python3", "3.11")
     fake_python(machine / "python3.13", "3.13")
+    fake_python(machine / "python3.14", "3.14")
     # A shim of pyenv, whose version is not chosen.
     (machine / "python3.12").write_text("#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
     (machine / "python3.12").chmod(0o755)
     assert chosen(machine) == [
-        "+ Python 3.11 runs all tests",
+        "+ Python 3.11 runs the README's command",
         f"3.11 {machine / 'python3'}",
         f"3.12 {newer}",
         f"3.13 {machine / 'python3.13'}",
+        f"3.14 {machine / 'python3.14'}",
     ]
+
+
+def test_a_go_module_has_the_newest_python(machine: Path) -> None:
+    fake_python(machine / "python3", "3.11")
+    module = machine.parent / "checkout" / "tests" / "support" / "python314.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("print('/unpacked/python3')\n")
+    assert chosen(machine)[-1] == "3.14 /unpacked/python3"
 
 
 def test_newer_pythons_are_tried_and_not_promised(machine: Path) -> None:
@@ -119,32 +129,128 @@ def test_newer_pythons_are_tried_and_not_promised(machine: Path) -> None:
     ]
 
 
-def test_what_newer_pythons_say_is_told_at_the_end(tmp_path: Path) -> None:
-    told = "told_of_new='    Python 3.14: the quick tests pass\n'"
-    status, lines = ended(tmp_path, GOOD, more=told)
-    assert status == 0
-    assert lines[-3:-1] == [
-        "+ Pythons for which nothing is claimed:",
-        "    Python 3.14: the quick tests pass",
+def parts_of(machine: Path) -> list[str]:
+    """What the script would run after it has made the first environment, in its order."""
+    text = RUN.read_text(encoding="utf-8")
+    pythons = chosen(machine)
+    head = [line for line in pythons if line.partition(" ")[0] in PROMISED]
+    usual = next(line.split()[2] for line in pythons if "README's command" in line)
+    _, found, middle = text.partition("# What is always run")
+    assert found
+    middle, found, _ = middle.partition("# -- the tests")
+    assert found
+    newest = head[-1].partition(" ")[2] if head else "python3"
+    settings = (
+        f"usual={usual} newest={newest} test_command=README pure=PURE\n"
+        f"pythons=({' '.join(map(repr, head))})\n"
+    )
+    printed = 'printf "%s\\n" "${parts[@]}" "${campaigns[@]/#/campaign: }"\n'
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail\n{settings}#{middle}\n{printed}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.replace(f"{machine}/", "").splitlines()
+
+
+EXTRAS = "-e '.[test,spark,spark-s3,spark-test]'"
+STRUCK = "-m 'first and struck'"
+SECOND = "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -m system"
+
+
+def on_spark(python: str) -> list[str]:
+    return [
+        f"environment {python} .venv-spark {EXTRAS} 'pyspark==4.0.*' 'deltalake>=1'",
+        ".venv-spark/bin/pytest -q -m system tests/spark/test_round_trip.py",
+        ".venv-spark/bin/python -m tests.spark.maven --here",
+    ]
+
+
+CAMPAIGNS = [
+    "campaign: 3 .venv-extras/bin/pytest -m campaign tests/simulation tests/fuzz",
+    "campaign: 8 .venv-extras/bin/pytest -n 0 -m campaign tests/chaos/test_once.py",
+    "campaign: 30 .venv-extras/bin/pytest -m campaign",
+]
+
+
+def test_the_first_ring_on_the_oldest_and_the_newest_its_pure_part_on_the_others(
+    machine: Path,
+) -> None:
+    fake_python(machine / "python3", "3.11")
+    fake_python(machine / "python3.12", "3.12")
+    fake_python(machine / "python3.13", "3.13")
+    assert parts_of(machine) == [
+        "README",
+        "environment python3.12 .venv-3.12 -e '.[test]' && .venv-3.12/bin/pytest -q PURE",
+        f"environment python3.13 .venv-3.13 {EXTRAS}",
+        "GNSQSYNC_TEST_EXTRAS=all .venv-3.13/bin/pytest -q --cov",
+        f".venv-3.13/bin/pytest -q {STRUCK}",
+        SECOND,
+        *on_spark("python3.13"),
+        "campaign: 4 .venv-3.13/bin/pytest -q -m 'system and integrations' tests/integration",
+        *CAMPAIGNS,
+    ]
+
+
+def test_the_command_of_the_readme_on_the_newest_and_the_first_ring_on_the_oldest(
+    machine: Path,
+) -> None:
+    fake_python(machine / "python3.11", "3.11")
+    fake_python(machine / "python3", "3.13")
+    assert parts_of(machine) == [
+        "README",
+        "environment python3.11 .venv-3.11 -e '.[test]' && .venv-3.11/bin/pytest -q",
+        "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -q --cov",
+        f".venv-extras/bin/pytest -q {STRUCK}",
+        SECOND,
+        *on_spark("python3"),
+        *CAMPAIGNS,
+    ]
+
+
+def test_a_python_of_which_nothing_is_promised_has_the_command_of_the_readme(
+    machine: Path,
+) -> None:
+    fake_python(machine / "python3", "3.99")
+    assert parts_of(machine) == [
+        "README",
+        "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -q --cov",
+        f".venv-extras/bin/pytest -q {STRUCK}",
+        SECOND,
+        *CAMPAIGNS,
     ]
 
 
 def ended(
-    folder: Path, tests: str, *, campaigns: str = "", limit: int = 3300, more: str = ""
+    folder: Path,
+    tests: str,
+    *,
+    parts: str = "",
+    campaigns: str = "",
+    limit: int = 3300,
+    more: str = "",
+    unsure: str = "",
 ) -> tuple[int, list[str]]:
     """The exit code and output of the last part of the script, which runs these tests."""
     _, found, tail = RUN.read_text(encoding="utf-8").partition("# -- the tests")
     assert found
-    programs = folder / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "python").symlink_to(sys.executable)
-    (programs / "pytest").write_text(f'#!/bin/sh\nexec {sys.executable} -m pytest "$@"\n')
-    (programs / "pytest").chmod(0o755)
+    for name in (".venv", ".venv-extras"):
+        (folder / name / "bin").mkdir(parents=True)
+    pytest_ = folder / ".venv" / "bin" / "pytest"
+    pytest_.write_text(f'#!/bin/sh\nexec {sys.executable} -m pytest "$@"\n')
+    python = folder / ".venv-extras" / "bin" / "python"
+    # It is asked for nothing but the tests that are unsure for too long.
+    python.write_text(f"#!/bin/sh\nprintf '{unsure}'\n")
+    for program in (pytest_, python):
+        program.chmod(0o755)
     (folder / "test_these.py").write_text(tests)
-    (folder / "setup.cfg").write_text("[tool:pytest]\nmarkers = long\n")
+    (folder / "setup.cfg").write_text("[tool:pytest]\naddopts = -ra\n")
     settings = (
-        "test_command='true && .venv/bin/pytest'\nextras_command='.venv/bin/pytest -k good'\n"
-        f"limit={limit}\ncampaigns=({campaigns})\n{more}\n"
+        "test_command='true && .venv/bin/pytest test_these.py'\n"
+        f'limit={limit} parts=("$test_command" {parts}) campaigns=({campaigns})\n{more}\n'
     )
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{settings}#{tail}"],
@@ -159,69 +265,61 @@ def ended(
 
 
 GOOD = "def test_good(): pass\n"
-# Fails the first time only.
-RARE = """
-import pathlib
-def test_rare():
-    again = pathlib.Path(__file__).with_name("again")
-    assert again.exists() or again.touch(), "a rare moment"
-"""
 BAD = "def test_bad(): assert not 'broken'\n"
+AGAIN = "'.venv/bin/pytest -k good test_these.py'"
 
 
-def test_what_fails_once_is_told_and_has_a_second_chance(tmp_path: Path) -> None:
-    status, lines = ended(tmp_path, GOOD + RARE)
+def test_all_that_passes_is_green(tmp_path: Path) -> None:
+    """The last line is that of the README's command, whatever comes behind it."""
+    two = "def test_good(): pass\ndef test_other(): pass\n"
+    status, lines = ended(tmp_path, two, parts=AGAIN, campaigns="'1 .venv/bin/pytest -k other'")
     assert status == 0
-    assert any("AssertionError: a rare moment" in line for line in lines)
-    again = lines.index("+ 1 failed, and run once more, alone")
-    assert "1 failed, 1 passed" in lines[again - 1]
-    assert lines[-3:-1] == ["+ Needed a second chance:", "    test_these.py::test_rare"]
-    assert "= 1 passed in " in lines[-1]
+    assert "+ .venv/bin/pytest -k good test_these.py" in lines
+    assert "+ .venv/bin/pytest -k other" in lines
+    assert "= 2 passed in " in lines[-1]
+    assert not any("Failed" in line for line in lines)
 
 
-def test_what_fails_twice_is_red(tmp_path: Path) -> None:
-    status, lines = ended(tmp_path, GOOD + RARE + BAD)
+def test_what_fails_is_red_and_named_and_not_run_again(tmp_path: Path) -> None:
+    status, lines = ended(tmp_path, GOOD + BAD, campaigns=AGAIN)
     assert status == 1
-    assert "+ Needed a second chance:" in lines
+    assert lines[-3] == "+ Failed: true && .venv/bin/pytest test_these.py"
+    assert lines[-2].startswith("    FAILED test_these.py::test_bad - ")
+    assert "1 failed, 1 passed" in lines[-1]
+    assert sum(line.startswith("collected ") for line in lines) == 1
+
+
+def test_the_parts_behind_one_that_fails_are_run_and_the_campaigns_are_not(tmp_path: Path) -> None:
+    parts = f"{AGAIN} '.venv/bin/pytest -k bad test_these.py'"
+    status, lines = ended(tmp_path, GOOD + BAD, parts=parts, campaigns="'1 touch campaign'")
+    assert status == 1
+    assert "+ .venv/bin/pytest -k good test_these.py" in lines
+    assert not (tmp_path / "campaign").exists()
+    failed = [number for number, line in enumerate(lines) if line.startswith("+ Failed: ")]
+    assert len(failed) == 2 and failed[-1] == len(lines) - 3
+    # Of the first part that failed.
     assert "1 failed, 1 passed" in lines[-1]
 
 
-def test_many_that_fail_are_red_at_once(tmp_path: Path) -> None:
-    many = "".join(BAD.replace("test_bad", f"test_bad_{number}") for number in range(21))
-    status, lines = ended(tmp_path, GOOD + many)
-    assert status == 1
-    assert "21 failed, 1 passed" in lines[-1]
-    assert "+ Needed a second chance:" not in lines
-
-
-def test_tests_that_cannot_be_read_are_red_at_once(tmp_path: Path) -> None:
+def test_tests_that_cannot_be_read_are_red(tmp_path: Path) -> None:
     status, lines = ended(tmp_path, GOOD + "import nothing_of_that_name\n")
-    assert status != 0
-    assert "once more" not in "".join(lines) or "1 error" in lines[-1]
+    assert status == 2
+    assert lines[-2].startswith("    ERROR test_these.py")
+    assert "1 error" in lines[-1]
 
 
-def test_nothing_failed_nothing_is_run_again(tmp_path: Path) -> None:
-    status, lines = ended(tmp_path, GOOD)
-    assert status == 0
-    assert "once more" not in "".join(lines)
-    assert "1 passed" in lines[-1]
-
-
-def test_the_line_of_all_tests_is_the_last_one_after_a_campaign(tmp_path: Path) -> None:
-    (tmp_path / "test_more.py").write_text(RARE)
-    (tmp_path / "again").touch()
-    status, lines = ended(tmp_path, GOOD, campaigns="'1 .venv/bin/pytest -k good test_these.py'")
-    assert status == 0
-    assert "+ .venv/bin/pytest -k good test_these.py" in lines
-    assert "2 passed" in lines[-1]
+def test_a_part_that_is_no_test_is_red_too(tmp_path: Path) -> None:
+    status, lines = ended(tmp_path, GOOD, parts="'echo FAIL Required test coverage; exit 3'")
+    assert status == 3
+    assert lines[-2] == "    FAIL Required test coverage"
 
 
 def test_a_campaign_that_fails_is_red(tmp_path: Path) -> None:
-    campaigns = "'1 .venv/bin/pytest --co -q nowhere' '1 .venv/bin/pytest --version'"
-    status, lines = ended(tmp_path, GOOD, campaigns=campaigns)
-    assert status not in (0, 1)
-    assert "+ .venv/bin/pytest --version" not in lines
-    assert "nowhere" in "".join(lines)
+    (tmp_path / "test_more.py").write_text(BAD)
+    status, lines = ended(tmp_path, GOOD, campaigns="'1 .venv/bin/pytest test_more.py'")
+    assert status == 1
+    assert lines[-2].startswith("    FAILED test_more.py::test_bad - ")
+    assert "= 1 failed in " in lines[-1]
 
 
 def test_a_campaign_without_time_is_told(tmp_path: Path) -> None:
@@ -229,6 +327,26 @@ def test_a_campaign_without_time_is_told(tmp_path: Path) -> None:
     assert status == 0
     assert "+ No time is left for: .venv/bin/pytest -k rare" in lines
     assert "1 passed" in lines[-1]
+
+
+def test_what_newer_pythons_say_is_told_at_the_end(tmp_path: Path) -> None:
+    told = "told_of_new='    Python 3.15: the pure part passes\n'"
+    status, lines = ended(tmp_path, GOOD, more=told)
+    assert status == 0
+    assert lines[-3:-1] == [
+        "+ Pythons for which nothing is claimed:",
+        "    Python 3.15: the pure part passes",
+    ]
+
+
+def test_what_is_unsure_for_too_long_is_told_at_the_end(tmp_path: Path) -> None:
+    status, lines = ended(tmp_path, GOOD, unsure="one for 15 days\\ntwo for 20 days\\n")
+    assert status == 0
+    assert lines[-4:-1] == [
+        "+ Unsure for more than fourteen days; make them sure:",
+        "    one for 15 days",
+        "    two for 20 days",
+    ]
 
 
 def test_the_command_of_the_readme_makes_its_environment_by_itself() -> None:

@@ -1,15 +1,14 @@
-"""Where the tests look for MariaDB, and what a missing one means."""
+"""Where the tests look for MariaDB."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.mariadb import PROGRAMS, Unavailable, find
-from tests.support.texts import ROOT
+from tests.support import mariadb as support
+from tests.support.databases import Unavailable
+from tests.support.mariadb import PROGRAMS, MariaDB, find
 
 
 def test_both_programs_are_needed(tmp_path: Path) -> None:
@@ -22,23 +21,19 @@ def test_both_programs_are_needed(tmp_path: Path) -> None:
     assert find(str(tmp_path)) == [str(tmp_path / first), str(tmp_path / second)]
 
 
-@pytest.mark.parametrize(("ci", "word"), [("true", "1 error"), ("", "1 skipped")])
-def test_without_one_tests_fail_in_ci_and_are_skipped_elsewhere(
-    tmp_path: Path, ci: str, word: str
+def test_servers_side_by_side_share_no_folder_of_temporary_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "from tests.support import mariadb as support\n"
-        "from tests.support.mariadb import mariadb\n"
-        "support.find.__defaults__ = ('/nowhere',)\n"
-        "def test_it(mariadb): ...\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "CI": ci, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert word in done.stdout, done.stdout + done.stderr
-    assert "is not installed" in done.stdout or not ci
+    """Each deletes what it finds there when it starts."""
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\nls -d "$TMPDIR"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(support, "find", lambda: [str(program)] * 2)
+    servers = [MariaDB(), MariaDB()]
+    try:
+        said = [server._said().strip() for server in servers]
+        assert said == [str(Path(server.socket).parent / "tmp") for server in servers]
+        assert said[0] != said[1]
+    finally:
+        for server in servers:
+            server.close()

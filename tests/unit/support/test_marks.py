@@ -1,9 +1,10 @@
-"""The lists of marks: each line names tests that exist, and ``extras`` leaves none out."""
+"""The rings: each test is in exactly one, each line of the lists names tests that exist."""
 
 from __future__ import annotations
 
 import re
-import tomllib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,35 +12,92 @@ import pytest
 from tests.support import marks, workers
 
 ROOT = Path(__file__).parents[3]
-LINES = (
-    *(*marks._CAMPAIGNS, marks._SAMPLE, *marks._INTEGRATIONS),
-    *(*marks._QUICK, *marks._NOT_QUICK, *marks._EXTRAS, *workers._SESSION_OF),
-)
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+LINES = (*marks._FIRST, *marks._SYSTEM, *marks._CAMPAIGN)
+OTHERS = (*marks._REAL, *marks._INTEGRATIONS, *marks._STRUCK, *workers._SESSION_OF)
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", [*LINES, *OTHERS])
 def test_it_names_something(line: str) -> None:
     path, _, name = line.partition("::")
-    assert (ROOT / path).exists()
+    assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file()
     if name:
         function = re.escape(name.partition("[")[0])
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE)
 
 
-def test_what_needs_another_extra_is_marked() -> None:
-    """The README's command installs the extra ``test`` alone; .ci/run runs the rest by the mark."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    brought = {
-        re.split(r"[^\w-]", line)[0].replace("-", "_")
-        for line in project["optional-dependencies"]["test"]
-    }
-    pattern = re.compile(r"""importorskip\("(\w+)|missing\(NoExtra\(""")
-    unmarked = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        for found in pattern.finditer(path.read_text("utf-8")):
-            if found[1] not in brought and not any(
-                name.startswith(line.partition("::")[0]) for line in marks._EXTRAS
-            ):
-                unmarked.append((name, found[0]))
-    assert unmarked == []
+def test_no_line_is_in_two_rings() -> None:
+    assert len(LINES) == len(set(LINES))
+
+
+def test_a_line_names_no_other_test_that_begins_as_it_does() -> None:
+    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/")
+    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py")
+    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c")
+    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c[d-e]")
+    assert not marks.begins("tests/a/test_b.py::test_c_too", "tests/a/test_b.py::test_c")
+    assert not marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c[d]")
+
+
+def test_the_longest_line_decides_and_real_servers_are_of_the_second_ring() -> None:
+    cuts = "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained"
+    assert marks.ring_of(f"{cuts}[cuts]") == "system"
+    assert marks.ring_of(f"{cuts}[torn]") == "campaign"
+    assert marks.ring_of("tests/unit/test_floors.py::test_it") == "first"
+    assert marks.ring_of("tests/integration/test_writer.py::test_it[real]") == "first"
+    assert (
+        marks.ring_of("tests/integration/test_writer.py::test_it[real]", on_real_servers=True)
+        == "system"
+    )
+    rows = "tests/conformance/test_04_delivery.py::test_it[real]"
+    assert marks.ring_of(rows, on_real_servers=True) == "first"
+    assert marks.ring_of(rows, on_real_servers=True, waits=True) == "system"
+    assert marks.ring_of(rows.replace("04_delivery", "07_time"), on_real_servers=True) == "system"
+    assert marks.ring_of(f"{cuts}[torn]", on_real_servers=True) == "campaign"
+
+
+# All files are imported, beside whatever else runs.
+@pytest.mark.timeout(300)
+def test_each_test_has_exactly_one_ring() -> None:
+    """The rings together are all tests, and no test is run twice."""
+    none, two = (
+        "not (first or system or campaign)",
+        "first and system or (first or system) and campaign",
+    )
+    done = subprocess.run(
+        [*PYTEST, "-n", "0", "--collect-only", "-m", f"{none} or {two}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    last = done.stdout.splitlines()[-1]
+    found = re.match(r"no tests collected \((\d+) deselected\)", last)
+    assert found is not None, done.stdout[-3000:] + done.stderr
+    assert int(found[1]) > 10_000
+
+
+def test_the_line_on_the_other_rings() -> None:
+    assert marks.line_of({}) == ""
+    counts = {"the real nsqd": 1812, "Java": 290, "browsers": 21, "processes": 412, "campaign": 69}
+    assert marks.line_of(counts) == (
+        "Tests of the other rings that did not run: 1,812 of the real nsqd, 21 of browsers,"
+        " 290 of Java, 412 of processes: pytest -m system; 69 campaigns: pytest -m campaign"
+    )
+
+
+@pytest.mark.parametrize("words", [["-n", "0"], ["-n", "2"]], ids=["alone", "two workers"])
+def test_a_run_of_the_first_ring_ends_with_it(words: list[str]) -> None:
+    """Told once, with workers, too, and before the last line of pytest."""
+    file = "tests/unit/support/test_counting.py"
+    done = subprocess.run(
+        [*PYTEST, *words, file, "tests/component/embedded/test_disk_kills.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, line, last = done.stdout.splitlines()
+    assert line == "Tests of the other rings that did not run: 1 of processes: pytest -m system"
+    assert "passed" in last

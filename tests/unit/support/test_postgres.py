@@ -1,15 +1,13 @@
-"""Where the tests look for PostgreSQL, and what a missing one means."""
+"""Where the tests look for PostgreSQL."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import PROGRAMS, Unavailable, find
-from tests.support.texts import ROOT
+from tests.support.databases import Unavailable
+from tests.support.postgres import PROGRAMS, find
 
 
 def install(folder: Path) -> Path:
@@ -39,26 +37,3 @@ def test_the_path_comes_first_and_a_lone_link_is_followed(tmp_path: Path) -> Non
 def test_a_missing_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="neither on the PATH nor below"):
         find("/nowhere", tmp_path)
-
-
-@pytest.mark.parametrize(("ci", "word"), [("true", "1 error"), ("", "1 skipped")])
-def test_without_one_tests_fail_in_ci_and_are_skipped_elsewhere(
-    tmp_path: Path, ci: str, word: str
-) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "from pathlib import Path\n"
-        "from tests.support import postgres as support\n"
-        "from tests.support.postgres import postgres\n"
-        f"support.find.__defaults__ = ('/nowhere', Path({str(tmp_path)!r}))\n"
-        "def test_it(postgres): ...\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "CI": ci, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert word in done.stdout, done.stdout + done.stderr
-    assert "neither on the PATH" in done.stdout or not ci

@@ -235,7 +235,8 @@ def test_altered_record(authority: Authority) -> None:
     shake(client, server)
     record = bytearray(server.encode(b"hello"))
     record[-1] ^= 1
-    with pytest.raises(ProtocolError, match="bad record mac"):
+    # The words of OpenSSL, then those of OpenSSL 3.5.
+    with pytest.raises(ProtocolError, match=r"bad record mac|record layer failure"):
         client.decode(bytes(record))
 
 

@@ -26,7 +26,8 @@ class Command(NSQCommand):
     help = (
         "Publish the messages of the outbox that are due and delete them, until a signal ends it;"
         " the batch at hand is finished. Several may run side by side on databases that have SKIP"
-        " LOCKED. Exit code 0 after a signal; with --once when nothing is left, else 1."
+        " LOCKED. Exit code 0 after a signal; with --once when nothing is left and each periodic"
+        " message can be worked out, else 1."
     )
 
     def add_arguments(self, parser: Any) -> None:

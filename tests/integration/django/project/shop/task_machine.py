@@ -1,7 +1,7 @@
-"""The invariant of tasks as a state machine: each message ends, and each result before it.
+"""The invariants of tasks as a state machine: each message ends, and each result before it.
 
-A small model of nsqd delivers messages to the real handlers. The database fails at any statement,
-and tasks do whatever they like. SHOP_EXAMPLES=5000 lets it run for longer.
+Tries are calls. A small model of nsqd delivers messages to the real handlers. The database fails at
+any statement, and tasks do whatever they like. SHOP_EXAMPLES=5000 lets it run for longer.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Grave(Exception):
     pass
 
 
-# What a call of the task does: returns a value, or raises one of these.
+# Values that a call of the task returns, and exceptions that it raises.
 GOOD = [None, 5, "Käse", {"a": [1.5, True]}]
 BAD = ["a\0b", "a\udcff", float("nan"), DEEP, object(), b"\xff"]
 VALUES = GOOD + BAD
@@ -94,16 +94,19 @@ ASKS = [lambda: Requeue(5), lambda: Requeue(backoff=False)]
 
 
 class Script:
-    """What the next call does, and whom it was for."""
+    """The deed of the next call, and counts of calls by task."""
 
     do = staticmethod(lambda: None)
     calls = Counter()
+    # Calls in which the row of the result was deleted. The calls before count no more.
+    deletions = Counter()
+    key = ""
     number = 0
 
 
 @task(takes_context=True)
 def work(context, value=None):
-    key = context.task_result.id
+    key = Script.key = context.task_result.id
     Script.calls[key] += 1
     Script.number += 1
     Order.objects.create(number=Script.number, worker=key)
@@ -117,8 +120,19 @@ def raising(make):
     return do
 
 
+def deleting(do):
+    """Return a deed in which prune(), or somebody, deletes the row before ``do``."""
+
+    def deed():
+        Script.deletions[Script.key] += 1
+        StoredResult.objects.filter(pk=Script.key).delete()
+        return do()
+
+    return deed
+
+
 class Odd(Middleware):
-    """Stands around the handler, and fails when it is told to."""
+    """A middleware around the handler that fails when it is told to."""
 
     when = ""
 
@@ -169,10 +183,12 @@ faults = st.tuples(
 OUTAGE = (1, OperationalError, "outage")
 CAUSES = ["killed", "unstored", "outage", "asks", "before"]
 values = st.sampled_from(VALUES).map(lambda value: lambda: value)
+errors = st.sampled_from(ERRORS).map(raising)
 deeds = st.one_of(
     values,
-    st.sampled_from(ERRORS).map(raising),
+    errors,
     st.sampled_from([*ASKS, Killed]).map(raising),
+    st.one_of(values, errors).map(deleting),
 )
 
 
@@ -202,6 +218,7 @@ class Tasks(RuleBasedStateMachine):
         for model in (Order, InboxMarker, OutboxMessage, StoredResult):
             model.objects.all().delete()
         Script.calls = Counter()
+        Script.deletions = Counter()
 
     @initialize(
         results=st.booleans() | st.just(True),
@@ -270,7 +287,8 @@ class Tasks(RuleBasedStateMachine):
         self.mails.append(Mail(body, id, time.time_ns()))
 
     def deliver(self, mail, do, fault=None, odd="", is_lost=False):
-        """What a Reader does with a message. ``is_lost``: of its answer nsqd sees nothing."""
+        """Do what a Reader does with a message. ``is_lost``: nsqd never sees the answer."""
+        counted = self.counted(mail)
         mail.attempts += 1
         message = Message(b"0" * 16, mail.body, mail.attempts, mail.timestamp, Answers())
         Script.do = staticmethod(do)
@@ -284,6 +302,8 @@ class Tasks(RuleBasedStateMachine):
             and answer.__cause__ is None
         ):
             self.excused[mail.id] += 1
+            before += 1
+        self.check_tries(mail, counted, Script.calls[mail.id] - before)
         if answer == "killed" or is_lost:
             return
         if answer == "fin":
@@ -346,8 +366,18 @@ class Tasks(RuleBasedStateMachine):
 
     # -- what must hold ------------------------------------------------------------------------
 
+    def counted(self, mail):
+        """Return the count of calls that the row of a task has; 0 if it begins anew."""
+        row = StoredResult.objects.filter(pk=mail.id).first()
+        return 0 if row is None or row.finished_at else len(row.worker_ids)
+
+    def check_tries(self, mail, counted, calls):
+        """Check that a task that waits for its next try counts calls, and not deliveries."""
+        for row in StoredResult.objects.filter(pk=mail.id, status="READY"):
+            assert len(row.worker_ids) == counted + calls, (row.worker_ids, counted, calls)
+
     def check_end(self, mail, is_of_middleware):
-        """A message has ended: so has its result."""
+        """Check that the result has ended, as its message has."""
         rows = StoredResult.objects.filter(pk=mail.id)
         if not self.options["results"]:
             return
@@ -371,7 +401,8 @@ class Tasks(RuleBasedStateMachine):
             self.deliver(self.mails[0], raising(Grave))
         most = max(self.most, LOST_CALLS)
         for id, calls in Script.calls.items():
-            allowed = (self.grants[id] + 1) * (most if self.options["results"] else self.deliveries)
+            times = self.grants[id] + Script.deletions[id] + 1
+            allowed = times * (most if self.options["results"] else self.deliveries)
             assert calls - self.excused[id] <= allowed, (id, calls, self.excused[id], allowed)
         if self.options["results"]:
             waiting = StoredResult.objects.filter(finished_at=None)
@@ -383,6 +414,10 @@ class Tasks(RuleBasedStateMachine):
             done = Counter(Order.objects.values_list("worker", flat=True))
             marked = set(InboxMarker.objects.values_list("key", flat=True))
             assert set(done) == marked and set(done.values()) <= {1}, (done, marked)
+            failed = StoredResult.objects.filter(pk__in=done).exclude(status="SUCCESSFUL")
+            for row in failed:
+                # Its work was stored, so its call has not failed. A row may begin anew.
+                assert self.grants[row.pk] + Script.deletions[row.pk], (row.pk, row.errors)
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -481,7 +516,7 @@ class Tasks(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5), is_row=st.booleans())
     @precondition(lambda self: self.mails)
     def row_is_deleted(self, which, is_row):
-        """By prune(), long after; or the message comes twice."""
+        """Delete the row, as prune() does long after; or let the message come twice."""
         mail = self.mails[which % len(self.mails)]
         if is_row:
             StoredResult.objects.filter(pk=mail.id).delete()

@@ -10,7 +10,7 @@ from django.tasks import task
 from shop.models import Order
 
 FOLDER = Path(__file__).parent.parent
-# What tests replace: the value, the exception and the text of the tasks below.
+# Tests replace the value, the exception and the text of the tasks below.
 GIVEN, ERROR, TEXT = None, KeyError(), ""
 
 

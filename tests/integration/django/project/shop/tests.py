@@ -12,7 +12,7 @@ from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command, load_command_class
 from django.core.management.base import CommandError
-from django.db import DatabaseError, InterfaceError, connection, transaction
+from django.db import Error, InterfaceError, connection, transaction
 from django.test import (
     LiveServerTestCase,
     SimpleTestCase,
@@ -521,7 +521,7 @@ class Connections(TransactionTestCase):
             connection.close()
             Order.objects.create(number=1)
             connection.connection.close()
-            with self.assertRaises(DatabaseError):
+            with self.assertRaises(Error):
                 store_order(FakeMessage(2))
             store_order(FakeMessage(2))
         self.assertEqual(Order.objects.count(), 2)

@@ -1,4 +1,4 @@
-"""What check and the start of nsq_consume say of handlers; run by manage.py test."""
+"""Errors of check and of nsq_consume's start about handlers; run by manage.py test."""
 
 import unittest
 from unittest import mock
@@ -42,7 +42,7 @@ class Claims(SimpleTestCase):
         self.addCleanup(handlers.stop)
 
     def refused(self, text, **entries):
-        """By check, and by a start that asks no check."""
+        """Assert that check refuses it, and a start that asks no check."""
         (found,) = problems(**entries)
         self.assertIn(text, found)
         with override_settings(GNSQSYNC=entries):
@@ -73,7 +73,7 @@ class Claims(SimpleTestCase):
 
     def test_one_name_has_one_channel(self):
         nsq_handler("paid", "mail")(mail)
-        nsq_handler("paid", "mail")(mail)  # As a module that is imported again.
+        nsq_handler("paid", "mail")(mail)  # The module is imported again.
         with self.assertRaisesRegex(ConfigError, "for paid/mail and for made/mail under one name"):
             nsq_handler("made", "mail")(mail)
 

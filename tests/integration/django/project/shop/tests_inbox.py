@@ -7,6 +7,7 @@ from unittest import mock
 
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db import OperationalError
 from django.test import TestCase, modify_settings, override_settings
 from django.utils import timezone
 
@@ -17,6 +18,7 @@ from gnsqsync.django.inbox import prune
 from gnsqsync.django.inbox.models import InboxMarker
 from gnsqsync.django.test import captured_messages
 from gnsqsync.errors import ConfigError
+from gnsqsync.message import Uncalled
 from shop.models import Order
 
 with_headers = override_settings(
@@ -68,6 +70,20 @@ class Once(TestCase):
         with self.assertRaises(ValueError):
             self.send("b", "7")
         self.assertEqual((self.numbers(), InboxMarker.objects.count()), ([1], 1))
+
+    def test_a_database_that_is_away_before_the_call_costs_no_try(self):
+        self.handle(lambda message: Order.objects.create(number=1), once=True)
+        message = mock.Mock(topic="paid", channel="store", headers={"key": "a"})
+        for what in ("handlers.transaction.atomic", "once.mark"):
+            path = f"gnsqsync.django.{what}"
+            away = OperationalError("away")
+            with mock.patch(path, side_effect=away), self.assertRaises(Uncalled) as caught:
+                _handlers["test.paid"](message)
+            self.assertIs(caught.exception.__cause__, away)
+            # In eager mode nobody waits for it.
+            with mock.patch(path, side_effect=away), self.assertRaises(OperationalError):
+                self.send("a")
+        self.assertEqual((self.numbers(), InboxMarker.objects.count()), ([], 0))
 
     def test_an_answer_that_would_not_wait_for_the_commit(self):
         for answer in ("finish", "requeue", "detach"):

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from unittest import mock
 
 from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import connection, transaction
 from django.test import TestCase, override_settings
 from django.utils import timezone
@@ -187,7 +189,7 @@ class Times(TestCase):
         fail(NotSent("no nsqd"))
         self.assertEqual(schedule.cancel("sure"), 1)
         fail(OutcomeUnknown("no answer"))
-        # What fails afterwards does not end the doubt.
+        # A failure afterwards does not end the doubt.
         fail(NotSent("no nsqd"))
         later = timezone.now() + timedelta(days=1)
         with self.assertLogs("gnsqsync.outbox", "WARNING") as logs:
@@ -238,7 +240,7 @@ class Times(TestCase):
         with mock.patch("gnsqsync.django.outbox.writing.now", return_value=now + timedelta(days=9)):
             outbox.publish("orders", "ahead")
             outbox.publish("orders", "at once", defer=0)
-        # As a web server of the former version wrote it.
+        # A web server of the former version wrote this row.
         OutboxMessage.objects.create(
             topic="orders", body=b"old", retry_at=now + timedelta(days=9), key="k"
         )
@@ -273,7 +275,7 @@ class Times(TestCase):
             schedule.publish_after("orders", "x", 60)
             schedule.periodic("tick", "0 12 * * *", "ticks", "x")
             with connection.cursor() as cursor:
-                # As it wrote them: local times.
+                # The former version wrote local times.
                 table = OutboxMessage._meta.db_table
                 cursor.execute(
                     f"UPDATE {table} SET deliver_at = %s, retry_at = %s",
@@ -286,7 +288,7 @@ class Times(TestCase):
             self.assertEqual(len(keys), 2)
             self.assertIn("tick@2030-07-01T10:00Z", keys)
             with connection.cursor() as cursor:
-                # As it reads them.
+                # The former version reads local times.
                 cursor.execute(f"SELECT next_at FROM {table}")
                 self.assertIn("2030-07-02", str(cursor.fetchone()[0]))
 
@@ -408,6 +410,24 @@ class Periodic(TestCase):
             self.assertIn(f"periodic message {name!r} cannot be worked out", "".join(logs.output))
         with mock.patch("gnsqsync.django.outbox.writing.now", return_value=at("2030-01-01T00:11")):
             self.assertEqual(len(outbox.lag().problems), len(bad) - 1)
+
+    def test_the_command_fails_where_a_message_cannot_be_worked_out(self):
+        schedule.periodic("good", "0 3 * * *", "orders", "x")
+        schedule.periodic("due", "0 3 * * *", "orders", "x")
+        schedule.periodic("later", "0 3 * * *", "orders", "x")
+        PeriodicMessage.objects.filter(name="due").update(
+            timezone="Mars/Base", next_at=at("2020-01-01T03:00")
+        )
+        PeriodicMessage.objects.filter(name="later").update(timezone="Mars/Base")
+        bad = "periodic message 'due' cannot be worked out: .*; periodic message 'later' cannot be"
+        with captured_messages(), self.assertLogs("gnsqsync.outbox", "ERROR"):
+            for _ in range(2):
+                with self.assertRaisesRegex(CommandError, bad):
+                    call_command("nsq_relay", "--once", verbosity=0)
+        PeriodicMessage.objects.update(timezone="UTC")
+        with captured_messages() as messages:
+            call_command("nsq_relay", "--once", verbosity=0)
+        self.assertEqual(len(messages), 1)
 
     def test_each_due_time_once_while_clocks_are_changed(self):
         for use_tz, zone, change in itertools.product(

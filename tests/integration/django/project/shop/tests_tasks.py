@@ -6,16 +6,19 @@ import unittest
 from asyncio import CancelledError
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta, timezone
+from types import ModuleType
 from unittest import mock
 
 import django
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DataError, OperationalError, transaction
+from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from django.test import TestCase, override_settings
+from django.utils.functional import SimpleLazyObject
 
 from gnsqsync import Requeue
 from gnsqsync.django import outbox, schedule
+from gnsqsync.django.databases import insert_unless_there
 from gnsqsync.django.test import captured_messages
 from gnsqsync.errors import ConfigError, NotSent
 from gnsqsync.message import Discard, Message, Reject
@@ -181,6 +184,27 @@ class Enqueue(TestCase):
             with self.assertRaises(NotSent):
                 tasks.pack.enqueue(7)
         self.assertFalse(StoredResult.objects.exists())
+
+    def test_no_row_is_cut_or_left_out_in_silence(self):
+        with captured_messages():
+            result = tasks.pack.enqueue(7)
+        rows = StoredResult.objects.filter(pk=result.id)
+        twin = rows.get()
+        twin.status = "twin"
+        insert_unless_there(twin, "default")
+        self.assertEqual(rows.get().status, READY)
+        refused = [{"args": [float("nan")]}]
+        if connection.vendor != "sqlite":
+            # SQLite stores texts of any length.
+            refused.append({"queue_name": "q" * 101})
+        for values in refused:
+            row = rows.get()
+            row.id = "other"
+            for name, value in values.items():
+                setattr(row, name, value)
+            with self.assertRaises((DataError, IntegrityError)), transaction.atomic():
+                insert_unless_there(row, "default")
+        self.assertEqual(StoredResult.objects.count(), 1)
 
     def test_wrong_arguments(self):
         with self.assertRaisesMessage(TypeError, "Unsupported type"):
@@ -366,7 +390,7 @@ class Ends(TestCase):
         self.assertIn("no such page: a\\x00b\\udcff", result.errors[0].traceback)
 
     def test_a_result_that_the_database_refuses(self):
-        """As one that MariaDB finds too deep: the task has failed, and is not called for ever."""
+        """The task has failed, and is not called for ever, such as for JSON that is too deep."""
         result, body = self.enqueue(tasks.pack, 7)
         write, answers = ResultTable._write, iter([None, DataError("no"), DataError("no"), None])
 
@@ -502,7 +526,7 @@ class Ends(TestCase):
         result.refresh()
         self.assertEqual((result.status, seen[-1]), (FAILED, ("finished", FAILED)))
         self.assertIs(result.errors[0].exception_class, TaskCancelled)
-        # It was published at that moment.
+        # The relay published the message at that moment.
         deliver(body)
         self.assertEqual(Order.objects.count(), 0)
 
@@ -535,7 +559,16 @@ class Ends(TestCase):
         self.assertFalse("this" in sys.modules)
         with backend(modules=["no.such.module"]), self.assertRaises(Requeue):
             deliver(body.replace(b"shop.tasks.pack", b"a.b"))
-        self.assertIn("shop.tasks.pack", known.paths())
+        # Objects that only say that they are modules, as those of cffi, and that work when asked.
+        lazy = SimpleLazyObject(lambda: 1 / 0)
+        posing = type("Posing", (), {"__class__": ModuleType})()
+        module = ModuleType("lazy")
+        module.value = lazy
+        with mock.patch.dict(sys.modules, {"lazy": module, "posing": posing}):
+            self.assertIn("shop.tasks.pack", known.paths())
+            for path in (b"lazy.value", b"posing.value"):
+                with self.assertRaises(Requeue):
+                    deliver(body.replace(b"shop.tasks.pack", path))
 
     def test_no_replica_decides(self):
         """A router whose replica has nothing: a task that has ended is not called again."""

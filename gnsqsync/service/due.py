@@ -1,4 +1,7 @@
-"""Times as callers give them, and as the database keeps them."""
+"""Times at which messages of an outbox are due: as callers give them, and as tables keep them.
+
+Knows the calendar; knows no database.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,22 @@ _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
-def future(when: object, name: str = "when") -> datetime:
-    """A time to come, with its zone. ConfigError says what is wrong with it."""
+def future(when: object, name: str, *, with_zone: str, at_once: str) -> datetime:
+    """Return a time to come, with its zone. Raise ConfigError if it is none.
+
+    Args:
+        when: The time that the caller gave.
+        name: The name of the parameter, for errors.
+        with_zone: An example of a time with a zone, for the error.
+        at_once: The end of the error's sentence about messages that are due now.
+    """
     if not isinstance(when, datetime):
         raise ConfigError(f"{name} is {when!r}; it must be a datetime")
     if when.utcoffset() is None:
-        raise ConfigError(
-            f"{name} is {when} without a time zone; give one, as of django.utils.timezone.now() or"
-            " timezone.make_aware(...)"
-        )
+        raise ConfigError(f"{name} is {when} without a time zone; give one, such as {with_zone}")
     ago = (datetime.now(UTC) - when).total_seconds()
     if ago > 0:
-        raise ConfigError(
-            f"{name} is {when}, which is {ago:.1f} s ago; what is due now is published by"
-            " outbox.publish()"
-        )
+        raise ConfigError(f"{name} is {when}, which is {ago:.1f} s ago; {at_once}")
     if when > _LATEST:
         raise ConfigError(
             f"{name} is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
@@ -39,8 +43,12 @@ def future(when: object, name: str = "when") -> datetime:
     return when
 
 
-def later(delay: object, name: str = "delay") -> datetime:
-    """So long from now, with its zone. ConfigError for what is no time, or too long."""
+def later(delay: object, name: str) -> datetime:
+    """Return the time that comes after ``delay``, with its zone.
+
+    Raises:
+        ConfigError: The delay is no time, or too long.
+    """
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigError(f"{name} is {delay!r}; it must be seconds or a timedelta, 0 or more")

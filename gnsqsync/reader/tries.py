@@ -1,0 +1,51 @@
+"""Tries of messages: deliveries with a call of the handler. nsqd counts all deliveries.
+
+Knows messages; knows no connection and no handler.
+"""
+
+from __future__ import annotations
+
+from gnsqsync.message import Message
+from gnsqsync.runtime import Runtime
+
+__all__ = ["Tries", "which"]
+
+# Upper bound of remembered messages. A database that is away meets each message that waits.
+_MOST_UNCALLED = 10_000
+
+
+def which(message: Message) -> tuple[str, str]:
+    """Return what tells a message from all others: its nsqd and its id."""
+    return message.nsqd_address, message.id
+
+
+class Tries:
+    """The limit of tries of one Reader, and the deliveries that were no try.
+
+    The deliveries of other processes are not known, and count as tries. ``_lock`` guards the table;
+    readers of one entry need no lock.
+    """
+
+    def __init__(self, runtime: Runtime, max_attempts: int) -> None:
+        self._most = max_attempts
+        self._lock = runtime.lock()
+        # Deliveries without a call, by nsqd and id, the oldest message first.
+        self._uncalled: dict[tuple[str, str], int] = {}
+
+    def note_uncalled(self, message: Message) -> None:
+        """Note that this delivery ended before the handler was called."""
+        key = which(message)
+        with self._lock:
+            self._uncalled[key] = self._uncalled.get(key, 0) + 1
+            if len(self._uncalled) > _MOST_UNCALLED:
+                del self._uncalled[next(iter(self._uncalled))]
+
+    def of(self, message: Message) -> int:
+        """Return the number of tries that a message has had, with this one."""
+        return message.attempts - self._uncalled.get(which(message), 0)
+
+    def is_last(self, message: Message) -> bool:
+        """Return True if a failure of this delivery gives the message up."""
+        if not 0 < self._most <= message.attempts:
+            return False
+        return self.of(message) >= self._most

@@ -1,0 +1,202 @@
+"""The rows of an outbox: messages, their encoding, counts of them, and rows that are broken.
+
+Knows what a relay asks of a table (``Store``); knows no database and no nsqd.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, Protocol
+
+from gnsqsync import envelope
+from gnsqsync.errors import ConfigError
+from gnsqsync.runtime.troubles import AWAY, more, troubles
+from gnsqsync.writer.writer import Writer
+
+__all__ = ["BadRows", "Lag", "Row", "Store", "age", "ahead", "encoded", "readable"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.outbox")
+
+# Errors that reading a broken row raises. JSON that is broken is a ValueError.
+_UNREADABLE = (ValueError, TypeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Counts of rows in the outbox: due, failed for good, and for later.
+
+    ``oldest_seconds``: age of the oldest row that is due; 0.0 without one. ``problems``: a
+    sentence for each message that does not come when it should, and for clocks that differ.
+    """
+
+    waiting: int
+    failed: int
+    oldest_seconds: float
+    scheduled: int = 0
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        text = (
+            f"{self.waiting} waiting, the oldest for {self.oldest_seconds:.1f} s;"
+            f" {self.failed} failed"
+        )
+        return f"{text}; {self.scheduled} scheduled" if self.scheduled else text
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message of an outbox. ``alias`` says which Writer publishes it."""
+
+    id: int
+    alias: str
+    topic: str
+    body: bytes
+    created_at: datetime
+    # None where the Writer that it was written for has no headers.
+    headers: Mapping[str, str] | None
+    key: str | None
+    attempts: int = 0
+    # True after a publish whose outcome is unknown: nsqd may have the message.
+    in_doubt: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.topic} #{self.id}"
+
+
+class Store(Protocol):
+    """The table of an outbox, and the Writers of its messages. One thread uses it."""
+
+    # For log lines.
+    name: str
+    # What is raised while the database is away.
+    errors: ClassVar[tuple[type[Exception], ...]]
+
+    def add_due(self, now: datetime) -> int:
+        """Write the rows of periodic messages that are due. Return their number."""
+
+    def heal(self, now: datetime) -> None:
+        """Correct the times that a wrong clock has written."""
+
+    def batch(
+        self, limit: int, now: datetime, without: Collection[str]
+    ) -> AbstractContextManager[Sequence[Row]]:
+        """Return the rows that are due, the oldest first, except those of the aliases ``without``.
+
+        The rows belong to this relay until the context ends, where the database can lock rows.
+        """
+
+    def delete(self, rows: Sequence[Row]) -> None: ...
+
+    def note(self, rows: Sequence[Row], error: str) -> None:
+        """Note that nsqd could not be reached."""
+
+    def refused(self, row: Row, error: str, retry_at: datetime | None) -> None:
+        """Note a failed attempt of the row. Without ``retry_at`` the row has failed for good."""
+
+    def lag(self) -> Lag: ...
+
+    def broken(self) -> Sequence[str]:
+        """Return a sentence for each message that cannot be worked out."""
+
+    def writer(self, alias: str) -> Writer: ...
+
+    def rest(self) -> None:
+        """Let go of connections: nothing is to be done for a while, or the database has failed."""
+
+
+def encoded(row: Row, writer: Writer) -> bytes:
+    """Encode a row: in an envelope with its key, where the Writer has headers.
+
+    A row without a key, from a former version, gets one that comes from its place in the table.
+
+    Raises:
+        ConfigError: The body is empty, or a header is not allowed.
+    """
+    if not row.body:
+        raise ConfigError("the body is empty; nsqd takes no empty message")
+    if row.headers is None and not writer._has_headers:
+        return row.body
+    key = row.key or f"outbox-{row.id}-{row.created_at.timestamp():.6f}"
+    return envelope.encode({**(row.headers or {}), envelope.KEY: key}, row.body)
+
+
+def age(since: datetime | None, now: datetime) -> float:
+    """Return the seconds from ``since`` to ``now``, 0.0 or more."""
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())
+
+
+def ahead(written: datetime | None, now: datetime) -> list[str]:
+    """Return a sentence if a row was written later than now, by the clock of another machine."""
+    seconds = 0.0 if written is None else (written - now).total_seconds()
+    if seconds < 1:
+        return []
+    return [
+        f"a message was written {seconds:.0f} s ahead of the clock of this machine, so ages are too"
+        " small; set the clocks by NTP"
+    ]
+
+
+def readable(
+    found: Callable[[], Sequence[Row]],
+    ids: Callable[[], Sequence[int]],
+    one: Callable[[int], Row],
+    refuse: Callable[[int, Exception], None],
+) -> Sequence[Row]:
+    """Return all rows, read together. Refuse a row that cannot be read; return the others."""
+    try:
+        return found()
+    except _UNREADABLE:
+        rows: list[Row] = []
+        for id in ids():
+            try:
+                rows.append(one(id))
+            except _UNREADABLE as error:
+                refuse(id, error)
+        return rows
+
+
+class BadRows:
+    """Rows of an outbox that cannot be worked with: each is one ERROR, at growing intervals.
+
+    Args:
+        outbox: The name of the outbox, for log lines.
+        errors: The errors that are the fault of a row.
+    """
+
+    def __init__(self, outbox: str, errors: tuple[type[Exception], ...]) -> None:
+        self._outbox = outbox
+        self._errors = errors
+        # Errors of the rows at their last look, by name.
+        self._found: dict[str, Exception] = {}
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each row that was broken when it was looked at last."""
+        found = sorted(self._found.items())
+        return [f"{name} cannot be worked out: {error}" for name, error in found]
+
+    @contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        """Log an error that is the fault of this row, and go on after the ``with``."""
+        place = ("outbox", self._outbox, "row", name)
+        try:
+            yield
+        except self._errors as error:
+            self._found[name] = error
+            tell = troubles().began(place, AWAY)
+            if tell is not None:
+                log.error(
+                    "outbox of %s: %s cannot be worked out: %s; it does not come until that is"
+                    " mended, and the other messages go on%s",
+                    self._outbox,
+                    name,
+                    error,
+                    more(tell),
+                )
+        else:
+            self._found.pop(name, None)
+            troubles().ended(place)

@@ -1,0 +1,41 @@
+"""The failure of what must come before the call of a handler, such as a transaction's begin.
+
+A database that is away then costs a message no try. Knows handlers; knows no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec
+
+from gnsqsync.message import Discard, Reject, Requeue, Uncalled
+
+__all__ = ["unless_called"]
+
+P = ParamSpec("P")
+
+
+@contextmanager
+def unless_called(function: Callable[P, object]) -> Iterator[Callable[P, object]]:
+    """Yield the function of a handler, to be called once within the block.
+
+    Raises:
+        Uncalled: The block raised an exception before it called the function. Reject, Discard and
+            Requeue say themselves what becomes of the message, and are raised as they are.
+    """
+    has_begun = False
+
+    def call(*args: P.args, **keywords: P.kwargs) -> object:
+        nonlocal has_begun
+        has_begun = True
+        return function(*args, **keywords)
+
+    try:
+        yield call
+    except (Discard, Reject, Requeue):
+        raise
+    except Exception as error:
+        if has_begun:
+            raise
+        raise Uncalled from error

@@ -1,0 +1,107 @@
+"""The tests that cannot be made sure: at most five, each with its day and with what is known of it.
+
+They run, their outcome is told at the end, and their failure makes nothing red. ``python -m
+tests.support.unsure`` prints those that have been on the list for longer than fourteen days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from datetime import date, timedelta
+from typing import NamedTuple
+
+import pytest
+
+AT_MOST = 5
+DAYS = 14
+WHAT_FAILED = "what failed"
+
+
+class Unsure(NamedTuple):
+    """An entry: ``test`` is a name as pytest prints it, with or without its parameters."""
+
+    test: str
+    since: date
+    known: str
+
+    def names(self, nodeid: str) -> bool:
+        """Return True if the entry is about this test."""
+        return nodeid == self.test or nodeid.startswith(f"{self.test}[")
+
+
+LIST: tuple[Unsure, ...] = ()
+
+
+def problem_of(entries: Sequence[Unsure], today: date) -> str:
+    """Return what is wrong with the list, or nothing."""
+    if len(entries) > AT_MOST:
+        return f"{len(entries)} tests are unsure, {AT_MOST} may be: make one of them sure"
+    for entry in entries:
+        if entry.since > today:
+            return f"{entry.test} is unsure since {entry.since}, which is no day of the past"
+        if not entry.known.strip():
+            return f"{entry.test} is unsure, and the list does not say what is known of it"
+    return ""
+
+
+def overdue(entries: Sequence[Unsure], today: date) -> list[str]:
+    """Return a line for each entry that is older than fourteen days."""
+    return [
+        f"{entry.test} has been unsure for {(today - entry.since).days} days: {entry.known}"
+        for entry in entries
+        if today - entry.since > timedelta(days=DAYS)
+    ]
+
+
+class Plugin:
+    """The plugin of pytest for one list."""
+
+    def __init__(self, entries: Sequence[Unsure]) -> None:
+        self._entries = entries
+        # What failed, by the name of the test; empty for one that passed.
+        self._outcomes: dict[str, str] = {}
+
+    def _entry(self, nodeid: str) -> Unsure | None:
+        return next((entry for entry in self._entries if entry.names(nodeid)), None)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Make the failure of a test on the list one that was expected."""
+        report = yield
+        entry = self._entry(item.nodeid)
+        if entry is not None and report.failed:
+            report.sections.append((WHAT_FAILED, report.longreprtext))
+            report.outcome = "skipped"
+            report.wasxfail = f"unsure since {entry.since}: {entry.known}"
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._entry(report.nodeid) is None:
+            return
+        failed = "\n".join(text for name, text in report.sections if name == WHAT_FAILED)
+        if failed or (report.when == "call" and report.passed):
+            self._outcomes[report.nodeid] = self._outcomes.get(report.nodeid, "") + failed
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for name, failed in sorted(self._outcomes.items()):
+            outcome = "failed, which makes nothing red" if failed else "passed"
+            terminalreporter.write_line(f"unsure: {name} {outcome}")
+            if failed:
+                terminalreporter.write_line(failed)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if problem := problem_of(LIST, date.today()):
+        raise pytest.UsageError(f"tests/support/unsure.py: {problem}")
+    config.pluginmanager.register(Plugin(LIST))
+
+
+def main() -> None:
+    for line in overdue(LIST, date.today()):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
