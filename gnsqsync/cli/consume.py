@@ -63,6 +63,14 @@ def import_observer(ctx: click.Context, param: click.Parameter, value: str | Non
     return value
 
 
+# ``--backoff`` as the Reader takes it.
+_BACKOFFS: dict[str, bool | str] = {
+    "outages": True,
+    "every-failure": "every_failure",
+    "off": False,
+}
+
+
 def load_handler(
     ctx: click.Context, param: click.Parameter, value: str
 ) -> Callable[[Message], object]:
@@ -151,6 +159,15 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     type=float,
     metavar="SECONDS",
     help="Seconds until a failed message comes again, times its attempts.",
+)
+@click.option(
+    "--backoff",
+    default="outages",
+    show_default=True,
+    type=click.Choice(["outages", "every-failure", "off"]),
+    callback=lambda context, option, value: _BACKOFFS[value],
+    help="What pauses the consumer: failures of different messages that dominate; each failure;"
+    " nothing.",
 )
 @click.option(
     "--msg-timeout",

@@ -80,11 +80,14 @@ class Consumer(Protocol):
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
         """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the thread that reads."""
 
-    def on_answered(self, connection: Connection, success: bool | None) -> None:
+    def on_answered(self, connection: Connection, message: Message, success: bool | None) -> None:
         """A message was answered by a call on it; by the calling thread, outside all locks.
 
         ``success``: True for FIN, False for REQ with backoff, None for REQ without.
         """
+
+    def on_handed_back(self, message: Message) -> None:
+        """A message goes back to nsqd unhandled. From any thread; must not block."""
 
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
         """A REQ with backoff is about to be sent; by the calling thread, outside all locks.
@@ -137,8 +140,10 @@ class Connection:
         self.state: State = State.DIALLING
         # Whether its end was asked for, which then is no news.
         self.end_was_asked: bool = False
-        # False from the moment when queued messages must not reach a handler any more.
+        # False while queued messages must not reach a handler: in a pause, and at the end.
         self.hands_over: bool = True
+        # True from the moment when none will reach a handler any more. Guarded by ``_mutex``.
+        self._is_past: bool = False
         # Whether a worker may read from it, in the place of the reading thread.
         self.lends: bool = False
         self.level: RdyLevel | None = RdyLevel(adaptive) if consumer is not None else None
@@ -357,7 +362,7 @@ class Connection:
         4. the owner forgets the connection.
         """
         self._move(State.CLOSED)
-        self.hands_over = False
+        self.hand_over_no_more()
         stream = self._stream
         assert stream is not None
         stream.shutdown()
@@ -457,6 +462,11 @@ class Connection:
         self.send_queue.commands.append(commands.req(message._id, delay_ms))
         return True
 
+    def hand_back(self, message: Message) -> None:
+        """REQ 0 for a message that no handler has begun; the caller flushes."""
+        if self.requeue_quietly(message, 0) and self._consumer is not None:
+            self._consumer.on_handed_back(message)
+
     def requeue_delay_for(self, message: Message) -> float:
         """Seconds until it comes again, where the call that requeues it gives none."""
         return 0.0 if self._consumer is None else self._consumer.requeue_delay_for(message)
@@ -473,13 +483,24 @@ class Connection:
 
     def _answered(self, message: Message, success: bool | None) -> None:
         if self._consumer is not None:
-            self._consumer.on_answered(self, success)
+            self._consumer.on_answered(self, message, success)
         # A worker flushes at the end of its chunk, the sweep within 0.1 s; a detached message
         # has no worker.
         if message._status & DETACHED:
             self.send_queue.flush(PASSING_WAIT)
 
     # -- closing ---------------------------------------------------------------------------
+
+    def hand_over_no_more(self) -> None:
+        """Let no queued message reach a handler from now on."""
+        with self._mutex:
+            self._is_past = True
+            self.hands_over = False
+
+    def hold_back(self, held: bool) -> None:
+        """Let no queued message reach a handler while ``held``."""
+        with self._mutex:
+            self.hands_over = not (held or self._is_past)
 
     def start_closing(self) -> None:
         """Send CLS: no new messages, while those in flight can still be answered."""

@@ -1,4 +1,4 @@
-"""How long to hold back after failures: of messages (Backoff) and of dials (ReconnectDelays).
+"""Pauses after failures: of messages (Backoff) and of dials (ReconnectDelays).
 
 Knows the arithmetic and the states. Must not know connections, clocks or who waits.
 """
@@ -8,129 +8,272 @@ from __future__ import annotations
 import enum
 import math
 import random
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Final, NamedTuple
 
 from gnsqsync.foreign import ends_worker
+from gnsqsync.policy.evidence import ALMOST, Evidence
 
-__all__ = ["Backoff", "Phase", "ReconnectDelays", "Strategy"]
+__all__ = ["Backoff", "Phase", "ReconnectDelays", "Rule", "Step", "Strategy"]
 
 Strategy = Callable[[int], float]
 
-# One success leads one level down, so a strategy that never reaches the ceiling must not climb for
-# ever. 2**32 seconds is past any ceiling.
+# A strategy that never reaches the ceiling must not climb for ever, as each level needs a success
+# on the way back. 2**32 seconds is past any ceiling.
 _TOP_LEVEL: Final = 32
+# Seconds without a pause after which the next one is of level 1 again.
+_CALM_SECONDS: Final = 60.0
+# Seconds after which a growing Reader has its whole share, however few successes there were.
+_GROWTH_SECONDS: Final = 5.0
+# The part of a pause that chance may take off, or consumers that fail together test together.
+_JITTER: Final = 0.2
 
 
 class Phase(enum.Enum):
-    """What the backoff allows: OPEN everything, BLOCKED nothing, TESTING one message."""
+    """The messages that the backoff allows.
+
+    OPEN: all. BLOCKED: none. TESTING: one. GROWING: ``limit``, which doubles with each success.
+    """
 
     OPEN = "open"
     BLOCKED = "blocked"
     TESTING = "testing"
+    GROWING = "growing"
 
 
 class _Signal(enum.Enum):
-    """What can happen to a backoff. The first three are verdicts of answered messages."""
+    """An event in the life of a backoff. The first three are verdicts on answered messages."""
 
     SUCCESS = enum.auto()
     FAILURE = enum.auto()
     NO_VERDICT = enum.auto()
+    # Failures of different messages dominate: the Evidence says so.
+    OUTAGE = enum.auto()
     PAUSE_OVER = enum.auto()
+    GROWN = enum.auto()
 
 
 # (phase, signal) -> (step of the level, next phase). What is missing is ignored: verdicts during
-# a pause belong to messages delivered before it, and while OPEN only failures say anything.
+# a pause belong to messages delivered before it, and while OPEN a success says nothing.
 # A level of 0 is OPEN, whatever the table says.
-_TRANSITIONS: Final = {
-    (Phase.OPEN, _Signal.FAILURE): (+1, Phase.BLOCKED),
+_Transitions = dict[tuple[Phase, _Signal], tuple[int, Phase]]
+
+_OUTAGES: Final[_Transitions] = {
+    (Phase.OPEN, _Signal.OUTAGE): (+1, Phase.BLOCKED),
     (Phase.BLOCKED, _Signal.PAUSE_OVER): (0, Phase.TESTING),
-    (Phase.TESTING, _Signal.SUCCESS): (-1, Phase.BLOCKED),
     (Phase.TESTING, _Signal.FAILURE): (+1, Phase.BLOCKED),
     (Phase.TESTING, _Signal.NO_VERDICT): (0, Phase.BLOCKED),
+    (Phase.TESTING, _Signal.SUCCESS): (0, Phase.GROWING),
+    (Phase.GROWING, _Signal.OUTAGE): (+1, Phase.BLOCKED),
+    (Phase.GROWING, _Signal.GROWN): (-_TOP_LEVEL, Phase.OPEN),
+}
+
+# The rule of NSQ's guide for clients.
+_EVERY_FAILURE: Final[_Transitions] = {
+    (Phase.OPEN, _Signal.FAILURE): (+1, Phase.BLOCKED),
+    (Phase.BLOCKED, _Signal.PAUSE_OVER): (0, Phase.TESTING),
+    (Phase.TESTING, _Signal.FAILURE): (+1, Phase.BLOCKED),
+    (Phase.TESTING, _Signal.NO_VERDICT): (0, Phase.BLOCKED),
+    (Phase.TESTING, _Signal.SUCCESS): (-1, Phase.BLOCKED),
 }
 
 
-class Backoff:
-    """Slows a reader down while its handlers fail, because what they depend on is in trouble.
+class Rule(enum.Enum):
+    """The failures that pause a Reader, and the longest pause in seconds if none is given."""
 
-    A handler mostly fails because of something that it uses (a database, an API), and the next
-    thousand messages would fail too. So after a failure nothing is asked for during a
-    pause; then a single message is let through as a test, from one nsqd: its success shortens
-    the next pause (a level down), its failure lengthens it (a level up), and at level 0 the reader
-    runs freely again. There is one state per reader and none per connection: the handlers are in
-    trouble and not the nsqds, ten nsqds must not send ten tests, and a reconnect must not forget.
+    OUTAGES = 25.0
+    EVERY_FAILURE = 128.0
+
+    @property
+    def longest_pause(self) -> float:
+        """The default of ``max_backoff_duration``."""
+        return self.value
+
+
+class Step(NamedTuple):
+    """A change of the phase, to be told after the lock under which it was decided."""
+
+    phase: Phase
+    level: int
+    # Seconds of the pause that begins, else 0.
+    seconds: float
+    is_new_climb: bool
+    # The messages whose failures led to it, and the seconds in which they failed.
+    failures: int
+    stretch: float
+
+
+class Backoff:
+    """Slows a Reader down while a system that its handlers need is in trouble.
+
+    A poison message is not an outage: a message that fails alone must not stop the others. The
+    default rule tells the two apart::
+
+        1. The first failure of a message counts two, a success takes one off, and so do two
+           seconds. Above 28 the Reader pauses: no message comes. (A message that was delivered
+           before counts while no message succeeds.)
+        2. The pause at level n is 2**n s, at most 25 s, less up to a fifth by chance. Then one
+           message comes as a test.
+        3. If the test fails, the next pause is a level higher. If it says nothing (the message
+           failed here before, or was requeued without backoff), the pause is repeated.
+        4. If the test succeeds, the limit of messages in flight is two and doubles with each
+           further success; after 5 s there is no limit. The count stands at 27 then, so that a
+           failure that comes next pauses again, a level higher.
+        5. After a minute without a pause the level is 0.
+
+    So failures of more than a third among the outcomes of a minute pause the Reader, and fewer
+    than 15 in a minute never do. ``Rule.EVERY_FAILURE`` is the rule of NSQ's guide for clients:
+    each failure pauses; each success in a test leads one level down, after one more pause.
+
+    There is one state per Reader and none per connection: the handlers are in trouble and not the
+    nsqds, ten nsqds must not send ten tests, and a reconnect must not forget.
 
     The pause at level n is ``multiplier * 2**n`` seconds for "exponential", a random part of it
     for "full_jitter", ``strategy(n)`` for a callable; never more than ``max_duration``. At the
-    level that reaches ``max_duration`` further failures repeat the pause, so that leaving takes as
-    many successes as there are levels (7 at the defaults). ``max_duration=0`` switches it off.
-    A callable runs under the reader's lock: it has to be arithmetic and nothing else. Where it
-    raises, or returns no number, the pause is that of "exponential"; see ``error``.
+    level that reaches ``max_duration`` further failures repeat the pause. ``max_duration=0``
+    switches it off. A callable runs under the reader's lock: it has to be arithmetic and nothing
+    else. Where it raises, or returns no number, the pause is that of "exponential"; see ``error``.
     """
 
     def __init__(
         self,
-        max_duration: float = 128.0,
+        max_duration: float | None = None,
         multiplier: float = 1.0,
         strategy: str | Strategy = "exponential",
         rng: random.Random | None = None,
+        rule: Rule = Rule.OUTAGES,
     ) -> None:
         self.phase: Phase = Phase.OPEN
         # Above 0 while the phase is not OPEN.
         self.level: int = 0
         self.resume_at: float | None = None
+        # Upper bound of messages in flight while GROWING, else None.
+        self.limit: int | None = None
+        # The limit of messages in flight without a backoff; set by the owner.
+        self.whole: int = 1
+        # True if the last pause was the first one of a climb.
+        self.is_new_climb: bool = False
         # What a callable strategy raised when it did so first.
         self.error: BaseException | None = None
-        self._max_duration = max_duration
+        self.evidence: Evidence = Evidence()
+        self.rule: Rule = rule
+        self._table = _OUTAGES if rule is Rule.OUTAGES else _EVERY_FAILURE
+        self._max_duration = rule.longest_pause if max_duration is None else max_duration
         self._multiplier = multiplier
         self._strategy = strategy
         self._rng = rng or random.Random()
         self._at_ceiling = False
+        # When GROWING ends by itself.
+        self._grown_at: float | None = None
+        # The level to go on from if it pauses again before ``_calm_at``.
+        self._last_level = 0
+        self._calm_at = 0.0
 
-    def note(self, successes: int, failures: int, now: float) -> bool:
-        """Judge what became of messages: how many succeeded, how many failed with backoff.
+    @property
+    def next_at(self) -> float | None:
+        """The moment at which ``tick()`` changes something; None: never."""
+        return self._grown_at if self.resume_at is None else self.resume_at
 
-        Call it for failures always, for the rest only while the level is above 0. Any failure
-        outweighs the successes. (0, 0) are messages that say neither, requeued without backoff:
-        the test message is used up, so the pause is repeated. Returns whether the phase changed.
+    @property
+    def gives_back(self) -> bool:
+        """True while messages that wait in the client shall go back to nsqd."""
+        return self.phase is Phase.BLOCKED and self.rule is Rule.OUTAGES
+
+    # What became of messages. Each returns True if RDY is to be planned anew.
+
+    def succeeded(self, count: int, now: float) -> bool:
+        """Judge successes. Call it while the phase is not OPEN; ``evidence`` counts the rest."""
+        if self.limit is not None:
+            return self._grow(count, now)
+        return self._signal(_Signal.SUCCESS, now)
+
+    def failed(self, key: Hashable, tries: int, now: float, counts: bool = True) -> bool:
+        """Judge the failure of one message. Call it always.
+
+        ``tries``: the number of its deliveries by nsqd, as far as it was handled then. The first
+        failure of a message is evidence, a further one is not. ``counts``: False if the user
+        excuses it.
         """
-        if failures:
+        is_new, dominates = self.evidence.failed(key, tries, now, counts)
+        if not counts:
+            return self._signal(_Signal.NO_VERDICT, now)
+        if self.rule is Rule.EVERY_FAILURE or (is_new and self.phase is Phase.TESTING):
             return self._signal(_Signal.FAILURE, now)
-        if successes:
-            return self._signal(_Signal.SUCCESS, now)
+        if dominates:
+            return self._signal(_Signal.OUTAGE, now)
         return self._signal(_Signal.NO_VERDICT, now)
 
+    def no_verdict(self, now: float) -> bool:
+        """A message was answered in a way that says neither: the test message is used up."""
+        return self._signal(_Signal.NO_VERDICT, now)
+
+    def step(self, now: float) -> Step:
+        """Describe the change that was made just now."""
+        pause = 0.0 if self.resume_at is None else self.resume_at - now
+        evidence = self.evidence
+        stretch = now - evidence.since
+        return Step(self.phase, self.level, pause, self.is_new_climb, evidence.failures, stretch)
+
     def tick(self, now: float) -> bool:
-        """Let the pause end when its time has come. Returns whether the phase changed."""
-        if self.resume_at is None or now < self.resume_at:
+        """Let the pause or the growth end when its time has come. Return True if one ended."""
+        if self.next_at is None or now < self.next_at:
             return False
-        return self._signal(_Signal.PAUSE_OVER, now)
+        is_pause = self.resume_at is not None
+        return self._signal(_Signal.PAUSE_OVER if is_pause else _Signal.GROWN, now)
+
+    def set_whole(self, whole: int, now: float) -> bool:
+        """Tell the limit of messages in flight; a growth that has reached it ends.
+
+        Returns True if the phase changes. A group that lends its slot elsewhere says 0 for a while.
+        """
+        self.whole = whole
+        return self._grow(0, now) if whole else False
+
+    def _grow(self, successes: int, now: float) -> bool:
+        if self.limit is None:
+            return False
+        # More doublings than bits say nothing more.
+        self.limit <<= min(successes, 32)
+        if self.limit >= self.whole:
+            return self._signal(_Signal.GROWN, now)
+        return successes > 0
 
     def _signal(self, signal: _Signal, now: float) -> bool:
-        transition = _TRANSITIONS.get((self.phase, signal))
+        transition = self._table.get((self.phase, signal))
         if transition is None or self._max_duration <= 0:
             return False
         step, phase = transition
-        level = self.level + step
-        if step > 0 and (self._at_ceiling or level > _TOP_LEVEL):
-            level = self.level
+        before, at_ceiling = self.level, self._at_ceiling
+        if self.phase is Phase.OPEN:
+            # A pause soon after the last one goes on with that climb.
+            before = self._last_level if now < self._calm_at else 0
+            at_ceiling = at_ceiling and before > 0
+        level = max(0, before + step)
+        if step > 0 and (at_ceiling or level > _TOP_LEVEL):
+            level = before
         if level == 0:
             phase = Phase.OPEN
         resume_at: float | None = None
-        at_ceiling = self._at_ceiling
         if phase is Phase.BLOCKED:
             # Before any assignment: what ends a strategy from outside leaves the state as it was.
             pause, at_ceiling = self._pause(level)
             resume_at = now + pause
-        elif phase is Phase.OPEN:
-            at_ceiling = False
+            self.is_new_climb = before == 0
+        if phase is Phase.GROWING:
+            self.limit, self._grown_at = 2, now + _GROWTH_SECONDS
+            self.evidence.restart(ALMOST, now)
+        else:
+            self.limit = self._grown_at = None
+        if phase is Phase.OPEN and self.rule is Rule.OUTAGES:
+            self._last_level, self._calm_at = self.level, now + _CALM_SECONDS
         self.phase, self.level, self.resume_at = phase, level, resume_at
         self._at_ceiling = at_ceiling
+        if phase is Phase.GROWING:
+            self._grow(0, now)
         return True
 
     def _pause(self, level: int) -> tuple[float, bool]:
-        """Seconds to pause at this level, and whether a higher level could not be longer."""
+        """Return the seconds to pause at this level, and True if a higher one is no longer."""
         ceiling = self._max_duration
         if callable(self._strategy):
             try:
@@ -146,11 +289,13 @@ class Backoff:
         pause = min(full, ceiling)
         if self._strategy == "full_jitter":
             pause *= self._rng.random()
+        elif self.rule is Rule.OUTAGES:
+            pause *= self._rng.uniform(1.0 - _JITTER, 1.0)
         return pause, full >= ceiling
 
 
 class ReconnectDelays:
-    """How long to wait before the next dial of one address.
+    """Pauses between two dials of one address.
 
     Each failure doubles the delay from ``initial`` up to ``maximum`` seconds, and each delay is
     drawn from the upper half of that, so that clients which lost the same nsqd at the same moment

@@ -90,8 +90,8 @@ class Batches:
         wanted = []
         for message in messages:
             if not connection.hands_over:
-                # As a worker does: it comes again by itself, or goes back at a stop.
-                connection.requeue_quietly(message, 0)
+                # As a worker does: it comes again by itself, or goes back at a stop or in a pause.
+                connection.hand_back(message)
             elif message._status:
                 connection.in_flight.forget(message)
             elif message.attempts > self._last_delivery:

@@ -193,7 +193,7 @@ class Chunks:
         given: dict[Connection, None] = {}
         if self.lanes is not None:
             for connection, message in self.lanes.take_back():
-                connection.requeue_quietly(message, 0)
+                connection.hand_back(message)
                 given[connection] = None
         # All at once, so that chunks that are put back are not met again.
         for chunk in list(self._taken_out()):
@@ -205,7 +205,7 @@ class Chunks:
                 self._put(connection, messages)
                 continue
             for message in messages:
-                connection.requeue_quietly(message, 0)
+                connection.hand_back(message)
             self._leave_lanes(messages)
             given[connection] = None
         for connection in given:

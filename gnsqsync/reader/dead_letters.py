@@ -11,6 +11,7 @@ from gnsqsync.foreign import ends_worker, line_of, repr_of, text_of
 from gnsqsync.message import Discard, Fate, Message, Reject
 from gnsqsync.observer import tell
 from gnsqsync.options import check_ran
+from gnsqsync.policy.requeue import spread
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.tries import Tries, which
@@ -18,7 +19,7 @@ from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
 from gnsqsync.writer.writer import Writer
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "retry_delay"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
@@ -112,7 +113,7 @@ class DeadLetters:
             what = f"was rejected{_reason(error)}" if rejected else "failed"
             return self._keep(connection, message, what, _shown(error))
         if not (self._hook_took(message, error) and self._dead_letter_is_out(message, error)):
-            delay = _retry_delay(connection, message)
+            delay = retry_delay(connection, message)
             return Fate.REQUEUED if connection.requeue_quietly(message, delay) else Fate.GONE
         if not connection.finish_quietly(message):
             self._log(
@@ -158,7 +159,8 @@ class DeadLetters:
         shown: BaseException | None,
     ) -> Fate:
         """Requeue it with the longest delay. Log an ERROR the first time, then a WARNING."""
-        seconds = self._flow.max_requeue_delay or _retry_delay(connection, message)
+        seconds = self._flow.max_requeue_delay or retry_delay(connection, message)
+        seconds = spread(message._id, message.attempts, seconds)
         if not connection.requeue_quietly(message, seconds):
             return Fate.GONE
         self._log(
@@ -169,7 +171,7 @@ class DeadLetters:
             what,
             message.attempts,
             self._flow.max_attempts,
-            seconds,
+            round(seconds, 1),
             error=shown,
         )
         return Fate.KEPT
@@ -294,8 +296,8 @@ class DeadLetters:
             writer.close()
 
 
-def _retry_delay(connection: Connection, message: Message) -> float:
-    """Seconds until a message comes again that could not be given up.
+def retry_delay(connection: Connection, message: Message) -> float:
+    """Return the seconds until a message comes again that could not be given up.
 
     They grow with each delivery, also where ``requeue_delay`` is 0: the Reader has no backoff then.
     """

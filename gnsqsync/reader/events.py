@@ -11,6 +11,7 @@ import logging
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.observer import Observer, tell
+from gnsqsync.policy.backoff import Rule, Step
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.rdy_control import UNCONNECTED
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
@@ -166,20 +167,51 @@ class Events:
             "%s tests the waters with RDY 1: one message comes", self._name, extra=self._fields
         )
 
-    def backoff(self, level: int, seconds: float) -> None:
-        """Level 0: it is over."""
-        if level or seconds:
-            log.info(
-                "%s backs off for %.1f s (level %d)%s; no message comes until then",
-                self._name,
-                seconds,
-                level,
-                f" after failures of handler {self._handler}" if self._handler else "",
-                extra=self._fields,
-            )
+    def grows(self) -> None:
+        log.info(
+            "%s: the test succeeded; the limit of messages in flight doubles with each success",
+            self._name,
+            extra=self._fields,
+        )
+
+    def pauses(self, step: Step, rule: Rule) -> None:
+        """A pause of the backoff begins. A WARNING once for each climb."""
+        who = f"handler {self._handler}" if self._handler else "it"
+        if not step.is_new_climb:
+            why = f"{who} failed again"
+        elif rule is Rule.EVERY_FAILURE:
+            why = f"{who} failed"
         else:
-            log.info("%s is out of backoff", self._name, extra=self._fields)
-        self.notify("backoff", level, seconds)
+            why = (
+                f"{who} failed on {step.failures} different messages in {duration(step.stretch)},"
+                " which outweighs the successes meanwhile"
+            )
+        log.log(
+            logging.WARNING if step.is_new_climb else logging.INFO,
+            "%s backs off for %.1f s (level %d), as %s; all its messages wait until then, and then"
+            " one comes as a test",
+            self._name,
+            step.seconds,
+            step.level,
+            why,
+            extra=self._fields,
+        )
+        self.notify("backoff", step.level, step.seconds)
+
+    def is_out_of_backoff(self) -> None:
+        log.info("%s is out of backoff", self._name, extra=self._fields)
+        self.notify("backoff", 0, 0.0)
+
+    def fails_in_a_row(self, count: int, *, pauses: bool) -> None:
+        """Different messages failed, with no success between."""
+        log.warning(
+            "%s: %d different messages failed one after the other, with no success between%s%s",
+            self._name,
+            count,
+            f", in handler {self._handler}" if self._handler else "",
+            "" if pauses else "; it goes on without a pause",
+            extra=self._fields,
+        )
 
     def strategy(self, error: BaseException | None) -> None:
         """``error``: what the user's backoff_strategy raised for the first time, if it did."""

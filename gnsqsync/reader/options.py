@@ -19,7 +19,7 @@ from gnsqsync.options import (
     handler_name,
 )
 from gnsqsync.reader.once import by_header
-from gnsqsync.reader.verdicts import BackoffFilter, Exceptions, Verdicts
+from gnsqsync.reader.verdicts import BackoffOption, Exceptions, Verdicts
 
 if TYPE_CHECKING:
     import requests
@@ -61,7 +61,7 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     max_deliveries: int
     requeue_delay: float
     max_requeue_delay: float
-    max_backoff_duration: float
+    max_backoff_duration: float | None
     backoff_multiplier: float
     backoff_strategy: BackoffStrategy
     backoff_on_fin_failed: bool
@@ -79,7 +79,7 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
     retry_on: Exceptions | None
     reject_on: Exceptions
     discard_on: Exceptions
-    backoff: bool | BackoffFilter
+    backoff: BackoffOption
     time_limit: float | None
     max_age: float | None
     on_expired: OnExpired | None
@@ -104,7 +104,7 @@ class ReaderOptions:
     max_deliveries: int = 0
     requeue_delay: float = 90.0
     max_requeue_delay: float = 900.0
-    max_backoff_duration: float = 128.0
+    max_backoff_duration: float | None = None
     backoff_multiplier: float = 1.0
     backoff_strategy: BackoffStrategy = "exponential"
     backoff_on_fin_failed: bool = False
@@ -118,7 +118,7 @@ class ReaderOptions:
     retry_on: Exceptions | None = None
     reject_on: Exceptions = ()
     discard_on: Exceptions = ()
-    backoff: bool | BackoffFilter = True
+    backoff: BackoffOption = True
     time_limit: float | None = None
     max_age: float | None = None
     on_expired: OnExpired | None = None
@@ -135,7 +135,8 @@ class ReaderOptions:
         check_int("max_deliveries", self.max_deliveries, 0, 65535)
         check_duration("requeue_delay", self.requeue_delay, 0, 3600)
         check_duration("max_requeue_delay", self.max_requeue_delay, 0, 3600)
-        check_duration("max_backoff_duration", self.max_backoff_duration, 0, 3600)
+        if self.max_backoff_duration is not None:
+            check_duration("max_backoff_duration", self.max_backoff_duration, 0, 3600)
         check_duration("backoff_multiplier", self.backoff_multiplier, 0.001, 3600)
         if not callable(self.backoff_strategy) and self.backoff_strategy not in (
             "exponential",

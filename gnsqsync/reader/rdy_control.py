@@ -10,7 +10,7 @@ from collections import Counter
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
-from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.backoff import Backoff, Phase, Rule
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rate import RateLimit
 from gnsqsync.policy.rdy import Load, RdyAllocator
@@ -78,9 +78,17 @@ class RdyControl:
             rng=rng,
             transit=_TRANSIT_SECONDS,
         )
+        every_failure = flow.backoff == "every_failure"
         self.backoff: Backoff = Backoff(
-            flow.max_backoff_duration, flow.backoff_multiplier, flow.backoff_strategy, rng
+            flow.max_backoff_duration,
+            flow.backoff_multiplier,
+            flow.backoff_strategy,
+            rng,
+            Rule.EVERY_FAILURE if every_failure else Rule.OUTAGES,
         )
+        # The limit that the user wishes. The allocator's is lower while the backoff grows.
+        self.max_in_flight: int = flow.initial_max_in_flight
+        self.backoff.whole = self.max_in_flight
         self._rate: RateLimit | None = None
         if flow.rate_limit is not None:
             self._rate = RateLimit(flow.rate_limit, flow.burst)
@@ -94,7 +102,11 @@ class RdyControl:
         return changed if self._rate is None else self._grant(self._rate, now)
 
     def _share(self, now: float) -> list[Connection]:
+        limit = self.backoff.limit
         self.allocator.phase = self.backoff.phase
+        self.allocator.max_in_flight = (
+            self.max_in_flight if limit is None else min(limit, self.max_in_flight)
+        )
         loads = {}
         for address, connection in self.connections.items():
             # In this order: a message is in the table before it is counted.
@@ -166,6 +178,12 @@ class RdyControl:
                     changed.append((change > 0, connection))
         return [connection for _, connection in sorted(changed, key=lambda pair: pair[0])]
 
+    def hand_over(self) -> None:
+        """Let queued messages reach handlers, or let none, as the backoff has it now."""
+        held = self.backoff.gives_back
+        for connection in self.connections.values():
+            connection.hold_back(held)
+
     def is_used_up(self, connection: Connection) -> bool:
         """Whether this one needs a new part of what the rate limit allows. Without a lock."""
         return connection.level is not None and connection.level.credit == 0
@@ -206,12 +224,15 @@ class RdyControl:
         self.allocator.remove(address)
         return self.plan(now)
 
-    def lend(self, slots: int, now: float, *, one_message: bool) -> list[Connection]:
-        """Take the part of a group's limit; ``one_message``: until one has come."""
+    def lend(self, slots: int, now: float, *, one_message: bool) -> None:
+        """Take the part of a group's limit; ``one_message``: until one has come.
+
+        ``plan()`` then.
+        """
+        self.max_in_flight = slots
         self.allocator.lend(slots, one_message=one_message)
         if slots:
             self._silence.note("", now)
-        return self.plan(now)
 
     @property
     def round_trip(self) -> float:
@@ -221,7 +242,7 @@ class RdyControl:
 
     def is_new_crowd(self) -> bool:
         """Whether there are more connections than max_in_flight; True once."""
-        crowd = len(self.connections) > self.allocator.max_in_flight > 0 and not self._told_crowd
+        crowd = len(self.connections) > self.max_in_flight > 0 and not self._told_crowd
         self._told_crowd = self._told_crowd or crowd
         return crowd
 
@@ -238,7 +259,7 @@ class RdyControl:
         connections = self.connections.values()
         if any(c.level is not None and c.level.wanted(len(c.in_flight)) for c in connections):
             return True, ""
-        if self.allocator.paused or not self.allocator.max_in_flight:
+        if self.allocator.paused or not self.max_in_flight:
             return True, "it is paused, or max_in_flight is 0"
         if not self.connections:
             return False, UNCONNECTED

@@ -43,7 +43,7 @@ from gnsqsync.reader.options import (
     ReaderSetup,
 )
 from gnsqsync.reader.running_reader import RunningReader
-from gnsqsync.reader.verdicts import BackoffFilter, Exceptions
+from gnsqsync.reader.verdicts import BackoffOption, Exceptions
 from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
 from gnsqsync.stats import ReaderStats, StopResult
@@ -68,7 +68,8 @@ class Reader:
     * it returns: FIN;
     * it raises ``Requeue(delay, backoff)``: REQ;
     * it raises ``Reject(reason)``: the message is given up now; ``Discard(reason)``: FIN;
-    * it raises anything else: REQ after attempts times ``requeue_delay``, and the reader backs off;
+    * it raises anything else: REQ after attempts times ``requeue_delay``, and when such failures
+      dominate, the reader backs off;
     * it calls ``message.detach()``: nothing yet; somebody answers later, from any thread.
 
     If the handler has a method ``worker_ended()``, each worker calls it at its end, on its own
@@ -96,13 +97,16 @@ class Reader:
             to 65535; 0: never. One that no handler failed on is not, however often it came.
         max_deliveries: A message that was delivered more often is given up without the handler, 0
             to 65535; 0: never. Needs ``on_giving_up`` or ``dead_letter_topic``.
-        requeue_delay: Seconds, 0 to 3600, times attempts, until a failed message comes again.
-        max_requeue_delay: Seconds, 0 to 3600: the most that comes of that.
-        max_backoff_duration: Seconds, 0 to 3600: the longest pause of the backoff; 0: no backoff.
+        requeue_delay: Seconds, 0 to 3600, times attempts, until a failed message comes again; and
+            up to a tenth more by chance.
+        max_requeue_delay: Seconds, 0 to 3600: the most that comes of that, but for the chance.
+        max_backoff_duration: Seconds, 0 to 3600: the longest pause of the backoff; 0: no backoff;
+            None: 25, or 128 with ``backoff="every_failure"``.
         backoff_multiplier: Seconds, 0.001 to 3600; the pause at level n is this times 2 to the n.
-        backoff_strategy: ``'exponential'``, ``'full_jitter'``, or a function from level to seconds;
-            where that raises, exponential. It must only compute, because it runs under the reader's
-            lock.
+        backoff_strategy: ``'exponential'``, less up to a fifth by chance unless ``backoff`` is
+            ``"every_failure"``; ``'full_jitter'``, a random part; or a function from level to
+            seconds; where that raises, exponential. It must only compute, because it runs under the
+            reader's lock.
         backoff_on_fin_failed: Whether a FIN that nsqd refuses counts as a failure: the work was
             done, but too late.
         lookupd_poll_interval: Seconds, 0.01 to 3600, between two questions to an nsqlookupd. While
@@ -137,8 +141,11 @@ class Reader:
             subclass the nearer one decides.
         reject_on: The exceptions that mean ``Reject``.
         discard_on: The exceptions that mean ``Discard``.
-        backoff: False: failures never slow the reader down, as with ``max_backoff_duration=0``. Or
-            a function from the exception to whether it counts for that; ``Requeue`` says so itself.
+        backoff: True: the reader pauses when failures of different messages are more than a third
+            of what it did in the last minute, and 15 or more. ``"every_failure"``: each failure
+            pauses it, as NSQ's guide for clients says. False: failures never slow it down, as with
+            ``max_backoff_duration=0``. Or a function from the exception to True if it counts, with
+            the rule of True; ``Requeue`` says so itself.
         time_limit: Seconds that the handler may run, 0.01 to 86400; then TimeLimitInterrupt is
             raised in it, and it has failed with TimeLimitExceeded. On threads that waits for the
             end of a call that blocks in C, on gevent until the handler waits. None: no limit.
@@ -185,7 +192,7 @@ class Reader:
         max_deliveries: int = 0,
         requeue_delay: float = 90.0,
         max_requeue_delay: float = 900.0,
-        max_backoff_duration: float = 128.0,
+        max_backoff_duration: float | None = None,
         backoff_multiplier: float = 1.0,
         backoff_strategy: BackoffStrategy = "exponential",
         backoff_on_fin_failed: bool = False,
@@ -203,7 +210,7 @@ class Reader:
         retry_on: Exceptions | None = None,
         reject_on: Exceptions = (),
         discard_on: Exceptions = (),
-        backoff: bool | BackoffFilter = True,
+        backoff: BackoffOption = True,
         time_limit: float | None = None,
         max_age: float | None = None,
         on_expired: OnExpired | None = None,
@@ -308,7 +315,9 @@ class Reader:
             "max_age",
             "lanes",
         ):
-            if getattr(flow, name) != getattr(defaults, name):
+            given = getattr(flow, name)
+            # The rule of the backoff is also that of ``Message.requeue()``.
+            if given not in (getattr(defaults, name), "every_failure"):
                 raise ConfigError(f"{name} is for handlers; this Reader has none")
         if overriding(middlewares, "handle"):
             raise ConfigError("middleware runs around a handler; this Reader has none")
@@ -547,7 +556,7 @@ class Reader:
     def is_in_backoff(self) -> bool:
         """Whether failures have slowed the reader down."""
         run = self._run
-        return run is not None and run.subscription.backoff.level > 0
+        return run is not None and run.subscription.pauses.backoff.level > 0
 
     def stats(self) -> ReaderStats:
         """Counters and connections at this moment. From any thread."""
@@ -603,9 +612,7 @@ class Reader:
             # It may have been lowered for a while. With max_idle a list need not be full to end,
             # and in a group the others may have it all now.
             waits = max_idle is None and self._setup.together is None
-            limit = (
-                max(limit, self._run.subscription.allocator.max_in_flight) if waits else math.inf
-            )
+            limit = max(limit, self._run.subscription.max_in_flight) if waits else math.inf
         if max_messages > limit:
             raise ConfigError(
                 f"max_messages is {max_messages}, but max_in_flight is {limit}: a list could never"

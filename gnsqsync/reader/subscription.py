@@ -18,15 +18,16 @@ from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.foreign import repr_of
 from gnsqsync.message import Fate, Message
-from gnsqsync.policy.backoff import Backoff
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
 from gnsqsync.policy.redials import end_of_dial
+from gnsqsync.policy.requeue import requeue_delay
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.options import ReaderSetup
+from gnsqsync.reader.pauses import Pauses
 from gnsqsync.reader.rdy_control import RdyControl
 from gnsqsync.reader.retiring import Retiring
 from gnsqsync.runtime import Runtime, Task
@@ -96,8 +97,10 @@ class Subscription:
             and chunks.lanes is None
         )
         self._rdy = RdyControl(self._flow, setup.together or Together(), rng, lends=lends)
+        self.pauses: Pauses = Pauses(
+            self._rdy, self._lock, runtime, chunks, dead_letters.tries, events, self._apply
+        )
         # To be read without the lock.
-        self.backoff: Backoff = self._rdy.backoff
         self.allocator: RdyAllocator[Address] = self._rdy.allocator
 
     # Set before the start. Messages are in flight, so that there is work for housekeeping.
@@ -134,7 +137,7 @@ class Subscription:
             dialling = [c for c in self._dialling if c.address == address]
             connection = self._rdy.connections.get(address)
             if connection is not None:
-                connection.hands_over = False
+                connection.hand_over_no_more()
                 self._retiring.add([connection])
                 changed = self._rdy.leave(address, self._runtime.now())
         self._events.leaves(str(address))
@@ -189,7 +192,7 @@ class Subscription:
             if joined:
                 self._refused.pop(address, None)
                 changed = self._rdy.join(connection, now)
-                limit = self.allocator.max_in_flight
+                limit = self._rdy.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
             # No RDY was sent, and a stop waits for this thread: do not wait for nsqd's EOF.
@@ -251,7 +254,6 @@ class Subscription:
         if changed is None:
             return
         self._apply(changed)
-        self._events.strategy(self.backoff.error)
         self.settled()
         try:
             self._events.lost(connection, reason, pause, discovered=discovered)
@@ -270,7 +272,7 @@ class Subscription:
         with self._lock:
             self._tick_at = math.inf
             now = self._runtime.now()
-            resumed = self.backoff.tick(now)
+            step = self.pauses.tick(now)
             useless = [] if self._stopping else self._rdy.leave_useless(now)
             self._retiring.add(connection for connection, _ in useless)
             changed = self._rdy.plan(now)
@@ -280,8 +282,6 @@ class Subscription:
             silent = None if self._stopping else self._rdy.silent_for(now)
         if silent is not None:
             self._events.silent(*silent)
-        if resumed:
-            self._events.testing()
         for connection, why in useless:
             # Dialled again when it has ended, like any other.
             self._events.anew(connection, why)
@@ -292,6 +292,7 @@ class Subscription:
             self._events.dials(connection.nsqd_address)
             self._spawn(connection)
         self._apply(changed)
+        self.pauses.tell(step)
 
     def _spawn(self, connection: Connection) -> None:
         address = connection.nsqd_address
@@ -318,7 +319,7 @@ class Subscription:
             for at in (
                 self._nodes.next_at(),
                 self.allocator.next_at,
-                self.backoff.resume_at,
+                self.pauses.backoff.next_at,
                 self._rdy.rate_at,
             ):
                 if at is not None:
@@ -348,30 +349,17 @@ class Subscription:
         else:
             self._retiring.look()
 
-    def note(self, finished: int, failed: int) -> None:
-        """Verdicts of handlers, for the backoff: so many FIN, so many REQ with backoff.
-
-        Called before the answers are flushed, so that RDY 0 is sent before the REQs.
-        """
-        backoff = self.backoff
-        with self._lock:
-            now = self._runtime.now()
-            if not backoff.note(finished, failed, now):
-                return
-            changed = self._rdy.plan(now)
-            level, resume_at = backoff.level, backoff.resume_at
-        self._apply(changed)
-        self._events.strategy(backoff.error)
-        self._events.backoff(level, 0.0 if resume_at is None else resume_at - now)
-
     def set_max_in_flight(self, count: int) -> None:
         self.lend(count, one_message=False)
 
     def lend(self, slots: int, *, one_message: bool) -> None:
         """Take the part of a group's limit; ``one_message``: until one has come."""
-        with self._lock:
-            changed = self._rdy.lend(slots, self._runtime.now(), one_message=one_message)
-        self._apply(changed)
+        self.pauses.set_whole(slots, one_message=one_message)
+
+    @property
+    def max_in_flight(self) -> int:
+        """The limit that the user wishes. Takes no lock."""
+        return self._rdy.max_in_flight
 
     def set_paused(self, paused: bool) -> None:
         with self._lock:
@@ -392,7 +380,7 @@ class Subscription:
         self._chunks.put(connection, messages)
         self.wake()
         if not connection.hands_over:
-            # They crossed with our CLS, and have gone back.
+            # They crossed with our CLS or RDY 0, and have gone back.
             self.settled()
 
     def read(self, connection: Connection) -> Chunk | None:
@@ -403,10 +391,18 @@ class Subscription:
         self.wake()
         return connection, messages
 
-    def on_answered(self, connection: Connection, success: bool | None) -> None:
-        if success is False or self.backoff.level:
-            self.note(int(success is True), int(success is False))
+    def on_answered(self, connection: Connection, message: Message, success: bool | None) -> None:
+        pauses = self.pauses
+        if success:
+            pauses.succeeded(1)
+        elif success is False:
+            pauses.failed(connection, message)
+        else:
+            pauses.succeeded(0)
         self.answered()
+
+    def on_handed_back(self, message: Message) -> None:
+        self._dead_letters.tries.note_uncalled(message)
 
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
         if not self._dead_letters.tries.is_last(message):
@@ -414,8 +410,7 @@ class Subscription:
         return self._dead_letters.settle(connection, message, sys.exc_info()[1])
 
     def on_finished(self, count: int) -> None:
-        if self.backoff.level:
-            self.note(count, 0)
+        self.pauses.succeeded(count)
         self.answered()
 
     def on_quiet(self, connection: Connection) -> None:
@@ -424,7 +419,7 @@ class Subscription:
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
         self._events.answer_failed(connection, message_id, error)
         if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
-            self.note(0, 1)
+            self.pauses.answer_failed(connection, message_id)
         self.answered()
 
     def on_overdue(self, connection: Connection, count: int) -> None:
@@ -432,7 +427,10 @@ class Subscription:
         self.answered()
 
     def requeue_delay_for(self, message: Message) -> float:
-        return min(message.attempts * self._flow.requeue_delay, self._flow.max_requeue_delay)
+        flow = self._flow
+        return requeue_delay(
+            message._id, message.attempts, flow.requeue_delay, flow.max_requeue_delay
+        )
 
     # -- stopping ------------------------------------------------------------------------------
 
@@ -445,7 +443,7 @@ class Subscription:
             connection.close()
         connections = self.connections()
         for connection in connections:
-            connection.hands_over = False
+            connection.hand_over_no_more()
         for connection in connections:
             connection.start_closing()
         self._chunks.give_back()

@@ -40,8 +40,12 @@ class Tries:
             if len(self._uncalled) > _MOST_UNCALLED:
                 del self._uncalled[next(iter(self._uncalled))]
 
+    def of(self, message: Message) -> int:
+        """Return the number of tries that a message has had, with this one."""
+        return message.attempts - self._uncalled.get(which(message), 0)
+
     def is_last(self, message: Message) -> bool:
         """Return True if a failure of this delivery gives the message up."""
         if not 0 < self._most <= message.attempts:
             return False
-        return message.attempts - self._uncalled.get(which(message), 0) >= self._most
+        return self.of(message) >= self._most

@@ -8,17 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import ends_worker, repr_of
 from gnsqsync.message import Discard, Reject, Requeue
 from gnsqsync.options import check_handler
 
-__all__ = ["BackoffFilter", "Exceptions", "Verdict", "Verdicts"]
+__all__ = ["BackoffFilter", "BackoffOption", "Exceptions", "Verdict", "Verdicts"]
 
 Exceptions: TypeAlias = type[Exception] | Sequence[type[Exception]]
 BackoffFilter: TypeAlias = Callable[[BaseException], bool]
+BackoffOption: TypeAlias = bool | BackoffFilter | Literal["every_failure"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
@@ -43,7 +44,7 @@ class Verdicts:
         retry_on: Exceptions | None,
         reject_on: Exceptions,
         discard_on: Exceptions,
-        backoff: bool | BackoffFilter,
+        backoff: BackoffOption,
     ) -> None:
         """Raises ConfigError for what is no exception class, or in two lists."""
         self._by_class: dict[type[BaseException], Verdict] = {Reject: Verdict.REJECT}
@@ -62,9 +63,16 @@ class Verdicts:
                         f"{one.__qualname__} is in {verdict.value}, and means {before.value}"
                         " already; leave it in one of them"
                     )
-        if not isinstance(backoff, bool):
+        if backoff == "every_failure":
+            backoff = True
+        elif isinstance(backoff, str):
+            raise ConfigError(
+                f"backoff is {backoff!r}; it must be True, False, 'every_failure' or a function of"
+                " the exception"
+            )
+        elif not isinstance(backoff, bool):
             check_handler("backoff", backoff, "the exception")
-        self._backoff = backoff
+        self._backoff: bool | BackoffFilter = backoff
 
     def of(self, error: BaseException) -> Verdict:
         if not isinstance(error, Exception):

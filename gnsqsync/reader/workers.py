@@ -29,7 +29,7 @@ from gnsqsync.message import (
 from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.options import check_ran
 from gnsqsync.reader.chunks import Chunk, Chunks
-from gnsqsync.reader.dead_letters import DeadLetters
+from gnsqsync.reader.dead_letters import DeadLetters, retry_delay
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.expiry import unless_expired
 from gnsqsync.reader.options import ReaderSetup
@@ -88,6 +88,9 @@ class Workers:
         self._runtime = runtime
         self._chunks = chunks
         self._subscription = subscription
+        self._pauses = subscription.pauses
+        self._backoff = subscription.pauses.backoff
+        self._evidence = subscription.pauses.evidence
         self._dead_letters = dead_letters
         self._events = events
         self._handler = setup.handler
@@ -254,12 +257,14 @@ class Workers:
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
         limited = self._has_limit or self._killers
-        # failed: for the backoff, too; excused: not for that.
-        finished = failed = excused = neutral = 0
+        # failed: for the backoff, too; excused: not for that. counted: of the finished ones, those
+        # that the backoff knows of.
+        finished = failed = excused = neutral = counted = 0
         for message in messages_left:
             if not connection.hands_over:
                 # Lost: it comes again by itself. Stopping: another consumer may have it now.
-                connection.requeue_quietly(message, 0)
+                # In a pause: it comes again after that.
+                connection.hand_back(message)
                 continue
             if message._status:
                 # It timed out while it waited, or was answered by the handler of its first copy.
@@ -283,6 +288,9 @@ class Workers:
                     if ends_worker(error):
                         raise
                     message._status |= FAILED
+                    # The successes before this failure weigh against it.
+                    self._evidence.successes += finished - counted
+                    counted = finished
                     if context is None:
                         tally = self._answer_failure(connection, message, error)
                     else:
@@ -323,9 +331,11 @@ class Workers:
                     in_flight.forget(message)
                 # Otherwise detached, or answered by the handler itself.
         unfinished = failed or excused or neutral
-        # With none at all there is no verdict: they were detached, or orphaned by a loss.
-        if failed or ((finished or unfinished) and self._subscription.backoff.level):
-            self._subscription.note(finished, failed)
+        self._evidence.successes += finished - counted
+        # With none at all there is no verdict: they were detached, or orphaned by a loss. Each
+        # failure was judged when it happened.
+        if self._backoff.level and (finished or ((excused or neutral) and not failed)):
+            self._pauses.judged(finished)
         if self._events.observes_batches:
             seconds = self._runtime.now() - started
             self._events.batch(connection, finished, failed + excused, seconds)
@@ -362,18 +372,10 @@ class Workers:
             )
             wrong.__cause__ = error
             error = wrong
-        if isinstance(error, Requeue):
-            if not error.backoff:
-                connection.requeue_quietly(message, error.delay)
-                return Tally.NEUTRAL
-            backs_off = True
-        else:
-            backs_off = self._verdicts.backs_off(error)
-        fate = self._answer_attempt(connection, message, error)
-        if fate is Fate.GONE:
-            # Its own answer was counted when it was given.
+        if isinstance(error, Requeue) and not error.backoff:
+            connection.requeue_quietly(message, error.delay)
             return Tally.NEUTRAL
-        return Tally.FAILED if backs_off and fate is not Fate.KEPT else Tally.EXCUSED
+        return self._answer_attempt(connection, message, error)
 
     def _answer_uncalled(self, connection: Connection, message: Message, error: Uncalled) -> Tally:
         """REQ for a message whose handler was not called, which is no try of it."""
@@ -381,39 +383,54 @@ class Workers:
         if not connection.requeue_quietly(message, None):
             return Tally.NEUTRAL
         cause = error.__cause__ or error
+        counts = self._verdicts.backs_off(cause)
+        self._pauses.failed(connection, message, counts)
         log.warning(
-            "%s: handler %s was not called on message %s (attempt %d) from %s, which comes again in"
-            " %g s: %s",
+            "%s: handler %s was not called on message %s (attempt %d) from %s; %s: %s",
             self._setup.name,
             self.handler_name,
             message.id,
             message.attempts,
             message.nsqd_address,
-            connection.requeue_delay_for(message),
+            self._when_again(connection.requeue_delay_for(message)),
             line_of(cause),
             exc_info=cause,
             extra={**self._setup.fields_of(message), "handler": self.handler_name},
         )
-        return Tally.FAILED if self._verdicts.backs_off(cause) else Tally.EXCUSED
+        return Tally.FAILED if counts else Tally.EXCUSED
 
     def _answer_attempt(
         self, connection: Connection, message: Message, error: BaseException
-    ) -> Fate:
+    ) -> Tally:
         """REQ for a message whose handler failed; after its last attempt it is given up."""
+        asked = isinstance(error, Requeue)
+        backs_off = asked or self._verdicts.backs_off(error)
         if self._tries.is_last(message):
+            delay = retry_delay(connection, message)
             fate = self._dead_letters.settle(connection, message, error)
         else:
-            delay = error.delay if isinstance(error, Requeue) else None
-            requeued = connection.requeue_quietly(message, delay)
+            wanted = error.delay if isinstance(error, Requeue) else None
+            delay = connection.requeue_delay_for(message) if wanted is None else wanted
+            requeued = connection.requeue_quietly(message, wanted)
             fate = Fate.REQUEUED if requeued else Fate.GONE
-        if not isinstance(error, Requeue):
-            if fate is Fate.REQUEUED:
-                delay = connection.requeue_delay_for(message)
-                self._log_failure(message, error, f"requeued, comes again in {delay:g} s")
-            elif fate is Fate.GONE:
+        if fate is Fate.GONE:
+            # Its own answer was counted when it was given.
+            if not asked:
                 what_now = "it was answered before or is not ours any more"
                 self._log_failure(message, error, what_now)
-        return fate
+            return Tally.NEUTRAL
+        counts = backs_off and fate is not Fate.KEPT
+        self._pauses.failed(connection, message, counts)
+        if fate is Fate.REQUEUED and not asked:
+            self._log_failure(message, error, self._when_again(delay))
+        return Tally.FAILED if counts else Tally.EXCUSED
+
+    def _when_again(self, delay: float) -> str:
+        """Say when a message comes again: a pause may outlast its delay (seconds)."""
+        pause = self._pauses.left()
+        if pause <= delay:
+            return f"requeued, comes again in {round(delay, 1):g} s"
+        return f"requeued, comes again after the pause of the consumer, in {round(pause, 1):g} s"
 
     def _tell_handler(self) -> None:
         # A stop counts the worker as busy until this is over.

@@ -51,6 +51,12 @@ class Client(Clients):
 client = client_fixture(Client)
 
 
+@pytest.fixture(autouse=True)
+def exact_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delays of requeues without chance: scripted nsqds see each to the millisecond."""
+    monkeypatch.setattr("gnsqsync.policy.requeue.JITTER", 0.0)
+
+
 class Gate:
     """Holds up whoever comes, in its world, until the end of the test."""
 

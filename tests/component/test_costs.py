@@ -406,6 +406,7 @@ def test_handlers_and_hooks_run_outside_all_locks(
             dead_letter_topic="dead",
             max_deliveries=5,
             auto_touch=True,
+            backoff="every_failure",
         )
         world.eventually(lambda: nsqd.received("RDY") and other.received("RDY"))
         server = nsqd.connections[0]
@@ -451,6 +452,7 @@ def test_observers_that_raise_change_nothing(
             observer=observer,
             max_in_flight=3,
             backoff_multiplier=0.01,
+            backoff="every_failure",
             max_deliveries=5,
             on_giving_up="discard",
         )

@@ -142,13 +142,69 @@ def test_failures_side_by_side_are_one_backoff(client: Client, world: World) -> 
 
     with ScriptedNsqd([SUBSCRIBED]) as nsqd:
         reader = client.consume(
-            handler, nsqd, concurrency=5, backoff_multiplier=60, observer=observer
+            handler,
+            nsqd,
+            concurrency=5,
+            backoff="every_failure",
+            backoff_multiplier=60,
+            observer=observer,
         )
         world.eventually(lambda: nsqd.received("RDY"))
         nsqd.connections[0].send(messages(5))
         world.eventually(lambda: len(nsqd.received("REQ")) == 5)
         assert reader.stats().backoff_level == 1
         world.eventually(lambda: observer.levels == [1])
+
+
+def test_an_outage_pauses_and_what_waits_goes_back_unhandled(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[bytes] = []
+    observer = Levels()
+
+    def handler(message: Message) -> None:
+        called.append(message.body)
+        raise ConnectionError("the database is away")
+
+    with ScriptedNsqd([SUBSCRIBED]) as nsqd, caplog.at_level(logging.INFO, "gnsqsync.reader"):
+        reader = client.consume(
+            handler,
+            nsqd,
+            max_in_flight=60,
+            latency="throughput",
+            backoff_multiplier=60,
+            max_backoff_duration=1000,
+            observer=observer,
+        )
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.connections[0].send(messages(60))
+        world.eventually(lambda: len(nsqd.received("REQ")) == 60)
+        # More than 15 where the machine stood still: time takes off, too.
+        failed = len(called)
+        assert 15 <= failed < 60
+        delays = [command.parameters[1] for command in nsqd.received("REQ")]
+        assert delays == ["90000"] * failed + ["0"] * (60 - failed)
+        told = names(nsqd)
+        assert told.index("RDY 0") < told.index(
+            next(n for n in told if n.endswith(" 0") and "REQ" in n)
+        )
+        assert reader.is_in_backoff
+        assert reader.stats().backoff_level == 1
+        assert observer.levels == [1]
+        # What comes now has crossed with RDY 0.
+        nsqd.connections[0].message(b"late", attempts=2)
+        world.eventually(lambda: len(nsqd.received("REQ")) == 61)
+        assert nsqd.received("REQ")[-1].parameters[1] == "0"
+        assert len(called) == failed
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    (pauses,) = [text for text in warnings if "backs off for" in text]
+    assert f"failed on {failed} different messages in " in pauses
+    assert "all its messages wait" in pauses
+    (row,) = [text for text in warnings if "one after the other" in text]
+    assert "5 different messages failed" in row
+    # The failure that began the pause comes again after its delay or the pause, the later one.
+    assert sum("comes again in 90 s" in text for text in warnings) == failed - 1
+    assert sum("after the pause of the consumer" in text for text in warnings) == 1
 
 
 def test_backoff_that_is_off_changes_nothing_else(client: Client, world: World) -> None:
@@ -177,7 +233,7 @@ def test_the_log_tells_when_a_backoff_begins_and_ends(
             raise ValueError("the database is away")
 
     with ScriptedNsqd([SUBSCRIBED]) as nsqd, caplog.at_level(logging.INFO, "gnsqsync.reader"):
-        reader = client.consume(handler, nsqd, backoff_multiplier=0.05)
+        reader = client.consume(handler, nsqd, backoff="every_failure", backoff_multiplier=0.05)
         world.eventually(lambda: nsqd.received("RDY"))
         nsqd.connections[0].message(b"bad")
         world.eventually(lambda: "t/ch backs off for 0.1 s (level 1)" in caplog.text)
@@ -224,6 +280,7 @@ def test_work_that_is_done_too_late_slows_down_if_wanted(
             nsqd,
             backoff_on_fin_failed=wanted,
             backoff_multiplier=60,
+            backoff="every_failure",
             latency="throughput",
         )
         world.eventually(lambda: nsqd.received("RDY"))

@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from gnsqsync import NsqdHTTP
+from gnsqsync.cli.consume import consume
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.settings import load_observer
 from tests.integration.test_cli import command, environment, http, run, started, tcp
@@ -278,6 +279,20 @@ def test_a_handler_that_cannot_work_is_wrong_usage(tmp_path: Path, source: str, 
     ended = run("consume", "orders", "billing", "jobs:handle", "-t", "127.0.0.1:1", cwd=tmp_path)
     assert ended.returncode == 2
     assert f"'jobs:handle' is {kind}" in " ".join(ended.stderr.decode().split())
+
+
+@pytest.mark.parametrize(
+    ("words", "backoff"),
+    [
+        ([], True),
+        (["--backoff", "every-failure"], "every_failure"),
+        (["--backoff", "off"], False),
+    ],
+)
+def test_the_rule_of_the_backoff_is_an_option(words: list[str], backoff: bool | str) -> None:
+    words = ["orders", "billing", "json:dumps", "-t", "127.0.0.1:1", *words]
+    context = consume.make_context("consume", words)
+    assert context.params["backoff"] == backoff
 
 
 def test_an_observer_of_settings_with_a_syntax_error_is_one_sentence(

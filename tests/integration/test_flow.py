@@ -342,6 +342,7 @@ def test_strategies(
         requeue_delay=0,
         max_attempts=0,
         observer=levels,
+        backoff="every_failure",
         **{"max_backoff_duration": 0.4, **options},
     )
     world.eventually(lambda: len(levels.noted) >= 6)

@@ -296,7 +296,7 @@ def test_a_reader_in_backoff(begin: str) -> None:
             if message.attempts == 1:
                 raise Requeue(0)
         reader = Reader(topic, "ch", handler, nsqd_tcp_addresses=address, runtime=runtime,
-                        backoff_multiplier=0.5)
+                        backoff_multiplier=0.5, backoff="every_failure")
         reader.start(block=False)
         writer = Writer(address, runtime=runtime)
         writer.publish(topic, b"x")

@@ -56,6 +56,7 @@ class Consumer:
             requeue_delay=0,
             max_backoff_duration=0.01,
             backoff_multiplier=0.001,
+            backoff="every_failure",
             on_giving_up=lambda message, error: self.gave_up.set(),
             observer=metrics.observer(self.topic, "c"),
         )

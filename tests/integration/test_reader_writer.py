@@ -157,6 +157,7 @@ def test_failures_back_off_and_success_ends_it(
         max_attempts=0,
         max_backoff_duration=0.4,
         backoff_multiplier=0.1,
+        backoff="every_failure",
     )
     world.eventually(lambda: reader.is_in_backoff)
     world.eventually(lambda: reader.stats().connections[0].rdy == 0)

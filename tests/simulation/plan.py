@@ -74,8 +74,14 @@ class ReaderPlan:
     stops_at: float | None = None
     stop_timeout: float = 30.0
     stops_after: int | None = None
+    # Seconds in which all that the handler does fails: from, to.
+    down: tuple[float, float] | None = None
     # (when, what, argument): pause, resume, max_in_flight, add_nsqd, remove_nsqd
     changes: tuple[tuple[float, str, Any], ...] = ()
+
+    def is_down(self, seconds: float) -> bool:
+        """Return True in the outage of what the handler needs."""
+        return self.down is not None and self.down[0] <= seconds < self.down[1]
 
 
 @dataclass(frozen=True)
@@ -388,8 +394,13 @@ def _reader(rng: random.Random, seconds: float, lookupds: int) -> ReaderPlan:
             changes += [(when, kind, 0), (when + rng.uniform(0.1, 5.0), "add_nsqd", 0)]
         else:
             changes.append((when, kind, None))
+    # Drawn aside, so that the rest of a seed means what it meant.
+    aside = random.Random(f"outage {changes} {seconds} {lookupds} {auto_touch}")
+    begin = aside.uniform(0.0, seconds)
     return ReaderPlan(
+        down=(begin, begin + aside.uniform(1.0, 40.0)) if aside.random() < 0.3 else None,
         keywords={
+            "backoff": aside.choice((True, True, "every_failure")),
             "max_in_flight": rng.choice((1, 1, 2, 5, 40, 1000)),
             "concurrency": rng.choice((1, 1, 2, 4)),
             "max_attempts": rng.choice((0, 2, 5)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from greenlet import GreenletExit
 
 from gnsqsync import Message, Observer, Reader, Requeue
 from gnsqsync.errors import ClosedError
-from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.backoff import Backoff, Phase, Rule
 from gnsqsync.policy.rdy_turns import LONGEST_LOOK, LONGEST_REST
 from tests.simulation.network import End
 from tests.simulation.picture import Sample
@@ -50,6 +51,8 @@ class ReaderActor(Observer):
         # What max_in_flight has been since the last time that no more than it was used.
         self._limit = self._allowed = plan.keywords["max_in_flight"]
         self._is_paused = False
+        # The number of the pause after which a message was handled as a test.
+        self._tested = 0
         self._unsent: dict[bytes, tuple[float, Message]] = {}
         # The ids of all FINs that have left.
         self._sent: set[bytes] = set()
@@ -98,7 +101,7 @@ class ReaderActor(Observer):
     def stops(self, backoff: Backoff) -> bool:
         """Whether it is this Reader's, and the Reader is told to stop."""
         run = None if self._reader is None else self._reader._run
-        return self._is_stopping and run is not None and run.subscription.backoff is backoff
+        return self._is_stopping and run is not None and run.subscription.pauses.backoff is backoff
 
     def group_stops(self) -> None:
         """Its group is told to stop."""
@@ -209,6 +212,7 @@ class ReaderActor(Observer):
 
     def _handle(self, message: Message) -> None:
         history, plan, rng = self._history, self._plan, self._rng
+        self._check_test()
         if self._has_stopped:
             history.journal.violated(f"{self.name} handles {message.body[:16]!r} after its end")
         history.journal.note(f"{self.name}: handles {message.body[:16].decode()}"
@@ -220,6 +224,8 @@ class ReaderActor(Observer):
                 history.sleep(rng.uniform(0.5, 5.0))
             if plan.kills and rng.random() < plan.kills:
                 raise GreenletExit
+            if plan.is_down(history.scheduler.now - 1000.0):
+                raise ConnectionError("what the handler needs is down")
             if rng.random() < plan.fails:
                 if rng.random() < 0.2:
                     raise Requeue(rng.choice((0.0, 0.5)), rng.random() < 0.5)
@@ -257,7 +263,7 @@ class ReaderActor(Observer):
                 history.sleep(rng.expovariate(1.0 / plan.work))
             if rng.random() < plan.forgets:
                 return
-            if rng.random() < plan.fails:
+            if plan.is_down(history.scheduler.now - 1000.0) or rng.random() < plan.fails:
                 message.requeue(rng.choice((None, 0.0)))
                 return
         self._answer(message)
@@ -328,7 +334,7 @@ class ReaderActor(Observer):
         run = None if self._reader is None else self._reader._run
         if run is None or not re.search(rb"RDY [1-9]", data):
             return
-        now, backoff = self._history.scheduler.now, run.subscription.backoff
+        now, backoff = self._history.scheduler.now, run.subscription.pauses.backoff
         changed_at = getattr(backoff, "changed_at", now)
         if now - changed_at < 0.01 + 1000 * self._history.plan.turn_seconds:
             return  # decided before
@@ -339,6 +345,54 @@ class ReaderActor(Observer):
             levels = [queue.rdy_sent for queue in queues if queue is not None]
             if sum(levels) > 1 and not any(q.is_stuck for q in queues if q is not None):
                 self._history.journal.violated(f"{self.name} tests with RDY {levels}")
+        elif backoff.limit is not None:
+            queues = [c.send_queue for c in run.subscription.connections() if not c.is_closed]
+            levels = [queue.rdy_sent for queue in queues if queue is not None]
+            used = sum(len(c.in_flight) for c in run.subscription.connections())
+            if sum(levels) > max(backoff.limit, used) and not any(q.is_stuck for q in queues if q):
+                self._history.journal.violated(
+                    f"{self.name} grows to RDY {levels} with a limit of {backoff.limit}"
+                )
+
+    def _check_test(self) -> None:
+        """A test is one message: what waited before the pause went back. As a handler begins."""
+        history = self._history
+        run = None if self._reader is None else self._reader._run
+        if run is None or not self._is_watched(run):
+            return
+        backoff = run.subscription.pauses.backoff
+        if backoff.phase is not Phase.TESTING or backoff.rule is not Rule.OUTAGES:
+            return
+        if getattr(backoff, "resumes", 0) == self._tested:
+            history.journal.violated(f"{self.name} handles a second message in one test")
+        self._tested = getattr(backoff, "resumes", 0)
+
+    def _is_watched(self, run: Any) -> bool:
+        """Return True if nsqd sends nothing but what it is asked for, and in time."""
+        troubles = self._history.troubles
+        stands = troubles.has_flooded or troubles.stood_still or troubles.stood_still_lately
+        return not (
+            stands or self._is_stopping or self._history.has_timed_out(self._plan)
+        ) and bool(self._history.answers_in_time)
+
+    def check_pause(self) -> None:
+        """In a pause no message waits here for a handler, and a growth ends. Each second."""
+        run = None if self._reader is None else self._reader._run
+        if run is None or not self._is_watched(run) or self._plan.form != "handler":
+            return
+        backoff = run.subscription.pauses.backoff
+        since = self._history.scheduler.now - getattr(backoff, "changed_at", math.inf)
+        if backoff.phase is Phase.GROWING and since > 6.5:
+            self._history.journal.violated(f"{self.name} has grown for {since:.1f} s")
+        if not backoff.gives_back or since < 0.5:
+            return
+        for connection in run.subscription.connections():
+            waiting = [m for m in connection.in_flight.values() if not m._status]
+            if waiting and not connection.is_closed and not connection.send_queue.is_stuck:
+                self._history.journal.violated(
+                    f"{self.name} keeps {len(waiting)} messages of {connection.nsqd_address} in a"
+                    " pause"
+                )
 
     def _check_looks(self) -> None:
         """A Reader to which nothing comes looks at its nsqds less and less often."""
@@ -365,9 +419,9 @@ class ReaderActor(Observer):
         is_steady = (
             run is not None
             and not (self._is_stopping or self._is_paused or self.group is not None)
-            and run.subscription.backoff.phase is Phase.OPEN
+            and run.subscription.pauses.backoff.phase is Phase.OPEN
             and not plan.changes
-            and not plan.fails
+            and not (plan.fails or plan.down)
             and not (plan.forgets or plan.kills or history.troubles.stood_still_lately)
         )
         if run is None or not is_steady:

@@ -251,11 +251,16 @@ class World:
 
 def scenarios() -> dict[str, Callable[[World], None]]:
     """All of them, by name."""
-    from tests.simulation import scenarios_dials, scenarios_reader, scenarios_writer
+    from tests.simulation import (
+        scenarios_backoff,
+        scenarios_dials,
+        scenarios_reader,
+        scenarios_writer,
+    )
 
     return {
         name: scenario
-        for module in (scenarios_dials, scenarios_reader, scenarios_writer)
+        for module in (scenarios_backoff, scenarios_dials, scenarios_reader, scenarios_writer)
         for name, scenario in vars(module).items()
         if name.startswith("scenario_")
     }

@@ -96,6 +96,7 @@ def scenario_backoff_doubles_and_each_success_halves_it(world: World) -> None:
         handler,
         nsqd,
         max_backoff_duration=120,
+        backoff="every_failure",
         requeue_delay=1,
         max_requeue_delay=1,
         max_attempts=0,
@@ -132,7 +133,7 @@ def scenario_in_a_pause_no_nsqd_may_send_and_a_test_is_one_message(world: World)
 
     reader = world.reader(
         handler, *nsqds, max_in_flight=9, requeue_delay=3600, backoff_multiplier=0.75,
-        latency="throughput", observer=Levels(),
+        latency="throughput", observer=Levels(), backoff="every_failure",
     )  # fmt: skip
     world.eventually(lambda: world.rdy() == [3, 3, 3])
     world.writer(nsqds[1]).publish("t", b"x")

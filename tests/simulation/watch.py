@@ -43,6 +43,7 @@ class Watch:
     def _check_turns(self) -> None:
         for reader in self._history.readers:
             reader.check_turns()
+            reader.check_pause()
         self._history.scheduler.after(1.0, self._check_turns)
 
     def _watch_brokers(self) -> None:
@@ -93,6 +94,7 @@ class Watch:
             changed = signal(backoff, *what)
             backoff.changed_at = changed_at  # type: ignore[attr-defined]
             if backoff.phase is not phase:
+                backoff.resumes = getattr(backoff, "resumes", 0) + (resume_at is not None)  # type: ignore[attr-defined]
                 backoff.changed_at = scheduler.now  # type: ignore[attr-defined]
                 late = 0.0 if resume_at is None else scheduler.now - resume_at
                 stood = self._history.troubles

@@ -408,6 +408,7 @@ def test_rdy_0_stands_in_front_of_the_req_that_caused_the_backoff(
             latency="throughput",
             requeue_delay=2.5,
             backoff_multiplier=0.05,
+            backoff="every_failure",
         )
         # Behind the pause a single message is let through.
         world.eventually(lambda: len(nsqd.received("RDY")) == 3)

@@ -158,6 +158,7 @@ def test_what_says_nothing_about_the_handlers_changes_no_backoff(
             max_in_flight=2,
             latency="throughput",
             backoff_multiplier=0.02,
+            backoff="every_failure",
             observer=observer,
             requeue_delay=0,
             **options,
@@ -175,7 +176,9 @@ def test_a_failure_that_is_the_last_one_slows_down_as_any_other(
     """With what the handler needs away, the queue must not run into the dead letters at speed."""
     observer = Levels()
     with ScriptedNsqd(deliver((b"x", 5)), [automatic()]) as nsqd:
-        client.consume(fail, nsqd, observer=observer, dead_letter_topic="dead")
+        client.consume(
+            fail, nsqd, observer=observer, dead_letter_topic="dead", backoff="every_failure"
+        )
         world.eventually(lambda: answers(nsqd) == ["FIN"])
         world.eventually(lambda: observer.levels == [1])
 

@@ -93,7 +93,12 @@ def handler(message: Message) -> None:
 
 def live_through(client: Client, world: World, observer: Recorder, **options: Any) -> Any:
     with ScriptedNsqd(*eventful()) as nsqd:
-        options.update(max_backoff_duration=1, max_deliveries=8, on_giving_up="discard")
+        options.update(
+            backoff="every_failure",
+            max_backoff_duration=1,
+            max_deliveries=8,
+            on_giving_up="discard",
+        )
         reader = client.consume(handler, nsqd, observer=observer, **options)
         world.eventually(lambda: observer.of("backoff"))
         where = address(nsqd)

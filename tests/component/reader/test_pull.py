@@ -103,6 +103,7 @@ def test_a_requeue_of_the_last_attempt_gives_up_with_what_was_caught(
             on_giving_up=lambda message, error: given_up.append((message.body, error)),
             dead_letter_topic="dead",
             requeue_delay=1,
+            backoff="every_failure",
         ) as reader,
     ):
         caught, called, not_now = next(reader.batches(3, 15.0))
@@ -205,7 +206,7 @@ def test_finish_of_what_was_lost_with_its_connection(client: Client, world: Worl
 
 def test_finish_tells_the_backoff_of_success(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
-        options = {"max_in_flight": 2, "backoff_multiplier": 0.001}
+        options = {"max_in_flight": 2, "backoff_multiplier": 0.001, "backoff": "every_failure"}
         with client.reader(None, nsqd, **options) as reader:
             world.eventually(lambda: nsqd.received("RDY"))
             nsqd.connections[0].message(b"a")

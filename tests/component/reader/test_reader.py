@@ -74,7 +74,7 @@ def test_stop_during_backoff(client: Client, world: World) -> None:
         raise ValueError
 
     with ScriptedNsqd([SUBSCRIBED, scripted.message(b"x"), automatic()]) as nsqd:
-        reader = client.consume(handler, nsqd)
+        reader = client.consume(handler, nsqd, backoff="every_failure")
         world.eventually(lambda: reader.is_in_backoff and nsqd.received("REQ"))
         assert stop(reader, world) == CLEAN
         assert names(nsqd)[-1] == "CLS"
@@ -95,7 +95,12 @@ def test_a_backoff_strategy_that_raises_ends_no_worker(
     script += [automatic(until="REQ"), automatic(until="RDY"), good, automatic()]
     with ScriptedNsqd(script) as nsqd:
         reader = client.consume(
-            handler, nsqd, backoff_strategy=strategy, backoff_multiplier=0.01, latency="throughput"
+            handler,
+            nsqd,
+            backoff_strategy=strategy,
+            backoff_multiplier=0.01,
+            latency="throughput",
+            backoff="every_failure",
         )
         world.eventually(lambda: nsqd.received("FIN"))
         assert len(nsqd.received("REQ")) == 2

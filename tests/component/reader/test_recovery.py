@@ -232,7 +232,7 @@ def test_the_answer_to_a_detached_message_ends_the_backoff(client: Client, world
         kept.append(message)
 
     with ScriptedNsqd() as nsqd:
-        reader = client.consume(handler, nsqd, backoff_multiplier=0.01)
+        reader = client.consume(handler, nsqd, backoff_multiplier=0.01, backoff="every_failure")
         world.eventually(lambda: nsqd.received("RDY"))
         nsqd.connections[0].message(b"bad")
         world.eventually(lambda: len(kept) == 1)
@@ -265,7 +265,12 @@ def test_a_backoff_outlives_the_connection(client: Client, world: World) -> None
     first = [SUBSCRIBED, scripted.message(b"bad"), automatic(hooks={"REQ": vanish})]
     with ScriptedNsqd(first, [automatic()]) as nsqd:
         reader = client.consume(
-            handler, nsqd, max_in_flight=5, latency="throughput", backoff_multiplier=0.4
+            handler,
+            nsqd,
+            max_in_flight=5,
+            latency="throughput",
+            backoff_multiplier=0.4,
+            backoff="every_failure",
         )
         world.eventually(lambda: nsqd.received("REQ"))
         world.eventually(lambda: len(nsqd.received("SUB")) == 2)

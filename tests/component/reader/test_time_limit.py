@@ -58,7 +58,9 @@ def test_a_handler_that_is_too_slow_has_failed(
             done.append("finally")
 
     with ScriptedNsqd(deliver((b"slow", 2), (b"quick", 1))) as nsqd:
-        reader = client.consume(slow, nsqd, time_limit=0.05, middleware=seen)
+        reader = client.consume(
+            slow, nsqd, time_limit=0.05, middleware=seen, backoff="every_failure"
+        )
         world.eventually(lambda: len(answers(nsqd)) == 2)
         # 90 s times attempts, as for any failure; the next message is not struck.
         assert sorted(answers(nsqd)) == ["FIN", "REQ 180000"]

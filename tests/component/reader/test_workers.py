@@ -56,6 +56,9 @@ class FakeConnection:
         self.requeued.append((message.body, delay))
         return True
 
+    def hand_back(self, message: Message) -> None:
+        self.requeue_quietly(message, 0)
+
     def requeue_delay_for(self, message: Message) -> float:
         return 90.0 * message.attempts
 
@@ -130,8 +133,22 @@ class Bench:
     def after(self, seconds: float, job: Callable[[], None]) -> None:
         raise AssertionError("no timer is needed without time_limit")
 
-    def note(self, finished: int, failed: int) -> None:
-        self.noted.append((finished, failed))
+    @property
+    def pauses(self) -> Any:
+        return self
+
+    @property
+    def evidence(self) -> Any:
+        return self.backoff.evidence
+
+    def judged(self, successes: int) -> None:
+        self.noted.append((successes, 0))
+
+    def failed(self, connection: Any, message: Message, counts: bool) -> None:
+        self.noted.append((0, int(counts)))
+
+    def left(self) -> float:
+        return 0.0
 
     def batch(self, connection: Any, finished: int, failed: int, seconds: float) -> None:
         self.chunks.append((finished, failed))

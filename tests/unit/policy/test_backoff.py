@@ -1,4 +1,7 @@
-"""The backoff of a reader and the delays of redials."""
+"""The backoff by the guide for clients, ``Rule.EVERY_FAILURE``, and the delays of redials.
+
+``test_outages.py`` has the default rule.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqsync.policy.backoff import Backoff, Phase, ReconnectDelays
+from gnsqsync.policy.backoff import Backoff, Phase, ReconnectDelays, Rule, Strategy
+
+
+def guide(
+    max_duration: float | None = 128.0,
+    multiplier: float = 1.0,
+    strategy: str | Strategy = "exponential",
+    rng: random.Random | None = None,
+) -> Backoff:
+    return Backoff(max_duration, multiplier, strategy, rng, Rule.EVERY_FAILURE)
 
 
 def fail(backoff: Backoff, now: float) -> bool:
-    return backoff.note(0, 1, now)
+    """The failure of one message, which has failed before."""
+    return backoff.failed("message", 3, now)
 
 
 def succeed(backoff: Backoff, now: float) -> bool:
-    return backoff.note(1, 0, now)
+    return backoff.succeeded(1, now)
 
 
 def pause_of(backoff: Backoff, now: float) -> float:
@@ -49,7 +62,7 @@ def climb(backoff: Backoff, failures: int) -> list[float]:
 
 
 def test_one_failure_one_pause_one_test_one_success() -> None:
-    backoff = Backoff()
+    backoff = guide()
     assert backoff.phase is Phase.OPEN
     assert not backoff.level
     assert fail(backoff, 100.0)
@@ -63,22 +76,22 @@ def test_one_failure_one_pause_one_test_one_success() -> None:
 
 
 def test_successes_while_open_change_nothing() -> None:
-    backoff = Backoff()
+    backoff = guide()
     assert not succeed(backoff, 1.0)
-    assert not backoff.note(0, 0, 1.0)
+    assert not backoff.no_verdict(1.0)
     assert not backoff.tick(1.0)
     assert backoff.phase is Phase.OPEN
 
 
 def test_the_pause_doubles_up_to_exactly_the_ceiling() -> None:
-    assert climb(Backoff(max_duration=120.0), 9) == [2, 4, 8, 16, 32, 64, 120, 120, 120]
-    assert climb(Backoff(max_duration=128.0), 9) == [2, 4, 8, 16, 32, 64, 128, 128, 128]
-    assert climb(Backoff(max_duration=1.5), 2) == [1.5, 1.5]
-    assert climb(Backoff(max_duration=5.0, multiplier=0.25), 6) == [0.5, 1, 2, 4, 5, 5]
+    assert climb(guide(max_duration=120.0), 9) == [2, 4, 8, 16, 32, 64, 120, 120, 120]
+    assert climb(guide(max_duration=128.0), 9) == [2, 4, 8, 16, 32, 64, 128, 128, 128]
+    assert climb(guide(max_duration=1.5), 2) == [1.5, 1.5]
+    assert climb(guide(max_duration=5.0, multiplier=0.25), 6) == [0.5, 1, 2, 4, 5, 5]
 
 
 def test_failures_at_the_ceiling_do_not_make_the_way_back_longer() -> None:
-    backoff = Backoff(max_duration=128.0)
+    backoff = guide(max_duration=128.0)
     climb(backoff, 500)
     assert backoff.level == 7
     pauses = []
@@ -93,7 +106,7 @@ def test_failures_at_the_ceiling_do_not_make_the_way_back_longer() -> None:
 
 
 def test_a_ceiling_that_was_reached_is_forgotten_with_the_backoff() -> None:
-    backoff = Backoff(max_duration=1.5)
+    backoff = guide(max_duration=1.5)
     climb(backoff, 3)
     assert succeed(backoff, 10.0)
     assert not backoff.level
@@ -102,27 +115,27 @@ def test_a_ceiling_that_was_reached_is_forgotten_with_the_backoff() -> None:
 
 
 def test_a_burst_of_failures_counts_once() -> None:
-    backoff = Backoff()
-    assert backoff.note(0, 200, 10.0)
+    backoff = guide()
+    assert fail(backoff, 10.0)
     resume_at = backoff.resume_at
-    for i in range(50):
-        assert not backoff.note(i % 3, 4, 10.0 + i * 0.01)
+    for i in range(200):
+        assert not backoff.failed(i, 1, 10.0 + i * 0.01)
     assert (backoff.level, backoff.resume_at) == (1, resume_at)
 
 
 def test_verdicts_during_a_pause_are_ignored() -> None:
-    backoff = Backoff()
+    backoff = guide()
     climb(backoff, 2)
     fail(backoff, 50.0)
     before = (backoff.phase, backoff.level, backoff.resume_at)
     assert not succeed(backoff, 50.1)
     assert not fail(backoff, 50.2)
-    assert not backoff.note(0, 0, 50.3)
+    assert not backoff.no_verdict(50.3)
     assert (backoff.phase, backoff.level, backoff.resume_at) == before
 
 
 def test_one_verdict_a_pause() -> None:
-    backoff = Backoff()
+    backoff = guide()
     climb(backoff, 3)
     assert backoff.phase is Phase.TESTING
     assert succeed(backoff, 20.0)
@@ -132,17 +145,14 @@ def test_one_verdict_a_pause() -> None:
     assert pause_of(backoff, 20.0) == 4.0
 
 
-def test_a_failure_outweighs_successes() -> None:
-    backoff = Backoff()
-    climb(backoff, 1)
-    assert backoff.note(5, 1, 3.0)
-    assert backoff.level == 2
+def test_the_longest_pause_is_that_of_the_guide() -> None:
+    assert climb(guide(max_duration=None), 8) == [2, 4, 8, 16, 32, 64, 128, 128]
 
 
 def test_a_requeue_without_backoff_repeats_the_pause() -> None:
-    backoff = Backoff()
+    backoff = guide()
     climb(backoff, 3)
-    assert backoff.note(0, 0, 20.0)
+    assert backoff.no_verdict(20.0)
     assert (backoff.phase, backoff.level) == (Phase.BLOCKED, 3)
     assert pause_of(backoff, 20.0) == 8.0
 
@@ -151,7 +161,7 @@ def test_max_duration_0_switches_it_off() -> None:
     def strategy(level: int) -> float:
         raise AssertionError("not to be asked")
 
-    backoff = Backoff(max_duration=0, strategy=strategy)
+    backoff = guide(max_duration=0, strategy=strategy)
     for now in range(5):
         assert not fail(backoff, now)
         assert not succeed(backoff, now)
@@ -162,7 +172,7 @@ def test_max_duration_0_switches_it_off() -> None:
 def test_full_jitter_spreads_over_the_whole_pause_and_knows_the_ceiling() -> None:
     first = []
     for seed in range(300):
-        backoff = Backoff(max_duration=10.0, strategy="full_jitter", rng=random.Random(seed))
+        backoff = guide(max_duration=10.0, strategy="full_jitter", rng=random.Random(seed))
         pauses = climb(backoff, 6)
         assert all(0 <= pause <= min(2.0**n, 10.0) + 1e-9 for n, pause in enumerate(pauses, 1))
         assert backoff.level == 4
@@ -178,7 +188,7 @@ def test_a_callable_gives_the_pause_of_a_level() -> None:
         asked.append(level)
         return 3.0 * level
 
-    backoff = Backoff(max_duration=10.0, strategy=strategy)
+    backoff = guide(max_duration=10.0, strategy=strategy)
     assert climb(backoff, 6) == [3, 6, 9, 10, 10, 10]
     assert backoff.level == 4
     assert set(asked) == {1, 2, 3, 4}
@@ -186,12 +196,12 @@ def test_a_callable_gives_the_pause_of_a_level() -> None:
 
 @pytest.mark.parametrize(("value", "pause"), [(-5.0, 0.0), (math.inf, 8.0), (math.nan, 8.0)])
 def test_a_callable_cannot_leave_the_bounds(value: float, pause: float) -> None:
-    assert climb(Backoff(max_duration=8.0, strategy=lambda _: value), 1) == [pause]
+    assert climb(guide(max_duration=8.0, strategy=lambda _: value), 1) == [pause]
 
 
 def test_a_callable_may_return_any_number() -> None:
-    backoff = Backoff(128.0, 1.0, lambda level: Decimal("0.5") * level)  # type: ignore[arg-type, return-value]
-    assert backoff.note(0, 1, now=10.0)
+    backoff = guide(128.0, 1.0, lambda level: Decimal("0.5") * level)  # type: ignore[arg-type, return-value]
+    assert fail(backoff, 10.0)
     assert backoff.resume_at == 10.5
 
 
@@ -201,7 +211,7 @@ def test_instead_of_a_callable_that_raises_it_is_exponential() -> None:
             raise ZeroDivisionError(level)
         return None if level == 3 else 1.0  # type: ignore[return-value]
 
-    backoff = Backoff(max_duration=12.0, multiplier=0.75, strategy=strategy)
+    backoff = guide(max_duration=12.0, multiplier=0.75, strategy=strategy)
     assert backoff.error is None
     assert climb(backoff, 5) == [1, 3, 6, 12, 12]
     # The first one is told.
@@ -217,7 +227,7 @@ def test_a_callable_that_is_ended_from_outside_leaves_the_state_alone() -> None:
             raise KeyboardInterrupt
         return 1.0
 
-    backoff = Backoff(strategy=strategy)
+    backoff = guide(strategy=strategy)
     climb(backoff, 1)
     with pytest.raises(KeyboardInterrupt):
         fail(backoff, 5.0)
@@ -225,15 +235,15 @@ def test_a_callable_that_is_ended_from_outside_leaves_the_state_alone() -> None:
 
 
 def test_levels_are_bounded_when_the_ceiling_is_never_reached() -> None:
-    backoff = Backoff(strategy=lambda _: 5.0)
+    backoff = guide(strategy=lambda _: 5.0)
     climb(backoff, 200)
     assert backoff.level == 32
 
 
 ACTIONS: dict[str, Callable[[Backoff, float], bool]] = {
-    "fail": lambda backoff, now: backoff.note(1, 3, now),
-    "succeed": lambda backoff, now: backoff.note(2, 0, now),
-    "neither": lambda backoff, now: backoff.note(0, 0, now),
+    "fail": fail,
+    "succeed": succeed,
+    "neither": Backoff.no_verdict,
     "tick": Backoff.tick,
 }
 
@@ -256,7 +266,7 @@ signals = st.lists(
 def test_any_history(
     signals: list[tuple[str, float]], max_duration: float, multiplier: float, jitter: bool
 ) -> None:
-    backoff = Backoff(
+    backoff = guide(
         max_duration, multiplier, "full_jitter" if jitter else "exponential", random.Random(1)
     )
     now = 0.0

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gnsqsync.policy.backoff import Backoff, Phase
+from gnsqsync.policy.backoff import Backoff, Phase, Rule
 from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime, fill
 from gnsqsync.policy.rdy_turns import FIRST_LOOK, LONGEST_LOOK
 from tests.support.allocator import is_idle, node_under_test, rdy_of
@@ -767,8 +767,8 @@ def test_pause_during_a_test_sends_no_test() -> None:
 
 def test_a_lost_test_is_made_again_elsewhere() -> None:
     cluster = Cluster(10, "ab")
-    backoff = Backoff()
-    backoff.note(0, 1, cluster.now)
+    backoff = Backoff(rule=Rule.EVERY_FAILURE)
+    backoff.failed("x", 1, cluster.now)
     cluster.rdy.phase = backoff.phase
     cluster.update()
     assert backoff.tick(2.0)

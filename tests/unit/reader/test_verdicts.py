@@ -67,7 +67,10 @@ def test_the_filter_says_what_counts_for_the_backoff(caplog: pytest.LogCaptureFi
             "ValueError is in discard_on, and means reject_on already",
         ),
         ({"reject_on": Requeue}, "Requeue is in reject_on, and means retry_on already"),
-        ({"backoff": "no"}, "backoff is 'no'; it must be a callable that takes the exception"),
+        (
+            {"backoff": "no"},
+            "backoff is 'no'; it must be True, False, 'every_failure' or a function",
+        ),
         ({"backoff": lambda: True}, "it must be a callable that takes the exception"),
         ({"max_age": 0, "on_expired": "discard"}, "max_age is 0"),
         ({"max_age": float("inf"), "on_expired": "discard"}, "max_age is inf"),

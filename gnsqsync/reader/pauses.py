@@ -1,0 +1,151 @@
+"""The backoff of a Reader at work: verdicts on messages in, RDY and log lines out.
+
+Knows the backoff and who has to hear of it. Decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gnsqsync.connection.connection import Connection
+from gnsqsync.message import Message
+from gnsqsync.policy.backoff import Backoff, Phase, Step
+from gnsqsync.policy.evidence import IN_A_ROW, Evidence
+from gnsqsync.reader.chunks import Chunks
+from gnsqsync.reader.events import Events
+from gnsqsync.reader.rdy_control import RdyControl
+from gnsqsync.reader.tries import Tries
+from gnsqsync.runtime import Lock, Runtime
+
+__all__ = ["Pauses"]
+
+
+class Pauses:
+    """Brings the verdicts on messages to the backoff, and its decisions to all concerned.
+
+    ``lock`` is that of the Subscription, which guards the backoff and the RdyControl. Code under it
+    only decides. What follows is done after it: RDY is sent first, so that no message that goes
+    back comes again at once.
+    """
+
+    def __init__(
+        self,
+        rdy: RdyControl,
+        lock: Lock,
+        runtime: Runtime,
+        chunks: Chunks,
+        tries: Tries,
+        events: Events,
+        apply: Callable[[list[Connection]], None],
+    ) -> None:
+        """``apply``: sends the changed RDY of connections, outside the lock."""
+        # To be read without the lock.
+        self.backoff: Backoff = rdy.backoff
+        # Workers add their successes to it.
+        self.evidence: Evidence = rdy.backoff.evidence
+        self._rdy = rdy
+        self._lock = lock
+        self._now = runtime.now
+        self._chunks = chunks
+        self._tries = tries
+        self._events = events
+        self._apply = apply
+
+    # -- verdicts ----------------------------------------------------------------------------------
+
+    def succeeded(self, count: int) -> None:
+        """Count messages that were handled."""
+        self.evidence.successes += count
+        if self.backoff.level:
+            self.judged(count)
+
+    def judged(self, successes: int) -> None:
+        """Judge a test or a growth. 0: the messages that were answered say neither.
+
+        The caller has counted the successes, and calls only while ``backoff.level`` is above 0.
+        """
+        backoff = self.backoff
+        if successes:
+            self._judge(lambda now: backoff.succeeded(successes, now))
+        else:
+            self._judge(backoff.no_verdict)
+
+    def failed(self, connection: Connection, message: Message, counts: bool = True) -> None:
+        """Judge a message that failed. ``counts``: False if the user excuses the failure."""
+        key = connection.nsqd_address, message._id
+        self._failed(key, self._tries.of(message), counts)
+
+    def answer_failed(self, connection: Connection, message_id: str) -> None:
+        """Judge a FIN that nsqd refused, where that counts as a failure."""
+        self._failed((connection.nsqd_address, message_id.encode()), 1, True)
+
+    def _failed(self, key: tuple[str, bytes], tries: int, counts: bool) -> None:
+        backoff, evidence = self.backoff, self.evidence
+        before = after = 0
+
+        def judge(now: float) -> bool:
+            nonlocal before, after
+            before = evidence.in_a_row
+            changed = backoff.failed(key, tries, now, counts)
+            after = evidence.in_a_row
+            return changed
+
+        self._judge(judge)
+        if before < after == IN_A_ROW:
+            self._events.fails_in_a_row(after, pauses=bool(backoff.level))
+
+    # -- decisions ---------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> Step | None:
+        """Let a pause or a growth end; holding the lock. The caller plans RDY and tells it."""
+        before = self.backoff.phase
+        return self._step(before, now) if self.backoff.tick(now) else None
+
+    def set_whole(self, count: int, *, one_message: bool) -> None:
+        """Change the limit of messages in flight that the user wishes, or that a group lends."""
+
+        def judge(now: float) -> bool:
+            self._rdy.lend(count, now, one_message=one_message)
+            self.backoff.set_whole(count, now)
+            return True
+
+        self._judge(judge)
+
+    def tell(self, step: Step | None) -> None:
+        """Give back what waits, and log; outside the lock."""
+        if step is None:
+            return
+        self._events.strategy(self.backoff.error)
+        if step.phase is Phase.BLOCKED:
+            if self.backoff.gives_back:
+                self._chunks.give_back()
+            self._events.pauses(step, self.backoff.rule)
+        elif step.phase is Phase.TESTING:
+            self._events.testing()
+        elif step.phase is Phase.GROWING:
+            self._events.grows()
+        else:
+            self._events.is_out_of_backoff()
+
+    def left(self) -> float:
+        """Seconds until the pause ends; 0 where there is none. Takes no lock."""
+        resume_at = self.backoff.resume_at
+        return 0.0 if resume_at is None else max(0.0, resume_at - self._now())
+
+    def _judge(self, judge: Callable[[float], bool]) -> None:
+        """``judge``: given the time, returns True if RDY is to be planned anew."""
+        with self._lock:
+            now, before = self._now(), self.backoff.phase
+            if not judge(now):
+                return
+            step = self._step(before, now)
+            changed = self._rdy.plan(now)
+        self._apply(changed)
+        self.tell(step)
+
+    def _step(self, before: Phase, now: float) -> Step | None:
+        """Return the change, and let messages reach handlers or not; holding the lock."""
+        if self.backoff.phase is before:
+            return None
+        self._rdy.hand_over()
+        return self.backoff.step(now)
