@@ -107,7 +107,7 @@ class Workers:
         self._has_limit = self._last_delivery != _NO_LIMIT
         # Messages that ended their workers.
         self._killers = dead_letters.killers
-        # For log lines.
+        # Names in log lines.
         self._setup = setup
         self.handler_name: str = setup.handler_name
         self._numbers = count()

@@ -73,7 +73,7 @@ class Store(Protocol):
 
     # For log lines.
     name: str
-    # What is raised while the database is away.
+    # Exceptions that the store raises while the database is away.
     errors: ClassVar[tuple[type[Exception], ...]]
 
     def add_due(self, now: datetime) -> int:

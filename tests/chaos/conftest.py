@@ -23,7 +23,7 @@ from tests.support.servers import ROOT
 # Under pytest-xdist another worker may have a file like this one.
 SIDE_BY_SIDE = 2 if os.environ.get("PYTEST_XDIST_WORKER") else 3
 RUN_SECONDS = 240.0
-# Of the sample in the second ring, and of the deliberate bugs, which have to show in each run.
+# Seed of the sample in the second ring, and of the deliberate bugs, which have to show in each run.
 SEED = 7
 
 

@@ -169,7 +169,7 @@ def test_a_hangup_ends_each_program(start: Start, nsqd: Server, words: list[str]
         pytest.param([*MANAGE, "nsq_tasks"], "consumes", False, marks=NEEDS_DJANGO_6),
         ([*NSQ_OF_FLASK, "relay"], "publishing NSQ_OUTBOX", False),
         ([*NSQ_OF_FLASK, "consume"], "consumes", False),
-        # These have an end of their own, so a signal cuts them short.
+        # Both commands have an end of their own, so a signal cuts them short.
         (PUB, "", True),
         ([*GNSQSYNC, "demo"], "nsqds at", True),
     ],

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.faults import FAULTS
 from tests.support.servers import ROOT
 
-# Of a processor, a history takes seconds; where others want it, too, a minute.
+# A history takes seconds of a processor; where others want it, too, a minute.
 pytestmark = pytest.mark.timeout(300)
 
 

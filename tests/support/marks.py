@@ -13,7 +13,7 @@ import pytest
 
 FIRST, SYSTEM, CAMPAIGN = RINGS = ("first", "system", "campaign")
 
-# Of the lines below the longest that begins the name of a test decides.
+# The longest of the lines below that begins the name of a test decides.
 #
 # Parts, scripted servers, histories from known seeds, embedded servers, databases; and, as Pythons
 # differ there, the end of a process, forks and TLS.

@@ -25,7 +25,7 @@ __all__ = ["TopicBackUp"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
-# As go-nsq's IsStarved.
+# The part of RDY at which go-nsq's IsStarved is true.
 _STARVED = 0.85
 # After a failure a topic is tried again after these seconds, which double up to the longest ones.
 _RETRY_SECONDS = 2.0
@@ -161,7 +161,7 @@ class TopicBackUp:
 
     def _try_again(self, now: float) -> None:
         if now < self._retry_at:
-            # Its Reader may have started since it failed.
+            # The Reader of the topic may have started since it failed.
             self._hold(True)
             return
         self.begin()

@@ -70,7 +70,7 @@ def test_a_reader_that_lives_from_its_start_to_its_end(client: Client) -> None:
         reader.start(block=False)
         connected(client, reader)
         client.world.sleep(2 * LATE)
-        # It waits for the next message.
+        # The worker waits for the next message.
         says_nothing(client, reader, LATE)
         reader.stop()
         assert reader._not_ready() in ("t/ch is stopping", "t/ch has stopped")

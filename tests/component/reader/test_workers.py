@@ -369,7 +369,7 @@ def test_only_calls_are_tries(bench: Bench) -> None:
         (b"away", "5"),
     ]
     assert calls == [1, 2, 3, 3, 4, 5]
-    # It counts for the backoff.
+    # The failure counts for the backoff.
     bench.world.eventually(lambda: sum(failed for _, failed in bench.chunks) == 8)
     assert len(bench.noted) == 8
 

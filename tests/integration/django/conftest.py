@@ -40,6 +40,27 @@ ON_BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=T
 ON_EACH = pytest.mark.parametrize("database", ["sqlite", "postgres", "mariadb"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 
+# Each database on threads and greenlets. On SQLite a greenlet that waits for the lock stops its
+# thread, and so the one that has it.
+IN_BOTH_WORLDS = pytest.mark.parametrize(
+    ("database", "gevent"),
+    [
+        ("sqlite", False),
+        ("postgres", False),
+        ("postgres", True),
+        ("mariadb", False),
+        ("mariadb", True),
+    ],
+    ids=[
+        "sqlite-threads",
+        "postgres-threads",
+        "postgres-gevent",
+        "mariadb-threads",
+        "mariadb-gevent",
+    ],
+    indirect=["database"],
+)
+
 
 class Command(Program):
     """A running ``manage.py``, or another program of the project."""

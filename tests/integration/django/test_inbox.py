@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 from collections import Counter
 
-import pytest
-
 from gnsqsync import Writer
 from tests.integration.conftest import address
-from tests.integration.django.conftest import Project
+from tests.integration.django.conftest import IN_BOTH_WORLDS, Project
 from tests.support.waiting import eventually
 
 KEYS = 200
@@ -27,25 +25,7 @@ def once(message):
 """
 
 
-# On SQLite a greenlet that waits for the lock stops its thread, and so the one that has it.
-@pytest.mark.parametrize(
-    ("database", "gevent"),
-    [
-        ("sqlite", False),
-        ("postgres", False),
-        ("postgres", True),
-        ("mariadb", False),
-        ("mariadb", True),
-    ],
-    ids=[
-        "sqlite-threads",
-        "postgres-threads",
-        "postgres-gevent",
-        "mariadb-threads",
-        "mariadb-gevent",
-    ],
-    indirect=["database"],
-)
+@IN_BOTH_WORLDS
 def test_twins_beside_each_other_and_a_kill(project: Project, gevent: bool) -> None:
     project.migrate()
     project.make_channel("once")

@@ -57,7 +57,7 @@ def left(project: Project) -> Project:
     found = django_rows()
     tables = {name for name in found["tables"] if django.VERSION >= (6,) or "_tasks_" not in name}
     if isinstance(project.database, MariaDatabase):
-        # Its former tables took keys that look alike for equal, so they never had these rows.
+        # MariaDB's former tables took keys that look alike for equal, so they never had these rows.
         tables = {name for name in tables if "_inbox_" not in name}
     rows = {**found, "tables": {name: found["tables"][name] for name in sorted(tables)}}
     (project.folder / "rows.json").write_text(json.dumps(rows))

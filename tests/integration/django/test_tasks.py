@@ -14,7 +14,7 @@ from pathlib import Path
 import django
 import pytest
 
-from tests.integration.django.conftest import Project
+from tests.integration.django.conftest import IN_BOTH_WORLDS, Project
 from tests.support.needs import missing
 from tests.support.realnsq import cache_folder
 from tests.support.servers import Server, Site
@@ -44,25 +44,7 @@ def statuses(project: Project, task: str) -> list[str]:
     return [status for (status,) in project.database.ask(f"{STORED}'shop.tasks.{task}'")]
 
 
-# On SQLite a greenlet that waits for the lock stops its thread, and so the one that has it.
-@pytest.mark.parametrize(
-    ("database", "gevent"),
-    [
-        ("sqlite", False),
-        ("postgres", False),
-        ("postgres", True),
-        ("mariadb", False),
-        ("mariadb", True),
-    ],
-    ids=[
-        "sqlite-threads",
-        "postgres-threads",
-        "postgres-gevent",
-        "mariadb-threads",
-        "mariadb-gevent",
-    ],
-    indirect=["database"],
-)
+@IN_BOTH_WORLDS
 def test_they_are_called_and_known(project: Project, gevent: bool) -> None:
     project.migrate()
     environment = {"SHOP_GEVENT": "1"} if gevent else {}

@@ -416,7 +416,7 @@ class Tasks(RuleBasedStateMachine):
             assert set(done) == marked and set(done.values()) <= {1}, (done, marked)
             failed = StoredResult.objects.filter(pk__in=done).exclude(status="SUCCESSFUL")
             for row in failed:
-                # Its work was stored, so its call has not failed. A row may begin anew.
+                # The work of the task was stored, so its call has not failed. A row may begin anew.
                 assert self.grants[row.pk] + Script.deletions[row.pk], (row.pk, row.errors)
 
     # -- what happens ----------------------------------------------------------------------------
