@@ -259,6 +259,22 @@ def scenario_what_went_back_unhandled_has_its_tries_yet(world: World) -> None:
     assert reader.stats().gave_up == 0
 
 
+def scenario_after_an_outage_a_quiet_channel_has_its_whole_limit_in_seconds(world: World) -> None:
+    down = True
+    calls = Calls(world, lambda message: down)
+    nsqds = [world.nsqd() for _ in range(2)]
+    writer = world.writer(nsqds[0])
+    writer.publish_many("t", [b"%d" % number for number in range(18)])
+    reader = world.reader(
+        calls, *nsqds, max_in_flight=100, max_attempts=0, latency="throughput", requeue_delay=3600
+    )
+    world.eventually(lambda: reader.is_in_backoff)
+    down = False
+    world.eventually(lambda: bool(calls.done), 5.0)
+    world.eventually(lambda: not reader.is_in_backoff, 5.5)
+    world.eventually(lambda: world.rdy() == [50, 50], 0.1)
+
+
 def _half(world: World, seconds: float, **options: Any) -> tuple[int, int, list[list[float]], int]:
     """A downstream that fails half of the time: successes, failures, when by message, handed."""
     rng = random.Random("half")
