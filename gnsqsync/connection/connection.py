@@ -142,7 +142,7 @@ class Connection:
         self.end_was_asked: bool = False
         # False while queued messages must not reach a handler: in a pause, and at the end.
         self.hands_over: bool = True
-        # True from the moment when none will reach a handler any more. Guarded by ``_mutex``.
+        # True from the moment when none will reach a handler any more.
         self._is_past: bool = False
         # Whether a worker may read from it, in the place of the reading thread.
         self.lends: bool = False
@@ -493,14 +493,16 @@ class Connection:
 
     def hand_over_no_more(self) -> None:
         """Let no queued message reach a handler from now on."""
-        with self._mutex:
-            self._is_past = True
-            self.hands_over = False
+        # In this order: ``hold_back`` looks at the first once it has set the second.
+        self._is_past = True
+        self.hands_over = False
 
     def hold_back(self, held: bool) -> None:
-        """Let no queued message reach a handler while ``held``."""
-        with self._mutex:
-            self.hands_over = not (held or self._is_past)
+        """Let no queued message reach a handler while ``held``. Takes no lock."""
+        self.hands_over = not (held or self._is_past)
+        # The end may have come between the look and the change.
+        if self._is_past:
+            self.hands_over = False
 
     def start_closing(self) -> None:
         """Send CLS: no new messages, while those in flight can still be answered."""

@@ -163,7 +163,7 @@ class Backoff:
         self._strategy = strategy
         self._rng = rng or random.Random()
         self._at_ceiling = False
-        # When GROWING ends by itself.
+        # Moment at which GROWING ends by itself.
         self._grown_at: float | None = None
         # The level to go on from if it pauses again before ``_calm_at``.
         self._last_level = 0
@@ -179,7 +179,7 @@ class Backoff:
         """True while messages that wait in the client shall go back to nsqd."""
         return self.phase is Phase.BLOCKED and self.rule is Rule.OUTAGES
 
-    # What became of messages. Each returns True if RDY is to be planned anew.
+    # Verdicts on messages. Each method returns True if RDY is to be planned anew.
 
     def succeeded(self, count: int, now: float) -> bool:
         """Judge successes. Call it while the phase is not OPEN; ``evidence`` counts the rest."""

@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["ALMOST", "ENOUGH", "IN_A_ROW", "MOST_KNOWN", "Evidence"]
 
-# What an outcome adds or takes off. With these a third of failures is the border.
+# Weights of an outcome. With these a third of failures is the border.
 _FAILURE: Final = 2
 _SUCCESS: Final = 1
 # Above this count failures dominate: 15 in quick succession are enough.
@@ -50,18 +50,18 @@ class Evidence:
     )
 
     def __init__(self) -> None:
-        # All successes so far.
+        # Total of successes.
         self.successes: int = 0
-        # Of messages that were delivered for the first time.
+        # Count of messages that failed on their first try.
         self.count: float = 0.0
-        # Of all messages, since the last success.
+        # Count of all messages that failed since the last success.
         self._row = 0.0
         # Failures that were counted, and since when (seconds), as the counts last rose from 0.
         self.failures: int = 0
         self.since: float = 0.0
         # Different messages that failed since the last success.
         self.in_a_row: int = 0
-        # What ``successes`` was at the last failure, and the moment of that.
+        # Value of ``successes`` at the last failure, and the moment of that failure.
         self._seen = 0
         self._at = 0.0
         # Messages that failed here, the latest at the end.

@@ -149,18 +149,6 @@ FAULTS: dict[str, DeliberateFault] = {
         "        if self.next_at is None or now < self.next_at:\n",
         "        if self.next_at is None or self.resume_at is not None:\n",
     ),
-    "a growth that never ends": _fault(
-        "after an outage messages come slowly",
-        "policy.backoff",
-        "            self.limit, self._grown_at = 2, now + _GROWTH_SECONDS\n",
-        "            self.limit, self._grown_at = 2, now + 1e6\n",
-    ),
-    "messages that wait in a pause": _fault(
-        "after a pause handlers are called with all that waited",
-        "reader.pauses",
-        "        self._rdy.hand_over()\n",
-        "",
-    ),
     "RDY in a pause of the backoff": _fault(
         "messages come while the backoff says that none shall",
         "policy.rdy",

@@ -174,7 +174,7 @@ def scenario_sixteen_bad_messages_in_a_row_hold_good_ones_up_for_seconds(world: 
 
 
 def _outage(world: World, **options: Any) -> None:
-    """One call between two pauses, pauses up to 25 s, and the full rate soon after the end."""
+    """Expect one call between two pauses, pauses up to 25 s, and the full rate after the end."""
     down = True
     calls = Calls(world, lambda message: down)
     levels = Levels(world)
@@ -223,7 +223,7 @@ def scenario_an_outage_with_three_nsqds(world: World) -> None:
 
 
 def scenario_what_waits_when_a_pause_begins_goes_back_unhandled(world: World) -> None:
-    """For another consumer, which can handle it; nsqd counts an attempt more."""
+    """Another consumer can handle it. nsqd counts an attempt more."""
     calls = Calls(world, lambda message: True, work=0.01)
     nsqd = world.nsqd()
     world.writer(nsqd).publish_many("t", [b"%d" % number for number in range(500)])
@@ -241,7 +241,7 @@ def scenario_what_waits_when_a_pause_begins_goes_back_unhandled(world: World) ->
 
 
 def scenario_what_went_back_unhandled_has_its_tries_yet(world: World) -> None:
-    """Each failed once in an outage of a minute, and none is given up."""
+    """Each message fails once in an outage of a minute, and none is given up."""
     down = True
     calls = Calls(world, lambda message: down, work=0.01)
     nsqd = world.nsqd()
@@ -259,6 +259,22 @@ def scenario_what_went_back_unhandled_has_its_tries_yet(world: World) -> None:
     assert reader.stats().gave_up == 0
 
 
+def scenario_after_an_outage_a_quiet_channel_has_its_whole_limit_in_seconds(world: World) -> None:
+    down = True
+    calls = Calls(world, lambda message: down)
+    nsqds = [world.nsqd() for _ in range(2)]
+    writer = world.writer(nsqds[0])
+    writer.publish_many("t", [b"%d" % number for number in range(18)])
+    reader = world.reader(
+        calls, *nsqds, max_in_flight=100, max_attempts=0, latency="throughput", requeue_delay=3600
+    )
+    world.eventually(lambda: reader.is_in_backoff)
+    down = False
+    world.eventually(lambda: bool(calls.done), 5.0)
+    world.eventually(lambda: not reader.is_in_backoff, 5.5)
+    world.eventually(lambda: world.rdy() == [50, 50], 0.1)
+
+
 def _half(world: World, seconds: float, **options: Any) -> tuple[int, int, list[list[float]], int]:
     """A downstream that fails half of the time: successes, failures, when by message, handed."""
     rng = random.Random("half")
@@ -274,7 +290,7 @@ def _half(world: World, seconds: float, **options: Any) -> tuple[int, int, list[
 
 
 def scenario_a_downstream_that_fails_half_of_the_time(world: World) -> None:
-    """It goes on, and no message burns its attempts faster than its delays allow."""
+    """The Reader goes on, and no message burns its attempts faster than its delays allow."""
     done, failures, by_message, returned = _half(world, 3600.0, max_in_flight=10)
     assert done > 300, done
     assert failures < 2 * done
@@ -364,7 +380,7 @@ def scenario_a_burst_that_failed_together_comes_again_spread(world: World) -> No
 
 
 def scenario_requeues_without_backoff_are_no_failures(world: World) -> None:
-    """By the handler or by a call. A message may wait in this way before it fails."""
+    """Handlers and calls may put a message off. It may wait in this way before it fails."""
     down = False
 
     def handler(message: Message) -> None:
@@ -436,7 +452,7 @@ def scenario_members_of_a_group_pause_alone(world: World) -> None:
 
 
 def scenario_a_pause_keeps_the_limit(world: World) -> None:
-    """Also while it grows again: the sum of max(RDY, in flight) is never above it."""
+    """The sum of max(RDY, in flight) is never above it, not even while it grows again."""
     down = True
     calls = Calls(world, lambda message: down, work=0.02)
     nsqds = [world.nsqd() for _ in range(3)]

@@ -73,6 +73,7 @@ def test_what_once_failed() -> None:
 SEEN = {
     "answers in the wrong order": "1",
     "a child that uses its parent's connections": "2",
+    "a pause that never ends": "6",
     "an nsqd that never gets its turn": "65",
     "backoff that never ends": "6",
     "connections left at the close": "1",

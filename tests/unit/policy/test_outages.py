@@ -88,7 +88,7 @@ def test_four_in_a_row_do_not_pause_however_often_they_fail() -> None:
 
 
 def test_slow_failures_never_pause() -> None:
-    """One message in an hour, or 14 in a minute, are no outage that a pause could help."""
+    """A pause would help nothing at a message in an hour, or at 14 in a minute."""
     for seconds in (3600.0, 60.0 / (FIRST - 1)):
         bench = Bench()
         bench.fail(1000, every=seconds)
@@ -290,7 +290,7 @@ def test_verdicts_in_a_pause_change_nothing_but_what_is_known() -> None:
 
 
 def test_messages_that_were_delivered_before_are_evidence_while_none_succeeds() -> None:
-    """They may have failed elsewhere, or have gone back unhandled. The last tries must not go."""
+    """Such messages may be on their last try, and must not run into the dead letters."""
     bench = Bench()
     bench.fail(FIRST - 1, tries=5)
     bench.succeed()
