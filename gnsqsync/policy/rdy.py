@@ -213,7 +213,7 @@ class RdyAllocator(Generic[Key]):
         if regime is Regime.TEST:
             self._target_test(now)
         elif regime is Regime.SHARE:
-            self._target_share()
+            _target_share(self._eligible(), self.max_in_flight)
         elif regime is Regime.ROTATE:
             self._target_rotate(now)
         changes = self._grant(regime, now)
@@ -313,22 +313,6 @@ class RdyAllocator(Generic[Key]):
                 self._test.restart(now)
         if self._test is not None:
             self._test.target = 1
-
-    def _target_share(self) -> None:
-        """At least 1 for each, the rest evenly to the busy ones, to all when none is busy."""
-        # The remainder stays with the nodes that had more, so that nothing moves without a cause.
-        nodes = sorted(self._eligible(), key=lambda node: (-node.target, node.draw))
-        for node in nodes:
-            node.target = 1
-        busy = [node for node in nodes if not node.idle]
-        idle = [node for node in nodes if node.idle]
-        spare = self.max_in_flight - len(nodes)
-        if busy:
-            # A long message at an idle node must not keep its next one waiting.
-            spare = _raise_targets(idle, [min(n.cap, n.in_flight + 1) for n in idle], spare)
-            spare = _raise_targets(busy, [n.cap for n in busy], spare)
-        # No node is busy, or the busy ones cannot take it all because of max_rdy_count.
-        _raise_targets(nodes, [n.cap for n in nodes], spare)
 
     def _target_rotate(self, now: float) -> None:
         """1 for as many as there are slots: turns that go on, nodes that wait, then the rest."""
@@ -454,6 +438,23 @@ class RdyAllocator(Generic[Key]):
             # Of all nodes: one that was retired holds its slots until then, too.
             moments.extend(node.held_until for node in self._nodes.values() if node.held)
         return min(moments, default=None)
+
+
+def _target_share(nodes: Sequence[RdyNode[Key]], max_in_flight: int) -> None:
+    """Aim at 1 or more for each node; the rest goes to the busy ones, or to all if none is busy."""
+    # The remainder stays with the nodes that had more, so that nothing moves without a cause.
+    nodes = sorted(nodes, key=lambda node: (-node.target, node.draw))
+    for node in nodes:
+        node.target = 1
+    busy = [node for node in nodes if not node.idle]
+    idle = [node for node in nodes if node.idle]
+    spare = max_in_flight - len(nodes)
+    if busy:
+        # A long message at an idle node must not keep its next one waiting.
+        spare = _raise_targets(idle, [min(n.cap, n.in_flight + 1) for n in idle], spare)
+        spare = _raise_targets(busy, [n.cap for n in busy], spare)
+    # No node is busy, or the busy ones cannot take it all because of max_rdy_count.
+    _raise_targets(nodes, [n.cap for n in nodes], spare)
 
 
 def _raise_targets(nodes: Sequence[RdyNode[Key]], caps: Sequence[int], budget: int) -> int:

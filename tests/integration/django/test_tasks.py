@@ -30,8 +30,8 @@ STORED = "SELECT status FROM gnsqsync_tasks_storedresult WHERE task = "
 
 @pytest.fixture
 def nsqd(site: Site) -> Server:
-    """One of its own: all projects have the same queues."""
-    return site.nsqd()
+    """An nsqd for one test alone: all projects have the same queues."""
+    return site.own_nsqd()
 
 
 def enqueue(project: Project, code: str, **environment: str) -> str:
