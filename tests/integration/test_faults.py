@@ -235,8 +235,11 @@ def test_a_copy_that_is_touched_when_the_other_is_finished_does_not_either(
                 held.append(message)
 
         reader = client.consume(
-            topic, handler, nsqd, max_in_flight=2, rdy_redistribute_interval=0.2
+            topic, handler, nsqd, max_in_flight=1, rdy_redistribute_interval=0.2
         )
+        world.eventually(lambda: held)
+        # Of two copies that come before the handler has begun, one is handled.
+        reader.set_max_in_flight(2)
         world.eventually(lambda: len(held) == 2)
         assert held[0].id == held[1].id
         held[0].finish()

@@ -37,6 +37,9 @@ class NoPackage(NoExtra, Unavailable):
     """Spark cannot run without a package of an extra."""
 
 
+WORKER_PYTHON = ROOT / "tests" / "spark" / "worker_python"
+
+
 def require() -> None:
     """Raise Unavailable without pyspark, pyarrow or Java."""
     for package in ("pyspark", "pyarrow"):
@@ -62,7 +65,8 @@ def environment() -> dict[str, str]:
     """What a process with Spark in it needs, so that its workers import this checkout."""
     return {
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(WORKER_PYTHON),
+        "GNSQSYNC_TEST_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{REGISTRATION}",
     }
