@@ -78,6 +78,7 @@ def test_lines_carry_their_fields(
         nsqd,
         max_attempts=2,
         requeue_delay=0,
+        backoff="every_failure",
         backoff_multiplier=0.05,
         on_giving_up="discard",
     )

@@ -59,7 +59,7 @@ def scenario_touch_ends_at_the_limit_of_nsqd(world: World) -> None:
 
 
 def scenario_a_message_that_fails_comes_again_after_its_delay(world: World) -> None:
-    """requeue_delay times the attempts, at most max_requeue_delay."""
+    """requeue_delay times the attempts, at most max_requeue_delay, and up to a tenth more."""
     times: list[float] = []
 
     def handler(message: Message) -> None:
@@ -76,7 +76,7 @@ def scenario_a_message_that_fails_comes_again_after_its_delay(world: World) -> N
     world.eventually(lambda: len(times) == 5, 3600)
     pauses = [after - before for before, after in pairwise(times)]
     for pause, expected in zip(pauses, (90, 180, 200, 200), strict=True):
-        assert expected - 0.01 < pause < expected + 1, pauses
+        assert expected - 0.01 < pause < expected * 1.1 + 1, pauses
 
 
 def scenario_backoff_doubles_and_each_success_halves_it(world: World) -> None:
@@ -179,7 +179,7 @@ def scenario_more_nsqds_than_max_in_flight_take_turns(world: World) -> None:
         first.setdefault(message.nsqd_address, world.now)
         world.sleep(work)
 
-    with world.watched(limit):
+    with world.watched(limit, handed_on=1):
         reader = world.reader(handler, *nsqds, max_in_flight=limit, concurrency=limit)
         world.eventually(lambda: len(reader.stats().connections) == count)
         connected = world.now

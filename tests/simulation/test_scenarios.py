@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.scenario import scenarios
 from tests.support.servers import ROOT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 NAMES = [f"{name} {kind}" for name in scenarios() for kind in ("threads", "greenlets")]
 
@@ -23,7 +23,7 @@ def outcomes() -> dict[str, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=880,
     )
     assert done.stdout, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
