@@ -556,8 +556,7 @@ def test_demo_with_the_text_of_the_package() -> None:
     total = len(read_lines(None))
     assert f"every one of the {total:,} lines arrived" in text
     assert f"published {total:,} lines from 4 threads" in text
-    assert "10 handlers failed on purpose, 10 requeues" in text
-    assert "backoff level 1" in text
+    assert "32 handlers failed on purpose" in text
 
 
 @pytest.mark.parametrize("content", [b"only one", b"\n\n\n", b"a\r\n\xff\x00\tb\n\n" * 300])
