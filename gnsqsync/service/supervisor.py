@@ -22,6 +22,7 @@ from gnsqsync.policy.backoff import ReconnectDelays
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import ReaderGroup
 from gnsqsync.runtime import choose
+from gnsqsync.runtime.child_end import end_child, leave_to_parent
 from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.stats import StopResult, counted
 
@@ -153,7 +154,10 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         with suppress(ValueError):  # not the main thread
-            self._handlers.enter_context(handled(self._place.handled, self._handle))
+            # The supervisor's SIGTERM must not cut short the end of a process that ends already.
+            self._handlers.enter_context(
+                handled(self._place.handled, self._handle, is_last=self._place.parent is not None)
+            )
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -355,17 +359,18 @@ class _Supervisor:
             return
         code = 1
         try:
+            leave_to_parent()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             for number in {*self._place.handled} - {signal.SIGINT, signal.SIGQUIT}:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place(child.number, parent))
-            _flush()
         except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
             traceback.print_exc()
         finally:
-            os._exit(code)
+            # As much time as a signal leaves.
+            end_child(code, self._stop_timeout + _GRACE_SECONDS)
 
     def _listen(self) -> None:
         """Wait for a signal, or until there is something else to do."""

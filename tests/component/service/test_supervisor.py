@@ -105,13 +105,21 @@ def test_a_third_signal_ends_the_process() -> None:
     assert out == "143"
 
 
-def test_only_the_signals_of_the_place_are_taken() -> None:
+@pytest.fixture
+def terms() -> Iterator[None]:
+    """Put back what SIGTERM means: a process below a supervisor ends behind its Readers."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_only_the_signals_of_the_place_are_taken(terms: None) -> None:
     before = signal.getsignal(signal.SIGINT)
     with StopSignals(lambda timeout: None, 1.0, Place(parent=1)):
         assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_supervised_process_is_forced_by_its_supervisor_only() -> None:
+def test_a_supervised_process_is_forced_by_its_supervisor_only(terms: None) -> None:
     stops: list[float] = []
     before = signal.getsignal(signal.SIGQUIT)
     with StopSignals(stops.append, 20.0, Place(parent=1)):
@@ -139,6 +147,90 @@ def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
     thread.start()
     thread.join()
     assert seen == [True, "several processes need the main thread"]
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_a_child_ends_as_a_program_that_was_never_forked(patched: bool) -> None:
+    """Its threads and what is registered with atexit end it; the parent's things stay."""
+    out = run_script(f"""
+        if {patched}:
+            from gevent import monkey
+            monkey.patch_all()
+        import atexit, os, signal, sys, tempfile, threading, time
+        from gnsqsync.service.supervisor import StopSignals, supervise
+
+        def tell(text):
+            os.write(1, f"{{text}}\\n".encode())
+
+        def work():
+            time.sleep(0)
+            tell("thread")
+
+        def run(place):
+            atexit.register(tell, "of the child")
+            atexit.register(lambda: 1 / 0)
+            # It ends already, so a signal that asks for the end changes nothing.
+            atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
+            sys.stderr = open(os.devnull, "w")
+            asked = []
+            with StopSignals(asked.append, 20.0, place):
+                if place.number:
+                    os.write(on, b"x")
+                else:
+                    os.read(go, 1)
+                    os.kill(place.parent, signal.SIGTERM)
+                while not asked:
+                    time.sleep(0.01)
+            threading.Thread(target=work).start()
+            return 0
+
+        go, on = os.pipe()
+        folder = tempfile.TemporaryDirectory()
+        parent = os.getpid()
+        atexit.register(lambda: os.getpid() == parent or tell("of the parent"))
+        code = supervise(run, 2, stop_timeout=20.0)
+        tell(f"{{code}} {{os.path.exists(folder.name)}}")
+        folder.cleanup()
+    """)
+    lines = out.splitlines()
+    assert sorted(lines) == sorted([*["thread", "of the child", "of the parent"] * 2, "0 True"])
+
+
+def test_a_process_of_the_parent_outlives_the_end_of_a_child() -> None:
+    out = run_script("""
+        import multiprocessing, os
+        from gnsqsync.service.supervisor import supervise
+
+        read, write = os.pipe()
+        other = multiprocessing.get_context("fork").Process(
+            target=os.read, args=(read, 1), daemon=True
+        )
+        other.start()
+        supervise(lambda place: 0, 2, stop_timeout=20.0)
+        os.write(write, b"x")
+        other.join()
+        print(other.exitcode)
+    """)
+    assert out == "0"
+
+
+def test_an_end_that_hangs_is_cut_short() -> None:
+    out = run_script(
+        """
+        import atexit, logging, os, signal, sys, threading
+        from gnsqsync.runtime.child_end import end_child
+
+        pid = os.fork()
+        if not pid:
+            logging.basicConfig(stream=sys.stdout, format="%(message)s")
+            threading.Thread(target=threading.Event().wait).start()
+            end_child(75, 0.05)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """
+    )
+    line, code = out.splitlines()
+    assert "was at its end for 0.05 s; ending it without the rest of its atexit hooks" in line
+    assert code == "75"
 
 
 @pytest.mark.parametrize(
