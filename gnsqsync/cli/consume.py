@@ -27,7 +27,7 @@ from gnsqsync.options import check_handler
 from gnsqsync.service.commands import run_consumers
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import say
+from gnsqsync.service.output import mention, say
 from gnsqsync.service.process_limits import ProcessLimits
 from gnsqsync.service.settings import make_observer
 
@@ -316,4 +316,4 @@ def handler_name(handler: Callable[[Message], object]) -> str:
 
 def _say(text: str) -> None:
     # Standard output is the handler's.
-    click.echo(text, err=True)
+    mention(sys.stderr, text)

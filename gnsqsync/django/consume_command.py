@@ -6,6 +6,7 @@ Knows handlers; knows not which of them are meant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -21,7 +22,7 @@ from gnsqsync.service.commands import listing, run_consumers
 from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import say
+from gnsqsync.service.output import mention, say
 from gnsqsync.service.process_limits import ProcessLimits
 
 __all__ = ["ConsumeCommand"]
@@ -29,6 +30,8 @@ __all__ = ["ConsumeCommand"]
 
 class ConsumeCommand(NSQCommand):
     """Runs Readers for handlers until a signal comes."""
+
+    is_worker: bool = True
 
     def add_consume_arguments(self, parser: Any) -> None:
         parser.add_argument(
@@ -116,8 +119,8 @@ class ConsumeCommand(NSQCommand):
         _close_connections()
         code = run_consumers(
             named,
-            say=self.say,
-            complain=lambda text: self.stderr.write(self.style.ERROR(text)),
+            say=partial(mention, self.stdout),
+            complain=lambda text: mention(self.stderr, self.style.ERROR(text)),
             processes=options["processes"],
             reload=options["reload"],
             stop_timeout=timeout,
@@ -126,7 +129,7 @@ class ConsumeCommand(NSQCommand):
             before_fork=_before_fork,
             at_end=close_writers,
             around=lambda number: exposed.serve(
-                [reader for _, reader in named], number, self.say, all_writers
+                [reader for _, reader in named], number, partial(mention, self.stdout), all_writers
             ),
         )
         if code:

@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -23,6 +22,7 @@ from gnsqsync.reader import Reader
 from gnsqsync.reader.group import ReaderGroup
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.child_end import end_child, leave_to_parent
+from gnsqsync.service.output import flush
 from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.stats import StopResult, counted
 
@@ -257,11 +257,6 @@ def supervise(
     return _Supervisor(run, processes, stop_timeout, place, before_fork).run()
 
 
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
 @dataclass(slots=True)
 class _Child:
     """One of the processes, over its replacements."""
@@ -342,7 +337,7 @@ class _Supervisor:
     def _fork(self, child: _Child) -> None:
         if self._before_fork is not None:
             self._before_fork()
-        _flush()
+        flush()
         child.at = self._now()
         parent = os.getpid()
         # A signal for the child must not meet our handlers, which it inherits.
