@@ -30,6 +30,7 @@ from gnsqsync.service.commands import (
 from gnsqsync.service.dead_letters import ACTIONS
 from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
 from gnsqsync.service.first_process import become_first_process
+from gnsqsync.service.forked_engines import not_shared
 from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
@@ -214,6 +215,7 @@ def _run(
     named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
     return run_consumers(
         named,
+        before_fork=_before_fork,
         say=_mention,
         complain=_complain,
         processes=processes,
@@ -225,6 +227,15 @@ def _run(
             [reader for _, reader in named], number, _mention, lambda: {"default": nsq.writer}
         ),
     )
+
+
+def _before_fork() -> None:
+    """Keep the children from the connections of the application, as ``db.create_all()`` opens them.
+
+    The engines are those of Flask-SQLAlchemy, with its binds.
+    """
+    database = _app().extensions.get("sqlalchemy")
+    not_shared(getattr(database, "engines", {}).values())
 
 
 def _select(
