@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, SystemCheckError
 from django.db import connections
 
 from gnsqsync.django.command import NSQCommand, at_least
@@ -24,6 +24,7 @@ from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import mention, say
 from gnsqsync.service.process_limits import ProcessLimits
+from gnsqsync.service.reload import waiting_for_repair
 
 __all__ = ["ConsumeCommand"]
 
@@ -96,6 +97,12 @@ class ConsumeCommand(NSQCommand):
             help="The same for one that uses so many megabytes. Default: no limit.",
         )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Run the command; with --reload, wait for a repair of files that fail to begin with."""
+        say_so = partial(mention, self.stdout)
+        with waiting_for_repair(bool(options.get("reload")), say_so, always=(SystemCheckError,)):
+            return super().execute(*args, **options)
 
     def consume(self, choose: Callable[[], Sequence[Handler]], options: dict[str, Any]) -> None:
         """Those that ``choose()`` returns; its ConfigError ends the command."""

@@ -19,6 +19,7 @@ from gnsqsync.service.reload import Files, forget_compiled, reloaded_place
 from gnsqsync.service.supervisor import Ending, Place, StopSignals, supervise
 from gnsqsync.stats import StopResult
 from tests.support.interpreter import run_script
+from tests.support.texts import ROOT
 
 pytestmark = pytest.mark.usefixtures("hangups")
 
@@ -345,6 +346,80 @@ time.sleep(60)  # SIGTERM ends it
 """)
     ended = subprocess.run([sys.executable, str(script)], timeout=60)
     assert ended.returncode == 0
+
+
+FAILING_AT_FIRST = """
+import os, sys
+from gnsqsync.service.reload import waiting_for_repair
+
+sys.path.insert(0, "")
+with waiting_for_repair("--reload" in sys.argv, lambda text: print(text, flush=True)):
+    {inside}
+    import jobs_of_test
+    print("runs in", os.getpid(), jobs_of_test.name, flush=True)
+"""
+
+
+@pytest.mark.parametrize("broken", ["def (", "import no_such_module_of_ours", "1 / 0"])
+def test_a_program_that_fails_to_begin_with_waits_for_its_repair(
+    broken: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
+    jobs = tmp_path / "jobs_of_test.py"
+    jobs.write_text(broken)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "program.py", "--reload"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment, text=True, stdout=-1, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "failed at its start; waiting for a file to change\n"
+        # A second failure waits, too.
+        jobs.write_text(f"{broken}  # still")
+        assert process.stdout.readline() == f"{jobs} changed; starting again\n"
+        assert process.stdout.readline() == "failed at its start; waiting for a file to change\n"
+        jobs.write_text("name = 'repaired'")
+        assert process.stdout.readline() == f"{jobs} changed; starting again\n"
+        assert process.stdout.readline() == f"runs in {process.pid} repaired\n"
+        assert process.wait(60) == 0
+
+
+def test_a_signal_ends_what_waits_for_a_repair(tmp_path: Path) -> None:
+    (tmp_path / "jobs_of_test.py").write_text("def (")
+    (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
+    with subprocess.Popen(
+        [sys.executable, "program.py", "--reload"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=-1,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        ("pass", ()),
+        # An error of the command line, and of no file.
+        ("raise SystemExit(2)", ("--reload",)),
+    ],
+)
+def test_no_other_error_waits(inside: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "jobs_of_test.py").write_text("def (")
+    (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside=inside))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "program.py", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == (2 if words else 1)
 
 
 def test_a_process_that_cannot_be_started_is_tried_again() -> None:
