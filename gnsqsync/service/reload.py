@@ -14,16 +14,24 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib.util import cache_from_source
 from pathlib import Path
+from types import TracebackType
 
 from gnsqsync.runtime import Event, choose
-from gnsqsync.service.output import flush
+from gnsqsync.service.output import flush, mention
 from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.service.supervisor import ESCALATION, Place
 
-__all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading", "waiting_for_repair"]
+__all__ = [
+    "Files",
+    "forget_compiled",
+    "reloaded_place",
+    "run_reloading",
+    "wait_if_the_program_cannot_start",
+    "waiting_for_repair",
+]
 
 # Tells the child what it is; the value is the process id of the one that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
@@ -143,6 +151,30 @@ def waiting_for_repair(
         sys.excepthook(type(error), error, error.__traceback__)
         _begin_anew_after_change(files, say)
         raise SystemExit(0) from None
+
+
+def wait_if_the_program_cannot_start(*words: str) -> None:
+    """Have ``waiting_for_repair`` handle an error that the framework raises before the command.
+
+    For the start of an application, whose framework loads it before any command of ours is called.
+    ``words`` are those of the command; without ``--reload`` and them on this command line nothing
+    is done.
+    """
+    if not {"--reload", *words} <= set(sys.argv) or reloaded_place() is not None:
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = before
+        try:
+            with waiting_for_repair(True, partial(mention, sys.stderr)):
+                raise error
+        except SystemExit:
+            return
+        except BaseException as other:  # noqa: BLE001 - the interpreter ends, and says why
+            before(type(other), other, trace)
+
+    sys.excepthook = hook
 
 
 def _files_of(error: BaseException) -> set[Path]:

@@ -384,6 +384,41 @@ def test_a_program_that_fails_to_begin_with_waits_for_its_repair(
         assert process.wait(60) == 0
 
 
+STARTED_BY_A_FRAMEWORK = """
+import sys
+from gnsqsync.service.reload import wait_if_the_program_cannot_start
+
+sys.path.insert(0, "")
+wait_if_the_program_cannot_start("consume")
+import jobs_of_test
+"""
+
+
+def test_a_framework_that_cannot_start_the_program_waits_too(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STARTED_BY_A_FRAMEWORK)
+    jobs = tmp_path / "jobs_of_test.py"
+    jobs.write_text("def (")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "program.py"]
+    other = subprocess.run(
+        [*words, "publish", "--reload"],
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+        capture_output=True,
+    )
+    assert (other.returncode, b"waiting" in other.stderr) == (1, False)
+    with subprocess.Popen(
+        [*words, "consume", "--reload"], cwd=tmp_path, env=environment, text=True, stderr=-1
+    ) as process:
+        assert process.stderr is not None
+        while "waiting for a file to change" not in (line := process.stderr.readline()):
+            assert line
+        jobs.write_text("print('repaired')")
+        assert process.stderr.read() == f"{jobs} changed; starting again\n"
+        assert process.wait(60) == 0
+
+
 def test_a_signal_ends_what_waits_for_a_repair(tmp_path: Path) -> None:
     (tmp_path / "jobs_of_test.py").write_text("def (")
     (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
