@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
+from gnsqsync.service.first_process import become_first_process
 from gnsqsync.service.output import replace_closed
 
 __all__ = ["main"]
@@ -17,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``nsqd``, ``nsqlookupd`` and ``nsqadmin`` take the flags of the Go programs as they are, and
     need neither click nor rich.
     """
+    if argv is None:
+        become_first_process(sys.argv[1:])
     replace_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in ("nsqd", "nsqlookupd"):

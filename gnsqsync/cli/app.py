@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 
 from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.service.output import send_nowhere
+from gnsqsync.service.output import drop_unwritten, mention, send_nowhere
 
 # Name of a command -> its module, in which the click command has the same name (with _ for -), and
 # what the list of commands says of it: the list loads no module.
@@ -74,21 +74,32 @@ class Commands(click.Group):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _broken_pipe_kept():
+        with _broken_pipe_kept(ctx):
             return super().invoke(ctx)
 
 
+# Commands that only show something: their work is done when nobody looks any more.
+_SHOWING = {"tail", "stat", "health", "dead-letters", "spark-log", "spark-script"}
+
+
 class ReaderLeft(Exception):
-    """Nobody reads our output any more, as after ``gnsqsync tail orders | head -3``."""
+    """Nobody reads our output any more, as after ``gnsqsync stat orders | head -3``.
+
+    ``command``: the command that was cut short; None for a help page and the like.
+    """
+
+    def __init__(self, command: str | None) -> None:
+        super().__init__(command)
+        self.command = command
 
 
 @contextmanager
-def _broken_pipe_kept() -> Iterator[None]:
+def _broken_pipe_kept(ctx: click.Context | None = None) -> Iterator[None]:
     # click ends a program whose pipe is broken with exit code 1.
     try:
         yield
     except BrokenPipeError as error:
-        raise ReaderLeft from error
+        raise ReaderLeft(None if ctx is None else ctx.invoked_subcommand) from error
 
 
 def _names() -> dict[str, click.Command]:
@@ -116,10 +127,11 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run a command; every foreseen error is one sentence on stderr and a return value."""
     try:
         code = gnsqsync.main(list(arguments), prog_name="gnsqsync", standalone_mode=False)
-        sys.stdout.flush()
+        drop_unwritten()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):  # standard error has no reader
+            error.show()
         return error.exit_code
     except ConfigError as error:
         _complain(error)
@@ -130,11 +142,14 @@ def run_command(arguments: Sequence[str]) -> int:
         return 1
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except (ReaderLeft, BrokenPipeError):
+    except ReaderLeft as left:
         send_nowhere(sys.stdout)
-        return 0
+        if left.command is None or left.command in _SHOWING:
+            return 0
+        _complain(NSQError(f"{left.command} was cut short: a pipe that it writes to has no reader"))
+        return 1
 
 
 def _complain(error: NSQError) -> None:
     text = str(error).replace("\n", " ")
-    click.echo(f"gnsqsync: {text}", err=True)
+    mention(sys.stderr, f"gnsqsync: {text}")

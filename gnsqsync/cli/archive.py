@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from gnsqsync.cli.spark_options import (
     nsq_options,
     spark_errors,
 )
+from gnsqsync.service.output import mention
 from gnsqsync.spark.jobs.common import submitted
 from gnsqsync.spark.jobs.layout import FORMATS
 from gnsqsync.stats import counted
@@ -44,7 +46,7 @@ class Progress:
         now = time.monotonic()
         if not self._quiet and counts.rows and now >= self._next_line:
             self._next_line = now + PLAIN_INTERVAL
-            click.echo(f"archived {counts_text(counts)}", err=True)
+            mention(sys.stderr, f"archived {counts_text(counts)}")
 
 
 def counts_text(counts: Counts) -> str:

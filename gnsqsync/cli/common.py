@@ -5,6 +5,7 @@ Knows the terminal. Knows nothing of single commands.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gnsqsync.service.log_output import Lines, make_readable
-from gnsqsync.service.output import told_when_full
+from gnsqsync.service.output import mention, told_when_full
 from gnsqsync.service.signals import Requests, ending, handled
 from gnsqsync.stats import counted
 
@@ -268,7 +269,8 @@ class Counting(Scope):
 
     def end(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._bar.stop()
 
     def advance(self, amount: int, note: str) -> None:
         """``amount`` more of the total is done; ``note`` says it in the user's terms."""
@@ -280,7 +282,7 @@ class Counting(Scope):
         if not self._quiet and now >= self._next_line:
             self._next_line = now + PLAIN_INTERVAL
             share = f" ({self._done * 100 // self._total}%)" if self._total else ""
-            click.echo(f"{self._what}: {note}{share}", err=True)
+            mention(sys.stderr, f"{self._what}: {note}{share}")
 
 
 def print_json(value: object) -> None:

@@ -27,8 +27,9 @@ from gnsqsync.options import check_handler
 from gnsqsync.service.commands import run_consumers
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import say
+from gnsqsync.service.output import mention, say
 from gnsqsync.service.process_limits import ProcessLimits
+from gnsqsync.service.reload import waiting_for_repair
 from gnsqsync.service.settings import make_observer
 
 if TYPE_CHECKING:
@@ -36,13 +37,16 @@ if TYPE_CHECKING:
     from gnsqsync.stats import ReaderStats
 
 
-def import_module(name: str) -> ModuleType:
-    """Import a module of the caller, also from the working directory; the error says where it
-    fails."""
+def import_module(name: str, ctx: click.Context) -> ModuleType:
+    """Import a module of the caller, also from the working directory.
+
+    The error says where it fails. With ``--reload`` the command waits for a change of its files.
+    """
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        return importlib.import_module(name)
+        with waiting_for_repair(bool(ctx.params.get("reload")), _say):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise click.BadParameter(f"cannot import {name!r}: {error}") from None
     except (ImportError, SyntaxError) as error:
@@ -59,7 +63,7 @@ def import_observer(ctx: click.Context, param: click.Parameter, value: str | Non
     if module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
     if colon and module_name:
-        import_module(module_name)
+        import_module(module_name, ctx)
     return value
 
 
@@ -78,7 +82,7 @@ def load_handler(
     module_name, colon, path = value.partition(":")
     if not colon or not module_name or not path or module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
-    target: Any = import_module(module_name)
+    target: Any = import_module(module_name, ctx)
     for name in path.split("."):
         try:
             target = getattr(target, name)
@@ -129,7 +133,13 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="N",
     help="How many processes, each with this concurrency. A killed one is replaced.",
 )
-@click.option("--reload", is_flag=True, help="Start again when a Python file changes.")
+@click.option(
+    "--reload",
+    is_flag=True,
+    # It counts while the handler is imported.
+    is_eager=True,
+    help="Start again when a Python file changes.",
+)
 @click.option(
     "--max-in-flight",
     type=click.IntRange(1),
@@ -316,4 +326,4 @@ def handler_name(handler: Callable[[Message], object]) -> str:
 
 def _say(text: str) -> None:
     # Standard output is the handler's.
-    click.echo(text, err=True)
+    mention(sys.stderr, text)

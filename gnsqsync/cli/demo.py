@@ -15,11 +15,13 @@ import click
 from gnsqsync import Message, Observer, Reader, Requeue
 from gnsqsync.cli.common import Flag, Number, Signals, rate_text, show_log
 from gnsqsync.cli.demo_lines import (
+    NEXT,
     TOPIC,
     Publishers,
     Verdict,
     numbers_text,
     read_lines,
+    say_next,
     start_servers,
     verify,
 )
@@ -241,4 +243,5 @@ def report(verdict: Verdict, total: int) -> int:
     if not verdict.good:
         return 1
     click.echo(f"every one of the {total:,} lines arrived")
+    say_next(NEXT)
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +25,19 @@ BATCH = 100
 # The text that comes with the package is published again and again until there are so many lines.
 AT_LEAST = 5000
 SHOWN_MISSING = 10
+# Commands to try after the demonstrations, and what each does.
+NEXT = {
+    "gnsqsync cluster": "servers that stay, on NSQ's own ports, with a web page",
+    "gnsqsync tail orders -l 127.0.0.1:4161": "prints what comes",
+    "gnsqsync pub orders -l 127.0.0.1:4161": "publishes what you type",
+    "gnsqsync consume --help": "runs a function of yours as a consumer",
+}
+NEXT_WITH_SPARK = {
+    "gnsqsync cluster": "servers that stay, on NSQ's own ports, with a web page",
+    "gnsqsync pub orders -l 127.0.0.1:4161": "publishes what you type",
+    "gnsqsync archive --help": "keeps topics of yours as Parquet",
+    "gnsqsync replay --help": "publishes messages of an archive again",
+}
 
 
 def start_servers(
@@ -145,6 +158,14 @@ def verify(total: int, arrivals: Sequence[int], wrong: int) -> Verdict:
         repeated=tuple(sorted(number for number, count in counts.items() if count > 1)),
         wrong=wrong,
     )
+
+
+def say_next(commands: Mapping[str, str]) -> None:
+    """Print the commands to try now, as the last lines."""
+    width = max(map(len, commands))
+    click.echo("what to do next, each in a terminal of its own:")
+    for command, text in commands.items():
+        click.echo(f"  {command.ljust(width)}  {text}")
 
 
 def numbers_text(numbers: Sequence[int]) -> str:

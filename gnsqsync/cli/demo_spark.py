@@ -21,11 +21,13 @@ import click
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.common import rate_text
 from gnsqsync.cli.demo_lines import (
+    NEXT_WITH_SPARK,
     TOPIC,
     Publishers,
     Verdict,
     numbers_text,
     read_lines,
+    say_next,
     start_servers,
     verify,
 )
@@ -98,6 +100,7 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
             if keep is not None:
                 click.echo(f"archive:  {demo.path}")
             click.echo(f"picture:  {demo.picture}")
+            say_next(NEXT_WITH_SPARK)
     return code
 
 

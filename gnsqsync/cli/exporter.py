@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, nsqd_http_option, show_log
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.metrics_address import parse_metrics_address
+from gnsqsync.service.output import mention
 from gnsqsync.service.web_page import served, text_page
 
 EXAMPLES = """\b
@@ -66,7 +69,7 @@ def exporter(
             try:
                 site = served(host, port, pages)
                 with site as port:
-                    click.echo(f"metrics at http://{host}:{port}/metrics")
+                    mention(sys.stdout, f"metrics at http://{host}:{port}/metrics")
                     while not stopped.wait(3600.0):
                         pass
             except OSError as error:

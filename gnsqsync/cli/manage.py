@@ -17,6 +17,7 @@ from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.common import asked, lookupd_option, nsqd_http_option, show_log
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
+from gnsqsync.service.output import mention, say
 from gnsqsync.stats import counted
 
 Client = NsqdHTTP | LookupdHTTP
@@ -135,7 +136,7 @@ class Work:
 
     def _do(self, clients: Iterable[Client]) -> None:
         for client, _ in self._ask(clients, self._act):
-            click.echo(f"{client.url}: {self.name} {ACTIONS[self.action][0]}")
+            say(sys.stdout, f"{client.url}: {self.name} {ACTIONS[self.action][0]}")
 
     def _ask(self, clients: Iterable[_C], call: Callable[[_C], _T]) -> Iterator[tuple[_C, _T]]:
         """What ``call`` returns for each that answers, in this order; the others are told of."""
@@ -161,7 +162,7 @@ class Work:
         text = str(error).replace("\n", " ")
         if isinstance(error, HTTPError) and error.code == "TOPIC_NOT_FOUND":
             text = f"no such topic {self.topic!r}"
-        click.echo(f"gnsqsync: {client.url}: {text}", err=True)
+        mention(sys.stderr, f"gnsqsync: {client.url}: {text}")
 
 
 def lost(work: Work, numbers: Iterable[Any]) -> str:

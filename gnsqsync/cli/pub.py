@@ -26,7 +26,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.options import check_duration, check_topic
-from gnsqsync.service.output import CannotWrite, say
+from gnsqsync.service.output import CannotWrite, mention, say
 from gnsqsync.stats import counted
 
 # What one read takes at most. A read returns what is there, so that lines which trickle in are
@@ -199,7 +199,7 @@ def pub(
     source = Input(descriptor, max_msg_size)
     typed = os.isatty(descriptor)
     if typed:
-        click.echo("type messages, one per line; Ctrl-D ends", err=True)
+        mention(sys.stderr, "type messages, one per line; Ctrl-D ends")
     with writer, Signals(source.stop) as signals:
         with Counting("published", source.size, quiet=as_json or typed) as counting:
             try:

@@ -27,6 +27,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.cli.spark_needs import need_packages
 from gnsqsync.cli.spark_options import storage_error
 from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.service.output import say
 from gnsqsync.spark.jobs.common import parse_time, storage_path
 from gnsqsync.stats import counted
 
@@ -239,8 +240,10 @@ def publish(
         with writer:
             for each in chosen:
                 rows = each.publish(writer.publish_many)
-                click.echo(
-                    f"{each.name}: published {counted(rows, 'message')} to {', '.join(each.topics)}"
+                say(
+                    sys.stdout,
+                    f"{each.name}: published {counted(rows, 'message')}"
+                    f" to {', '.join(each.topics)}",
                 )
     return 1 if damaged else 0
 
@@ -294,7 +297,7 @@ def delete(
             return 0 if dry_run else 1
         for each in chosen:
             each.delete()
-            click.echo(f"{each.name}: deleted {counted(each.files, 'file')}")
+            say(sys.stdout, f"{each.name}: deleted {counted(each.files, 'file')}")
     return 0
 
 

@@ -20,7 +20,7 @@ from gnsqsync.cli.common import (
     nsqd_option,
     reader_addresses,
 )
-from gnsqsync.service.output import nowhere, send_nowhere
+from gnsqsync.service.output import mention, nowhere, send_nowhere
 from gnsqsync.stats import counted
 
 MAX_IN_FLIGHT = 200
@@ -109,7 +109,7 @@ def say_what_is_missing(reader: Reader, printer: Printer, count: int, *, is_own:
     text = f"tail: {shown} of {counted(count, 'message')} so far; waits for more, until Ctrl-C"
     if is_own:
         text += "; nsqd drops what does not fit in its memory (--mem-queue-size), see --help"
-    click.echo(text, err=True)
+    mention(sys.stderr, text)
 
 
 @click.command(

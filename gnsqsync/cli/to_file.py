@@ -32,6 +32,7 @@ from gnsqsync.service.backup.files import Rules, TopicFiles
 from gnsqsync.service.backup.names import FileNames
 from gnsqsync.service.backup.runner import BackUp, Progress
 from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.service.output import mention
 from gnsqsync.stats import counted
 
 
@@ -325,4 +326,4 @@ class _Shown:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    mention(sys.stderr, text)

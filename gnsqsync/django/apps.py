@@ -8,6 +8,7 @@ from django.core.signals import setting_changed
 
 from gnsqsync.django.checks import check_handlers, check_logging, check_settings
 from gnsqsync.django.writers import forget_writers
+from gnsqsync.service.reload import wait_if_the_program_cannot_start
 
 __all__ = ["GnsqsyncConfig"]
 
@@ -17,6 +18,12 @@ class GnsqsyncConfig(AppConfig):
     # The last word of the name would be taken for Django itself.
     label = "gnsqsync"
     verbose_name: str = "NSQ"
+
+    def import_models(self) -> None:
+        """Import the models; errors of the apps behind this one wait for a repair with --reload."""
+        for command in ("nsq_consume", "nsq_tasks"):
+            wait_if_the_program_cannot_start(command)
+        super().import_models()
 
     def ready(self) -> None:
         register(check_settings, "gnsqsync")

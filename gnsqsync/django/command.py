@@ -10,8 +10,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from gnsqsync.service.first_process import become_first_process
 from gnsqsync.service.log_output import readable_log
-from gnsqsync.service.output import CannotWrite, replace_closed
+from gnsqsync.service.output import CannotWrite, drop_unwritten, replace_closed
 
 __all__ = ["NSQCommand", "at_least"]
 
@@ -34,14 +35,25 @@ class NSQCommand(BaseCommand):
     Warnings that LOGGING sends nowhere appear on standard error, with time and level.
     """
 
+    # True for a command that runs until a signal comes.
+    is_worker: bool = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         replace_closed()
         super().__init__(*args, **options)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run a command line; as process 1, as a child of a process that reaps."""
+        if self.is_worker:
+            become_first_process(argv[1:])
+        super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """As Django's own; CommandError, which is one sentence, where standard output is full."""
         try:
             with readable_log():
-                return super().execute(*args, **options)
+                result = super().execute(*args, **options)
+                drop_unwritten()
+                return result
         except CannotWrite as error:
             raise CommandError(str(error)) from error

@@ -6,10 +6,11 @@ Knows handlers; knows not which of them are meant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, SystemCheckError
 from django.db import connections
 
 from gnsqsync.django.command import NSQCommand, at_least
@@ -21,14 +22,17 @@ from gnsqsync.service.commands import listing, run_consumers
 from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import say
+from gnsqsync.service.output import mention, say
 from gnsqsync.service.process_limits import ProcessLimits
+from gnsqsync.service.reload import waiting_for_repair
 
 __all__ = ["ConsumeCommand"]
 
 
 class ConsumeCommand(NSQCommand):
     """Runs Readers for handlers until a signal comes."""
+
+    is_worker: bool = True
 
     def add_consume_arguments(self, parser: Any) -> None:
         parser.add_argument(
@@ -94,6 +98,12 @@ class ConsumeCommand(NSQCommand):
         )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Run the command; with --reload, wait for a repair of files that fail to begin with."""
+        say_so = partial(mention, self.stdout)
+        with waiting_for_repair(bool(options.get("reload")), say_so, always=(SystemCheckError,)):
+            return super().execute(*args, **options)
+
     def consume(self, choose: Callable[[], Sequence[Handler]], options: dict[str, Any]) -> None:
         """Those that ``choose()`` returns; its ConfigError ends the command."""
         timeout = options["shutdown_timeout"]
@@ -116,8 +126,8 @@ class ConsumeCommand(NSQCommand):
         _close_connections()
         code = run_consumers(
             named,
-            say=self.say,
-            complain=lambda text: self.stderr.write(self.style.ERROR(text)),
+            say=partial(mention, self.stdout),
+            complain=lambda text: mention(self.stderr, self.style.ERROR(text)),
             processes=options["processes"],
             reload=options["reload"],
             stop_timeout=timeout,
@@ -126,7 +136,7 @@ class ConsumeCommand(NSQCommand):
             before_fork=_before_fork,
             at_end=close_writers,
             around=lambda number: exposed.serve(
-                [reader for _, reader in named], number, self.say, all_writers
+                [reader for _, reader in named], number, partial(mention, self.stdout), all_writers
             ),
         )
         if code:

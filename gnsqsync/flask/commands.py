@@ -29,12 +29,14 @@ from gnsqsync.service.commands import (
 )
 from gnsqsync.service.dead_letters import ACTIONS
 from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
+from gnsqsync.service.first_process import become_first_process
+from gnsqsync.service.forked_engines import not_shared
 from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.service.log_output import readable_log
 from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import CannotWrite, replace_closed, say
+from gnsqsync.service.output import CannotWrite, drop_unwritten, mention, replace_closed, say
 from gnsqsync.service.process_limits import ProcessLimits
 
 __all__ = ["commands_of"]
@@ -213,7 +215,8 @@ def _run(
     named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
     return run_consumers(
         named,
-        say=_say,
+        before_fork=_before_fork,
+        say=_mention,
         complain=_complain,
         processes=processes,
         reload=reload,
@@ -221,9 +224,18 @@ def _run(
         hard_limit=HardLimit(hard_time_limit, named),
         limits=ProcessLimits(max_messages, max_memory),
         around=lambda number: exposed.serve(
-            [reader for _, reader in named], number, _say, lambda: {"default": nsq.writer}
+            [reader for _, reader in named], number, _mention, lambda: {"default": nsq.writer}
         ),
     )
+
+
+def _before_fork() -> None:
+    """Keep the children from the connections of the application, as ``db.create_all()`` opens them.
+
+    The engines are those of Flask-SQLAlchemy, with its binds.
+    """
+    database = _app().extensions.get("sqlalchemy")
+    not_shared(getattr(database, "engines", {}).values())
 
 
 def _select(
@@ -392,10 +404,18 @@ def _dead_letters(action: str, topic: str, channel: str, **given: Any) -> None:
 class _Group(AppGroup):
     """Warnings that the application sends nowhere appear on standard error, with their time."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in ("consume", "relay"):
+            become_first_process([ctx.info_name or "", *args])
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with readable_log():
-                return super().invoke(ctx)
+                try:
+                    return super().invoke(ctx)
+                finally:
+                    drop_unwritten()
         except CannotWrite as error:
             raise click.ClickException(str(error)) from error
 
@@ -409,5 +429,9 @@ def _say(text: str) -> None:
     say(sys.stdout, text)
 
 
+def _mention(text: str) -> None:
+    mention(sys.stdout, text)
+
+
 def _complain(text: str) -> None:
-    click.echo(f"Error: {text}", err=True)
+    mention(sys.stderr, f"Error: {text}")

@@ -22,6 +22,7 @@ from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
 from gnsqsync.service.handler_claims import check_claims
+from gnsqsync.service.reload import wait_if_the_program_cannot_start
 from gnsqsync.service.settings import as_if_complete
 from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
@@ -55,6 +56,7 @@ class NSQ:
 
     def __init__(self, app: Flask | None = None) -> None:
         self._handlers: dict[str, Handler] = {}
+        wait_if_the_program_cannot_start("nsq", "consume")
         if app is not None:
             self.init_app(app)
 

@@ -11,7 +11,7 @@ from flask import current_app
 
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.service.outbox_rows import Lag
-from gnsqsync.service.output import say
+from gnsqsync.service.output import mention, say
 from gnsqsync.service.relay import Relay
 from gnsqsync.service.relay_command import lag_text, run_relay
 from gnsqsync.service.settings import imported
@@ -99,11 +99,11 @@ def relay(
     The batch at hand is finished. Several may run side by side on databases that have SKIP LOCKED.
     Exit code 0 after a signal; with --once when nothing is left, else 1.
     """
-    tell: Any = partial(say, sys.stdout)
+    tell: Any = partial(mention, sys.stdout)
     try:
         outbox = _outbox()
         if show_lag:
-            tell(lag_text(outbox.lag(), as_json=as_json))
+            say(sys.stdout, lag_text(outbox.lag(), as_json=as_json))
             return
         moves = outbox.relay(batch=batch, max_attempts=max_attempts, rate=rate)
         tell(f"publishing {KEY}")

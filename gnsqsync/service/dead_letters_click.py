@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ import click
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.dead_letters import ABOUT, ACTIONS, Terminal, options_of, run
-from gnsqsync.service.output import told_when_full
+from gnsqsync.service.output import mention, say, told_when_full
 
 __all__ = ["dead_letter_command", "run_in_terminal"]
 
@@ -92,8 +93,9 @@ def run_in_terminal(
     if action == "purge" and not (yes or given["dry_run"] or _is_terminal(sys.stdin)):
         raise ConfigError("purge asks before, and this is not a terminal; give --yes")
     terminal = Terminal(
-        say=_say,
-        tell=lambda text: click.echo(text, err=True),
+        # A reader that left ends a listing, and no work.
+        say=_say if action in ("list", "show") else partial(say, sys.stdout),
+        tell=partial(mention, sys.stderr),
         confirm=lambda question: click.confirm(question, err=True),
         width=shutil.get_terminal_size().columns if _is_terminal(sys.stdout) else None,
     )

@@ -11,16 +11,27 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from importlib.util import cache_from_source
 from pathlib import Path
+from types import TracebackType
 
 from gnsqsync.runtime import Event, choose
+from gnsqsync.service.output import flush, mention
 from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.service.supervisor import ESCALATION, Place
 
-__all__ = ["Files", "forget_compiled", "reloaded_place", "run_reloading"]
+__all__ = [
+    "Files",
+    "forget_compiled",
+    "reloaded_place",
+    "run_reloading",
+    "wait_if_the_program_cannot_start",
+    "waiting_for_repair",
+]
 
 # Tells the child what it is; the value is the process id of the one that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
@@ -45,9 +56,8 @@ class Files:
     the standard library and what is installed.
     """
 
-    def __init__(self) -> None:
-        keys = ("stdlib", "platstdlib", "purelib", "platlib")
-        self._installed = {Path(sysconfig.get_path(key)).resolve() for key in keys}
+    def __init__(self, more: Iterable[Path] = ()) -> None:
+        self._more = [path for path in more if not _is_installed(path)]
         self._seen = self._look()
 
     def changed(self) -> list[Path]:
@@ -61,7 +71,7 @@ class Files:
 
     def _look(self) -> dict[Path, int]:
         times = {}
-        for path in {*self._files()}:
+        for path in {*self._files(), *self._more}:
             try:
                 times[path] = path.stat().st_mtime_ns
             except OSError:
@@ -76,21 +86,29 @@ class Files:
             if file is None:
                 # A package without an __init__.py has folders only; a built-in module nothing.
                 for folder in map(Path, getattr(module, "__path__", ())):
-                    if not self._is_installed(folder.resolve()):
+                    if not _is_installed(folder.resolve()):
                         yield from folder.resolve().rglob("*.py")
                 continue
             if not isinstance(file, str) or not file.endswith(".py"):
                 continue
             path = Path(file).resolve()
-            if self._is_installed(path):
+            if _is_installed(path):
                 continue
             if path.name == "__init__.py":
                 yield from path.parent.rglob("*.py")
             else:
                 yield path
 
-    def _is_installed(self, path: Path) -> bool:
-        return not self._installed.isdisjoint(path.parents)
+
+@cache
+def _installed() -> set[Path]:
+    """Return the folders of the standard library and of what is installed."""
+    keys = ("stdlib", "platstdlib", "purelib", "platlib")
+    return {Path(sysconfig.get_path(key)).resolve() for key in keys}
+
+
+def _is_installed(path: Path) -> bool:
+    return not _installed().isdisjoint(path.parents)
 
 
 def forget_compiled(path: Path) -> None:
@@ -111,6 +129,85 @@ def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
     as a change does, the second forces, the third kills. ``stop_timeout``: seconds for handlers.
     """
     return _Reloader(say, stop_timeout).run()
+
+
+@contextmanager
+def waiting_for_repair(
+    reload: bool, say: Callable[[str], object], *, always: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """With ``reload``, wait when a file of the program fails at its start, as a SyntaxError does.
+
+    The next change of a file runs the command line anew, in this process. A signal that ends a
+    program is a SystemExit with 0. An error that comes from no file of the program is raised,
+    unless it is one of ``always``; so is each error in a child of ``run_reloading``, whose parent
+    waits.
+    """
+    try:
+        yield
+    except Exception as error:
+        files = _files_of(error)
+        if not reload or reloaded_place() is not None or not (files or isinstance(error, always)):
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+        _begin_anew_after_change(files, say)
+        raise SystemExit(0) from None
+
+
+def wait_if_the_program_cannot_start(*words: str) -> None:
+    """Have ``waiting_for_repair`` handle an error that the framework raises before the command.
+
+    For the start of an application, whose framework loads it before any command of ours is called.
+    ``words`` are those of the command; without ``--reload`` and them on this command line nothing
+    is done.
+    """
+    if not {"--reload", *words} <= set(sys.argv) or reloaded_place() is not None:
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = before
+        try:
+            with waiting_for_repair(True, partial(mention, sys.stderr)):
+                raise error
+        except SystemExit:
+            return
+        except BaseException as other:  # noqa: BLE001 - the interpreter ends, and says why
+            before(type(other), other, trace)
+
+    sys.excepthook = hook
+
+
+def _files_of(error: BaseException) -> set[Path]:
+    """Return the files of the program that the error comes from; none of this package."""
+    found: set[Path] = set()
+    part: BaseException | None = error
+    while part is not None:
+        names = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(part.__traceback__)]
+        if isinstance(part, SyntaxError) and part.filename:
+            names.append(part.filename)
+        found.update(Path(name).resolve() for name in names if os.path.isfile(name))
+        part = part.__cause__ or part.__context__
+    own = Path(__file__).resolve().parents[1]
+    return {path for path in found if not _is_installed(path) and own not in path.parents}
+
+
+def _begin_anew_after_change(files: Iterable[Path], say: Callable[[str], object]) -> None:
+    """Replace this process by its command line when a file changes; return after a signal."""
+    watched = Files(files)
+    asked = choose(None).event()
+    with handled(ending(), lambda number, frame: asked.set()):
+        say("failed at its start; waiting for a file to change")
+        while not asked.wait(_LOOK_SECONDS):
+            changed = watched.changed()
+            if changed:
+                break
+        else:
+            return
+    for path in changed:
+        forget_compiled(path)
+    say(f"{changed[0]} changed; starting again")
+    flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # nosec B606
 
 
 def _ignore_interrupts() -> None:

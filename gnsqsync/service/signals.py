@@ -15,6 +15,9 @@ from typing import Any
 
 __all__ = ["Requests", "ending", "handled", "ignore_repeats", "tell_terminal"]
 
+# Signals that ask once: a program that ends already has nothing new to learn of them.
+_ASKING = signal.SIGTERM, signal.SIGHUP
+
 
 def ending() -> tuple[signal.Signals, ...]:
     """The signals that ask this program to end.
@@ -30,12 +33,17 @@ def ending() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def handled(
-    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+    numbers: Iterable[signal.Signals],
+    handler: Callable[[int, FrameType | None], object],
+    *,
+    is_last: bool = False,
 ) -> Iterator[None]:
     """Have ``handler`` called for these signals, while it is entered.
 
     A program that got SIGHUP ends, so SIGHUP stays ignored behind the ``with``: a closed terminal
-    sends it twice, and the second one would kill the program while it ends.
+    sends it twice, and the second one would kill the program while it ends. With ``is_last`` the
+    program ends behind the ``with`` in any case: SIGTERM and SIGHUP are ignored there if they would
+    kill it.
 
     ValueError outside of the main thread, where Python allows no signal handlers.
     """
@@ -52,8 +60,10 @@ def handled(
         yield
     finally:
         for number, earlier in before.items():
+            if is_last and earlier == signal.SIG_DFL and number in _ASKING:
+                signal.signal(number, signal.SIG_IGN)
             # Python returns None for a handler that C code set, and cannot set it again.
-            if earlier is not None:
+            elif earlier is not None:
                 signal.signal(number, earlier)
         ignore_repeats(came)
 

@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -22,6 +21,8 @@ from gnsqsync.policy.backoff import ReconnectDelays
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import ReaderGroup
 from gnsqsync.runtime import choose
+from gnsqsync.runtime.child_end import end_child, leave_to_parent
+from gnsqsync.service.output import flush
 from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.stats import StopResult, counted
 
@@ -153,7 +154,10 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         with suppress(ValueError):  # not the main thread
-            self._handlers.enter_context(handled(self._place.handled, self._handle))
+            # The supervisor's SIGTERM must not cut short the end of a process that ends already.
+            self._handlers.enter_context(
+                handled(self._place.handled, self._handle, is_last=self._place.parent is not None)
+            )
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -253,11 +257,6 @@ def supervise(
     return _Supervisor(run, processes, stop_timeout, place, before_fork).run()
 
 
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
 @dataclass(slots=True)
 class _Child:
     """One of the processes, over its replacements."""
@@ -338,7 +337,7 @@ class _Supervisor:
     def _fork(self, child: _Child) -> None:
         if self._before_fork is not None:
             self._before_fork()
-        _flush()
+        flush()
         child.at = self._now()
         parent = os.getpid()
         # A signal for the child must not meet our handlers, which it inherits.
@@ -355,17 +354,18 @@ class _Supervisor:
             return
         code = 1
         try:
+            leave_to_parent()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             for number in {*self._place.handled} - {signal.SIGINT, signal.SIGQUIT}:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place(child.number, parent))
-            _flush()
         except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
             traceback.print_exc()
         finally:
-            os._exit(code)
+            # As much time as a signal leaves.
+            end_child(code, self._stop_timeout + _GRACE_SECONDS)
 
     def _listen(self) -> None:
         """Wait for a signal, or until there is something else to do."""

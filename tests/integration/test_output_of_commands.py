@@ -37,11 +37,16 @@ class Commands:
             site.write(f"app.config['NSQ_NSQD_HTTP_ADDRESSES'] = [{url(nsqd)!r}]\n")
 
     def __call__(
-        self, *words: str, redirected: str = "", stdout: int | None = None, stdin: bytes = b""
+        self,
+        *words: str,
+        redirected: str = "",
+        stdout: int | None = None,
+        stdin: bytes = b"",
+        program: tuple[str, ...] = (sys.executable,),
     ) -> tuple[int, str]:
         """Exit code and stderr; ``redirected`` as the shell writes it."""
         ended = subprocess.run(
-            ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-W", "error", *words],
+            ["sh", "-c", f'exec "$@" {redirected}', "sh", *program, "-W", "error", *words],
             cwd=self.folder,
             env={
                 **os.environ,
@@ -64,6 +69,22 @@ class Commands:
             return self(*words, stdout=writer, stdin=stdin)
         finally:
             os.close(writer)
+
+    def without_any_reader(self, *words: str) -> int:
+        """The exit code where standard output and error are pipes that nobody reads."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return self(*words, redirected="2>&1", stdout=writer)[0]
+        finally:
+            os.close(writer)
+
+    def waiting(self) -> tuple[int, int]:
+        """What the channel has: waiting or deferred messages, and finished ones."""
+        with NsqdHTTP(url(self.nsqd)) as http:
+            (channel,) = http.stats(self.topic).topics[0].channels
+        left = channel.depth + channel.deferred_count + channel.in_flight_count
+        return left, channel.message_count - left
 
     def published(self) -> int:
         with NsqdHTTP(url(self.nsqd)) as http:
@@ -124,6 +145,46 @@ def test_consume_without_a_reader_keeps_its_exit_code(commands: Commands) -> Non
     words = ("consume", commands.topic, "c", "ending:end", "-t", address(commands.nsqd))
     code, said = commands.without_reader(*CLI, *words, "--json")
     assert (code, "Traceback" in said) == (0, False), said
+
+
+PRINTING = """
+import os, signal
+
+def work(message):
+    if message.body == b"print":
+        os.kill({pid}, signal.SIGTERM)
+        print("{long}", flush=True)
+    elif not message.body.startswith(b"quiet"):
+        os.kill({pid}, signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*CLI, "consume", "TOPIC", "c", "jobs:work", "-t", "NSQD"),
+        (*MANAGE, "nsq_consume"),
+        (*NSQ, "consume"),
+    ],
+    ids=["cli", "django", "flask"],
+)
+def test_a_consumer_goes_on_where_nobody_reads_its_lines(
+    commands: Commands, words: tuple[str, ...], processes: int
+) -> None:
+    """It handles what comes; only what a handler cannot print is not finished."""
+    pid = "os.getpid()" if processes == 1 else "os.getppid()"
+    (commands.folder / "jobs.py").write_text(PRINTING.format(pid=pid, long="x" * 10_000))
+    with NsqdHTTP(url(commands.nsqd)) as http:
+        http.create_topic(commands.topic)
+        http.create_channel(commands.topic, "c")
+        http.mpub(commands.topic, [b"quiet 1", b"quiet 2", b"print"])
+    places = {"TOPIC": commands.topic, "NSQD": address(commands.nsqd)}
+    code = commands.without_any_reader(
+        *(places.get(word, word) for word in words), f"--processes={processes}"
+    )
+    assert code == 0
+    assert commands.waiting() == (1, 2)
 
 
 @pytest.mark.parametrize(

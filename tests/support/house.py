@@ -23,6 +23,8 @@ PICTURES = {
 
 # The flat modules are one room: what a user imports, and what everybody may know.
 GROUND = "ground"
+# Of the flat modules these two are above all: they load the public names and the command line.
+_ABOVE_ALL = {"gnsqsync", "gnsqsync.__main__"}
 
 
 class Import(NamedTuple):
@@ -122,7 +124,7 @@ def room_graph(modules: Mapping[str, str], rooms: Iterable[str]) -> dict[str, se
         for what in imports(name, source, modules):
             if what.target == "gnsqsync" and here != GROUND:
                 graph[here] |= {"reader"} & rooms
-            elif what.target in modules and name != "gnsqsync":
+            elif what.target in modules and name not in _ABOVE_ALL:
                 graph[here] |= {room_of(what.target, rooms)}
         graph[here] -= {here}
     return graph

@@ -67,6 +67,7 @@ _SYSTEM = (
     "tests/integration/test_envelope_clients.py",
     "tests/integration/test_exit.py",
     "tests/integration/test_exporter.py",
+    "tests/integration/test_first_process.py",
     "tests/integration/test_go_tools.py",
     "tests/integration/test_hangup.py",
     "tests/integration/test_hard_limit.py",

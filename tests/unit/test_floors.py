@@ -36,6 +36,7 @@ KNOWS = {
 }
 TOP = {
     "__init__",
+    "__main__",
     "_version",
     "addresses",
     "bodies",
@@ -75,6 +76,8 @@ WRITERS_OF_TESTS = {
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
     "gnsqsync": {"*"},
+    # ``python -m gnsqsync`` is the command line.
+    "gnsqsync.__main__": {"gnsqsync.cli"},
     # They start the embedded servers, for development.
     "gnsqsync.cli": {"gnsqsync.admin", "gnsqsync.embedded"},
     "gnsqsync.django": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,

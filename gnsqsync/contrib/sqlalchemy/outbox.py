@@ -36,6 +36,7 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.due import AT_ONCE, future, later
+from gnsqsync.service.forked_engines import not_shared
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.service.outbox_rows import Lag
 from gnsqsync.service.relay import Relay
@@ -54,7 +55,8 @@ class Outbox:
         writer: A Writer, or a function that returns one: its limits, headers and middlewares count
             where a row is written, and the relay publishes with it. For a relay, one with
             ``outage="wait"`` waits for an nsqd that restarts.
-        engine: The database for ``relay()`` and ``lag()``, or a function that returns it.
+        engine: The database for ``relay()`` and ``lag()``, or a function that returns it. A child
+            process begins with connections of its own.
         name: The name of the table.
 
     Attributes:
@@ -76,6 +78,8 @@ class Outbox:
             raise ConfigError(f"writer is {writer!r}; it must be a Writer or return one")
         self._writer = writer
         self._engine = engine
+        if isinstance(engine, Engine):
+            not_shared([engine])
         self.table: Table = Table(
             name,
             metadata,
@@ -266,7 +270,9 @@ class Outbox:
             return given
         if self._engine is None:
             raise ConfigError("no engine: give it to relay() and lag(), or to Outbox(engine=)")
-        return self._engine if isinstance(self._engine, Engine) else self._engine()
+        engine = self._engine if isinstance(self._engine, Engine) else self._engine()
+        not_shared([engine])
+        return engine
 
     def relay(
         self,

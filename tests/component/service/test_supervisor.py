@@ -19,6 +19,7 @@ from gnsqsync.service.reload import Files, forget_compiled, reloaded_place
 from gnsqsync.service.supervisor import Ending, Place, StopSignals, supervise
 from gnsqsync.stats import StopResult
 from tests.support.interpreter import run_script
+from tests.support.texts import ROOT
 
 pytestmark = pytest.mark.usefixtures("hangups")
 
@@ -105,13 +106,21 @@ def test_a_third_signal_ends_the_process() -> None:
     assert out == "143"
 
 
-def test_only_the_signals_of_the_place_are_taken() -> None:
+@pytest.fixture
+def terms() -> Iterator[None]:
+    """Put back what SIGTERM means: a process below a supervisor ends behind its Readers."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_only_the_signals_of_the_place_are_taken(terms: None) -> None:
     before = signal.getsignal(signal.SIGINT)
     with StopSignals(lambda timeout: None, 1.0, Place(parent=1)):
         assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_supervised_process_is_forced_by_its_supervisor_only() -> None:
+def test_a_supervised_process_is_forced_by_its_supervisor_only(terms: None) -> None:
     stops: list[float] = []
     before = signal.getsignal(signal.SIGQUIT)
     with StopSignals(stops.append, 20.0, Place(parent=1)):
@@ -139,6 +148,90 @@ def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
     thread.start()
     thread.join()
     assert seen == [True, "several processes need the main thread"]
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_a_child_ends_as_a_program_that_was_never_forked(patched: bool) -> None:
+    """Its threads and what is registered with atexit end it; the parent's things stay."""
+    out = run_script(f"""
+        if {patched}:
+            from gevent import monkey
+            monkey.patch_all()
+        import atexit, os, signal, sys, tempfile, threading, time
+        from gnsqsync.service.supervisor import StopSignals, supervise
+
+        def tell(text):
+            os.write(1, f"{{text}}\\n".encode())
+
+        def work():
+            time.sleep(0)
+            tell("thread")
+
+        def run(place):
+            atexit.register(tell, "of the child")
+            atexit.register(lambda: 1 / 0)
+            # It ends already, so a signal that asks for the end changes nothing.
+            atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
+            sys.stderr = open(os.devnull, "w")
+            asked = []
+            with StopSignals(asked.append, 20.0, place):
+                if place.number:
+                    os.write(on, b"x")
+                else:
+                    os.read(go, 1)
+                    os.kill(place.parent, signal.SIGTERM)
+                while not asked:
+                    time.sleep(0.01)
+            threading.Thread(target=work).start()
+            return 0
+
+        go, on = os.pipe()
+        folder = tempfile.TemporaryDirectory()
+        parent = os.getpid()
+        atexit.register(lambda: os.getpid() == parent or tell("of the parent"))
+        code = supervise(run, 2, stop_timeout=20.0)
+        tell(f"{{code}} {{os.path.exists(folder.name)}}")
+        folder.cleanup()
+    """)
+    lines = out.splitlines()
+    assert sorted(lines) == sorted([*["thread", "of the child", "of the parent"] * 2, "0 True"])
+
+
+def test_a_process_of_the_parent_outlives_the_end_of_a_child() -> None:
+    out = run_script("""
+        import multiprocessing, os
+        from gnsqsync.service.supervisor import supervise
+
+        read, write = os.pipe()
+        other = multiprocessing.get_context("fork").Process(
+            target=os.read, args=(read, 1), daemon=True
+        )
+        other.start()
+        supervise(lambda place: 0, 2, stop_timeout=20.0)
+        os.write(write, b"x")
+        other.join()
+        print(other.exitcode)
+    """)
+    assert out == "0"
+
+
+def test_an_end_that_hangs_is_cut_short() -> None:
+    out = run_script(
+        """
+        import atexit, logging, os, signal, sys, threading
+        from gnsqsync.runtime.child_end import end_child
+
+        pid = os.fork()
+        if not pid:
+            logging.basicConfig(stream=sys.stdout, format="%(message)s")
+            threading.Thread(target=threading.Event().wait).start()
+            end_child(75, 0.05)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """
+    )
+    line, code = out.splitlines()
+    assert "was at its end for 0.05 s; ending it without the rest of its atexit hooks" in line
+    assert code == "75"
 
 
 @pytest.mark.parametrize(
@@ -253,6 +346,115 @@ time.sleep(60)  # SIGTERM ends it
 """)
     ended = subprocess.run([sys.executable, str(script)], timeout=60)
     assert ended.returncode == 0
+
+
+FAILING_AT_FIRST = """
+import os, sys
+from gnsqsync.service.reload import waiting_for_repair
+
+sys.path.insert(0, "")
+with waiting_for_repair("--reload" in sys.argv, lambda text: print(text, flush=True)):
+    {inside}
+    import jobs_of_test
+    print("runs in", os.getpid(), jobs_of_test.name, flush=True)
+"""
+
+
+@pytest.mark.parametrize("broken", ["def (", "import no_such_module_of_ours", "1 / 0"])
+def test_a_program_that_fails_to_begin_with_waits_for_its_repair(
+    broken: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
+    jobs = tmp_path / "jobs_of_test.py"
+    jobs.write_text(broken)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "program.py", "--reload"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment, text=True, stdout=-1, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "failed at its start; waiting for a file to change\n"
+        # A second failure waits, too.
+        jobs.write_text(f"{broken}  # still")
+        assert process.stdout.readline() == f"{jobs} changed; starting again\n"
+        assert process.stdout.readline() == "failed at its start; waiting for a file to change\n"
+        jobs.write_text("name = 'repaired'")
+        assert process.stdout.readline() == f"{jobs} changed; starting again\n"
+        assert process.stdout.readline() == f"runs in {process.pid} repaired\n"
+        assert process.wait(60) == 0
+
+
+STARTED_BY_A_FRAMEWORK = """
+import sys
+from gnsqsync.service.reload import wait_if_the_program_cannot_start
+
+sys.path.insert(0, "")
+wait_if_the_program_cannot_start("consume")
+import jobs_of_test
+"""
+
+
+def test_a_framework_that_cannot_start_the_program_waits_too(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STARTED_BY_A_FRAMEWORK)
+    jobs = tmp_path / "jobs_of_test.py"
+    jobs.write_text("def (")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "program.py"]
+    other = subprocess.run(
+        [*words, "publish", "--reload"],
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+        capture_output=True,
+    )
+    assert (other.returncode, b"waiting" in other.stderr) == (1, False)
+    with subprocess.Popen(
+        [*words, "consume", "--reload"], cwd=tmp_path, env=environment, text=True, stderr=-1
+    ) as process:
+        assert process.stderr is not None
+        while "waiting for a file to change" not in (line := process.stderr.readline()):
+            assert line
+        jobs.write_text("print('repaired')")
+        assert process.stderr.read() == f"{jobs} changed; starting again\n"
+        assert process.wait(60) == 0
+
+
+def test_a_signal_ends_what_waits_for_a_repair(tmp_path: Path) -> None:
+    (tmp_path / "jobs_of_test.py").write_text("def (")
+    (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
+    with subprocess.Popen(
+        [sys.executable, "program.py", "--reload"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=-1,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        ("pass", ()),
+        # An error of the command line, and of no file.
+        ("raise SystemExit(2)", ("--reload",)),
+    ],
+)
+def test_no_other_error_waits(inside: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "jobs_of_test.py").write_text("def (")
+    (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside=inside))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "program.py", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == (2 if words else 1)
 
 
 def test_a_process_that_cannot_be_started_is_tried_again() -> None:

@@ -66,6 +66,19 @@ def test_a_second_hangup_may_come_while_the_program_ends(hangup: None) -> None:
     os.kill(os.getpid(), HUP)
 
 
+def test_a_program_below_a_supervisor_ends_unhurt_behind_its_last_signals(hangup: None) -> None:
+    before = signal.getsignal(TERM), signal.getsignal(signal.SIGQUIT)
+    signal.signal(HUP, signal.SIG_DFL)
+    try:
+        with handled([TERM, HUP, signal.SIGQUIT], lambda number, frame: None, is_last=True):
+            pass
+        assert signal.getsignal(TERM) is signal.getsignal(HUP) is signal.SIG_IGN
+        # The signal that forces keeps its force.
+        assert signal.getsignal(signal.SIGQUIT) is before[1]
+    finally:
+        signal.signal(TERM, before[0])
+
+
 def lists_of_signals(source: str) -> Iterator[int]:
     """The lines that list SIGTERM and SIGINT, as who decides what ends a program does."""
     for node in ast.walk(ast.parse(source)):

@@ -15,7 +15,7 @@ from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.output import say
+from gnsqsync.service.output import mention, say
 from gnsqsync.service.relay import Relay
 from gnsqsync.service.relay_command import lag_text, run_relay
 
@@ -23,6 +23,7 @@ __all__ = ["Command"]
 
 
 class Command(NSQCommand):
+    is_worker: bool = True
     help = (
         "Publish the messages of the outbox that are due and delete them, until a signal ends it;"
         " the batch at hand is finished. Several may run side by side on databases that have SKIP"
@@ -100,7 +101,7 @@ class Command(NSQCommand):
 
     def _say(self, verbosity: int, text: str) -> None:
         if verbosity > 0:
-            say(self.stdout, text)
+            mention(self.stdout, text)
 
     def _show_lag(self, database: str, as_json: bool) -> None:
         say(self.stdout, lag_text(lag(database), as_json=as_json))
