@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
+from gnsqsync.errors import ConnectionLost, HTTPError, NSQError
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
 
 if TYPE_CHECKING:
     from gnsqsync.http.clients import ChannelStats
 
-__all__ = ["Backlog", "Depths"]
+__all__ = ["Backlog", "Depths", "NoSuchTopic"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
@@ -40,6 +40,10 @@ _GRACE = 0.25
 # How many servers are asked at a time; of these, how many that did not answer the last time.
 _THREADS = 32
 _RETRIES = _THREADS // 2
+
+
+class NoSuchTopic(NSQError):
+    """A run with an end was to read a topic that no server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class Depths:
         # A server that did not answer may have it.
         if unknown and not self._problems:
             if must_exist:
-                raise ConfigError(self._nobody_has(unknown))
+                raise NoSuchTopic(self._nobody_has(unknown))
             log.warning("%s; it is created now", self._nobody_has(unknown))
         self._look_everywhere()
 
@@ -194,7 +198,7 @@ class Depths:
                 names.update(entry.topic_name for entry in stats.topics)
         near = [name for topic in topics for name in get_close_matches(topic, sorted(names), n=3)]
         hint = f" (near: {', '.join(dict.fromkeys(near))})" if near else ""
-        asked = " and nsqlookupd" if self._lookupds else ""
+        asked = " and no nsqlookupd" if self._lookupds else ""
         return (
             f"no nsqd{asked} has the topic {', '.join(topics)}{hint}: look at option 'subscribe',"
             f" or create it by 'gnsqsync topic create {topics[0]}'"

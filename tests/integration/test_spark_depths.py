@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gnsqsync import LookupdHTTP, NsqdHTTP, Writer
-from gnsqsync.errors import ConfigError, ConnectionLost
-from gnsqsync.spark.depths import Backlog, Depths
+from gnsqsync.errors import ConnectionLost
+from gnsqsync.spark.depths import Backlog, Depths, NoSuchTopic
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
 from tests.integration.conftest import address, url
@@ -76,7 +76,7 @@ def test_a_topic_that_nobody_has_is_an_error_of_a_run_with_an_end(
         http.create_topic(near)
         lookup.create_topic(near)
     depths = watch(**({"lookupdHttpAddresses": url(lookupd)} if by_lookupd else direct(nsqd)))
-    with pytest.raises(ConfigError, match=f"has the topic {topic} .near: .*{near}.*topic create"):
+    with pytest.raises(NoSuchTopic, match=f"has the topic {topic} .near: .*{near}.*topic create"):
         depths.start(must_exist=True)
     with NsqdHTTP(url(nsqd)) as http, LookupdHTTP(url(lookupd)) as lookup:
         assert http.stats(topic).topics == ()
