@@ -19,6 +19,7 @@ __all__ = [
     "encode",
     "encode_head",
     "new_key",
+    "opened",
     "parse",
     "restore",
     "split",
@@ -113,6 +114,19 @@ def decode(data: bytes) -> tuple[dict[str, str], bytes] | None:
     """The headers and the body; None where this is no envelope. Raises nothing."""
     parts = split(data)
     return None if parts is None else (parse(parts[0]), parts[1])
+
+
+def opened(data: bytes) -> tuple[dict[str, str], bytes] | None:
+    """Return the headers and the body, for tools that show or store what strangers publish.
+
+    None for what is no envelope, and also, unlike ``decode``, for headers that break a rule: no
+    byte of a body that only looks like an envelope is lost. ``restore`` gives the data back.
+    """
+    parts = split(data)
+    if parts is None:
+        return None
+    headers = parse(parts[0])
+    return (headers, parts[1]) if headers or not parts[0] else None
 
 
 def split(data: bytes) -> tuple[bytes, bytes] | None:

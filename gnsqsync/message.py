@@ -235,6 +235,11 @@ class Message:
         return headers
 
     @property
+    def _is_opened(self) -> bool:
+        """True if ``body`` is what an envelope held."""
+        return hasattr(self, "_headers")
+
+    @property
     def deadline(self) -> float:
         """When nsqd takes the message back, in seconds of ``time.monotonic()``.
 

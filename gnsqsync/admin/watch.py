@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gnsqsync import ConnectionOptions, Message, Observer, Reader
+from gnsqsync import ConnectionOptions, Message, Observer, Reader, envelope
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.admin.access import Access
 from gnsqsync.admin.cluster import AllFailed, Cluster
@@ -23,7 +23,7 @@ from gnsqsync.daemon.web import Answer, HTTPFault, Request, Response, Route
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.stats import counted
 
-__all__ = ["Watches", "decoded"]
+__all__ = ["Watches", "decoded", "is_raw"]
 
 _CHANNEL = "nsqadmin-watch-"
 # Watches at a time in one nsqadmin.
@@ -38,8 +38,13 @@ _WAIT = 0.1
 _SAMPLE = 500
 # Seconds between two looks at which nsqds have the topic and a channel of others.
 _LOOK = 2.0
-# Bytes of a body that are shown.
+# Bytes of a body that are shown, and characters of its headers.
 _MOST_OF_BODY = 4096
+
+
+def is_raw(request: Request) -> bool:
+    """Return True if a page asks for the bytes as nsqd has them, with the envelope of headers."""
+    return request.get("raw") == "1"
 
 
 class Watches:
@@ -80,12 +85,12 @@ class Watches:
         if not valid_name(topic.encode("latin-1")):
             raise HTTPFault(400, "INVALID_TOPIC")
         headers = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
-        stream = self._watch(topic)
+        stream = self._watch(topic, is_raw(request))
         return Response(
             b"", 200, "text/event-stream; charset=utf-8", headers, plain=True, stream=stream
         )
 
-    def _watch(self, topic: str) -> Iterator[bytes]:
+    def _watch(self, topic: str, raw: bool) -> Iterator[bytes]:
         nsqds, refused = self._nsqds(topic)
         if not nsqds:
             yield _event("end", "\n".join(refused) or "No nsqd has this topic.")
@@ -110,7 +115,7 @@ class Watches:
         self._log.info("watch of topic %s on %s begins", topic, counted(len(nsqds), "nsqd"))
         try:
             with reader:
-                yield from self._messages(topic, reader, events, nsqds, sample)
+                yield from self._messages(topic, reader, events, nsqds, sample, raw)
             yield _event("end", "This nsqadmin ends.")
         except NSQError as error:  # no nsqd lets us
             yield _event("end", str(error))
@@ -120,7 +125,13 @@ class Watches:
             self._log.info("watch of topic %s ends", topic)
 
     def _messages(
-        self, topic: str, reader: Reader, events: _Events, nsqds: set[str], sample: int
+        self,
+        topic: str,
+        reader: Reader,
+        events: _Events,
+        nsqds: set[str],
+        sample: int,
+        raw: bool,
     ) -> Iterator[bytes]:
         began = time.monotonic()
         tick, look = began + _INTERVAL, began + _LOOK
@@ -130,7 +141,7 @@ class Watches:
         for batch in reader.batches(_IN_FLIGHT // len(nsqds) or 1, _WAIT, _WAIT / 2):
             for message in batch:
                 if len(shown) < _MOST_SHOWN:
-                    shown.append(_shown(message))
+                    shown.append(_shown(message, raw))
                 else:
                     passed += 1
             reader.finish(batch)
@@ -254,19 +265,26 @@ def _event(kind: str, data: object) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def _shown(message: Message) -> dict[str, Any]:
-    is_whole = len(message.body) <= _MOST_OF_BODY
-    kind, text = decoded(message.body[:_MOST_OF_BODY], is_whole=is_whole)
+def _shown(message: Message, raw: bool) -> dict[str, Any]:
+    headers, body = (not raw and envelope.opened(message.body)) or ({}, message.body)
+    is_whole = len(body) <= _MOST_OF_BODY
+    kind, text = decoded(body[:_MOST_OF_BODY], is_whole=is_whole)
+    lines = "\n".join(f"{name}: {_one_line(value)}" for name, value in headers.items())
     return {
         "id": message.id,
         "at": message.timestamp // 1_000_000,
         "attempts": message.attempts,
         "nsqd": message.nsqd_address,
-        "size": len(message.body),
+        "size": len(body),
         "kind": kind,
+        "headers": lines[:_MOST_OF_BODY],
         "text": text,
-        "is_cut": not is_whole,
+        "is_cut": not is_whole or len(lines) > _MOST_OF_BODY,
     }
+
+
+def _one_line(value: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in value)
 
 
 def decoded(body: bytes, *, is_whole: bool = True) -> tuple[str, str]:

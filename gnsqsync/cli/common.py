@@ -137,6 +137,11 @@ def show_log(verbose: bool) -> None:
         logging.getLogger("urllib3").setLevel(logging.WARNING)
 
 
+def raw_option(help: str) -> Callable[[Command], Command]:
+    """``--raw``, for commands that open envelopes without it."""
+    return click.option("--raw", is_flag=True, help=help)
+
+
 def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
     """The address options of a Reader; the local nsqd when none is given."""
     return {

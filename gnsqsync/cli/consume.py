@@ -20,11 +20,13 @@ from gnsqsync.cli.common import (
     connection_options,
     lookupd_option,
     nsqd_option,
+    raw_option,
     reader_addresses,
 )
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
 from gnsqsync.service.commands import run_consumers
+from gnsqsync.service.envelopes import of_headers
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import mention, say
@@ -220,6 +222,16 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     "--on-giving-up", type=click.Choice(["discard"]), help="discard: finish given up messages."
 )
 @click.option(
+    "--headers",
+    is_flag=True,
+    help="Publish dead letters with their story in headers, so as envelopes; without it they are"
+    " published as they came.",
+)
+@raw_option(
+    "Give the handler the bytes as nsqd has them; without it message.headers and"
+    " message.body are those of the envelope, if there is one."
+)
+@click.option(
     # As Django's and Flask's commands call it.
     "--shutdown-timeout",
     "stop_timeout",
@@ -265,6 +277,8 @@ def consume(
     max_messages: int | None,
     max_memory: int | None,
     as_json: bool,
+    headers: bool,
+    raw: bool,
     **options: Any,
 ) -> int:
     """Call MODULE:FUNCTION with each message of TOPIC on CHANNEL, until a signal comes.
@@ -273,6 +287,8 @@ def consume(
     The first signal lets running handlers finish and gives all other messages back, the
     second does not wait for handlers, the third ends the process at once.
     """
+    if headers and raw:
+        raise click.UsageError("--headers opens envelopes and --raw does not; give one of them")
     connection = connection_keywords(options)
     exposed = Exposed(metrics_address, handler_limit)
     reader = Reader(
@@ -283,6 +299,7 @@ def consume(
         observer=exposed.observers(
             topic, channel, make_observer(observer, "--observer", topic, channel)
         ),
+        **of_headers(handler, headers=headers, raw=raw),
         **connection,
         **options,
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from gnsqsync import Writer
+from gnsqsync import Writer, envelope
 from gnsqsync.cli.common import (
     Counting,
     Number,
@@ -24,7 +24,7 @@ from gnsqsync.cli.common import (
     rate_text,
     size_text,
 )
-from gnsqsync.errors import NSQError, PublishError
+from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.options import check_duration, check_topic
 from gnsqsync.service.output import CannotWrite, mention, say
 from gnsqsync.stats import counted
@@ -100,10 +100,111 @@ class Counts:
         self.size += sum(map(len, bodies))
 
 
+class Sender:
+    """Publishes lines through a Writer, and counts those that nsqd has accepted.
+
+    ``headers``: for all messages, in the envelope of each; None: bodies only.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        topic: str,
+        counts: Counts,
+        max_msg_size: int,
+        *,
+        batch: int,
+        defer: float | None,
+        headers: dict[str, str] | None,
+    ) -> None:
+        self._writer = writer
+        self._topic = topic
+        self._counts = counts
+        self._max_msg_size = max_msg_size
+        self._batch = batch
+        self._defer = defer
+        self._headers = headers
+        # Bytes in front of each line.
+        self._head = 0 if headers is None else len(_head(headers))
+
+    def publish(self, lines: list[bytes]) -> None:
+        """Publish all lines but empty ones. NSQError: the message names the line."""
+        counts = self._counts
+        bodies: list[bytes] = []
+        for line in lines:
+            counts.lines += 1
+            if not line:
+                counts.empty += 1
+                continue
+            size = self._head + len(line)
+            if size > self._max_msg_size:
+                self._send(bodies)
+                with_headers = f", {self._head} of them for the headers" if self._head else ""
+                raise NSQError(
+                    f"line {counts.lines} is longer than --max-msg-size allows,"
+                    f" {self._max_msg_size} bytes{with_headers} (and nsqd's own --max-msg-size must"
+                    " allow it too)"
+                )
+            if self._defer is not None or size > LONGEST_IN_MPUB:
+                self._send(bodies)
+                self._send_alone(line)
+                bodies = []
+                continue
+            bodies.append(line)
+            if len(bodies) == self._batch:
+                self._send(bodies)
+                bodies = []
+        self._send(bodies)
+
+    def _send(self, bodies: list[bytes]) -> None:
+        if not bodies:
+            return
+        try:
+            self._writer.publish_many(self._topic, bodies, headers=self._headers)
+        except PublishError as error:
+            # One MPUB may not hold all lines; then some of several may be confirmed.
+            self._counts.add(bodies[: error.acknowledged])
+            raise
+        self._counts.add(bodies)
+
+    def _send_alone(self, line: bytes) -> None:
+        try:
+            self._writer.publish(self._topic, line, defer=self._defer, headers=self._headers)
+        except PublishError as error:
+            raise NSQError(f"line {self._counts.lines}: {error}") from error
+        self._counts.add([line])
+
+
+def parse_headers(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """The headers of ``NAME=VALUE`` words, which an envelope takes."""
+    headers: dict[str, str] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE")
+        if name in headers:
+            raise click.BadParameter(f"{name!r} is given twice; a message has each header once")
+        if name == envelope.KEY:
+            raise click.BadParameter("each message gets a 'key' of its own; leave it out")
+        headers[name] = text
+    try:
+        _head(headers)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return headers
+
+
+def _head(headers: dict[str, str]) -> bytes:
+    return envelope.encode_head({**headers, envelope.KEY: envelope.new_key()})
+
+
 @click.command(
     epilog="""\b
 Example: printf 'one\\ntwo\\n' | gnsqsync pub orders
          gnsqsync pub orders orders.jsonl -t 10.0.0.1:4150 -t 10.0.0.2:4150 --policy failover
+         gnsqsync pub orders orders.jsonl --header source=import
          gnsqsync pub orders orders.jsonl --json | jq .published
 
 --json prints one object: topic, published, bytes, empty_lines_skipped, seconds, error (or null).
@@ -121,6 +222,21 @@ printed; 2 wrong usage; 128 and the signal's number when one stopped it.
     type=Number(0),
     metavar="SECONDS",
     help="Deliver each message so many seconds later; one command to nsqd per message (DPUB).",
+)
+@click.option(
+    "--header",
+    "given",
+    multiple=True,
+    callback=parse_headers,
+    metavar="NAME=VALUE",
+    help="Publish each message in an envelope with this header; may be given several times."
+    " Implies --headers.",
+)
+@click.option(
+    "--headers",
+    is_flag=True,
+    help="Publish each message in an envelope, with a header 'key' of its own. Consumers must open"
+    " envelopes.",
 )
 @click.option(
     "--batch",
@@ -161,6 +277,8 @@ def pub(
     nsqd_tcp_addresses: tuple[str, ...],
     lookupd_http_addresses: tuple[str, ...],
     defer: float | None,
+    given: dict[str, str],
+    headers: bool,
     batch: int,
     policy: Literal["round_robin", "failover"],
     timeout: float,
@@ -179,6 +297,7 @@ def pub(
         check_duration("defer", defer, finite=True)
     if file == "-" and sys.stdin is None:
         raise click.UsageError("standard input is closed; name a FILE")
+    wrapped = given if given or headers else None
     counts = Counts()
     failure: NSQError | None = None
     began = time.monotonic()
@@ -193,8 +312,10 @@ def pub(
         max_body_size=MAX_BODY_SIZE,
         # nsqd knows its own limit, and refuses more.
         max_defer=max(defer or 0.0, 3600.0),
+        headers=wrapped is not None,
         **connection_keywords(options),
     )
+    sender = Sender(writer, topic, counts, max_msg_size, batch=batch, defer=defer, headers=wrapped)
     descriptor = sys.stdin.fileno() if file == "-" else os.open(file, os.O_RDONLY)
     source = Input(descriptor, max_msg_size)
     typed = os.isatty(descriptor)
@@ -204,7 +325,7 @@ def pub(
         with Counting("published", source.size, quiet=as_json or typed) as counting:
             try:
                 for lines, read in source.chunks():
-                    _publish(writer, topic, lines, batch, max_msg_size, defer, counts)
+                    sender.publish(lines)
                     counting.advance(read, counted(counts.published, "message"))
             except NSQError as error:
                 failure = error
@@ -220,61 +341,6 @@ def pub(
     if failure is not None:
         raise failure
     return 0 if signals.received is None else 128 + signals.received
-
-
-def _publish(
-    writer: Writer,
-    topic: str,
-    lines: list[bytes],
-    batch: int,
-    max_msg_size: int,
-    defer: float | None,
-    counts: Counts,
-) -> None:
-    bodies: list[bytes] = []
-    for line in lines:
-        counts.lines += 1
-        if not line:
-            counts.empty += 1
-            continue
-        if len(line) > max_msg_size:
-            _send(writer, topic, bodies, counts)
-            raise NSQError(
-                f"line {counts.lines} is longer than --max-msg-size allows, {max_msg_size} bytes"
-                " (and nsqd's own --max-msg-size must allow it too)"
-            )
-        if defer is not None or len(line) > LONGEST_IN_MPUB:
-            _send(writer, topic, bodies, counts)
-            _send_alone(writer, topic, line, defer, counts)
-            bodies = []
-            continue
-        bodies.append(line)
-        if len(bodies) == batch:
-            _send(writer, topic, bodies, counts)
-            bodies = []
-    _send(writer, topic, bodies, counts)
-
-
-def _send(writer: Writer, topic: str, bodies: list[bytes], counts: Counts) -> None:
-    if not bodies:
-        return
-    try:
-        writer.publish_many(topic, bodies)
-    except PublishError as error:
-        # One MPUB may not hold all lines; then some of several may be confirmed.
-        counts.add(bodies[: error.acknowledged])
-        raise
-    counts.add(bodies)
-
-
-def _send_alone(
-    writer: Writer, topic: str, line: bytes, defer: float | None, counts: Counts
-) -> None:
-    try:
-        writer.publish(topic, line, defer=defer)
-    except PublishError as error:
-        raise NSQError(f"line {counts.lines}: {error}") from error
-    counts.add([line])
 
 
 def _report(

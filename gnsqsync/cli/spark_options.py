@@ -6,7 +6,9 @@ Knows click and the names of options. Spark is loaded when a session is made.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -216,14 +218,30 @@ def spark_errors(verbose: bool) -> Iterator[None]:
             kind, sentence = found[-1]
             raise (ConfigError if kind == "ConfigError" else NSQError)(sentence) from None
         lines = _PYTHONS.findall(text)[-1:] or _JAVAS.findall(text) or text.strip().splitlines()
-        raise NSQError(f"Spark: {lines[0]} (--verbose shows it all)") from None
+        line = f"Spark: {lines[0]}"
+        raise NSQError(f"{line}{room_needed(line)} (--verbose shows it all)") from None
 
 
 def storage_error(error: OSError) -> str:
     """Return a line that says what a disk or an object store refused."""
     if error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or repr(error)
+        text = f"{error.filename}: {error.strerror}"
+    else:
+        text = " ".join(str(error).split()) or repr(error)
+    return text + room_needed(text)
+
+
+def room_needed(text: str) -> str:
+    """Return the advice for an error of a full disk; "" for any other error.
+
+    The error of a task or of Spark itself comes as a text.
+    """
+    if not any(os.strerror(number) in text for number in (errno.ENOSPC, errno.EDQUOT)):
+        return ""
+    return (
+        "; make room on the disks of the folders given and of Spark's own (spark.local.dir), and"
+        " start the same command again, which goes on"
+    )
 
 
 def _parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:

@@ -18,8 +18,10 @@ from gnsqsync.cli.common import (
     connection_options,
     lookupd_option,
     nsqd_option,
+    raw_option,
     reader_addresses,
 )
+from gnsqsync.service.envelopes import OpenEnvelopes
 from gnsqsync.service.output import mention, nowhere, send_nowhere
 from gnsqsync.stats import counted
 
@@ -89,6 +91,8 @@ class Printer:
             "attempts": message.attempts,
             "nsqd_address": message.nsqd_address,
         }
+        if message.headers:
+            entry["headers"] = dict(message.headers)
         try:
             entry["body"] = message.body.decode()
         except UnicodeDecodeError:
@@ -118,8 +122,8 @@ Example: gnsqsync tail orders
          gnsqsync tail orders -n 10 -l 127.0.0.1:4161
          gnsqsync tail orders --json | jq -r .body
 
---json prints an object per line: topic, id, timestamp (ns), attempts, nsqd_address, and body, or
-body_base64 where that is not UTF-8.
+--json prints an object per line: topic, id, timestamp (ns), attempts, nsqd_address, headers where
+the message has some, and body, or body_base64 where that is not UTF-8.
 
 Exit codes: 0 stopped by a signal, or --count messages were shown; 1 no nsqd lets us, or
 standard output takes nothing; 2 wrong usage.
@@ -142,6 +146,7 @@ standard output takes nothing; 2 wrong usage.
     help="Take messages from this channel; its other consumers do not get them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+@raw_option("Print the bytes as nsqd has them, with the envelope of the headers, if there is one.")
 @connection_options
 def tail(
     topic: str,
@@ -150,9 +155,12 @@ def tail(
     count: int | None,
     channel: str | None,
     as_json: bool,
+    raw: bool,
     **options: Any,
 ) -> int:
     """Print the messages of TOPIC to standard output, each with a newline behind it.
+
+    Of a message with headers it prints the body; --json prints the headers, too.
 
     It listens on a channel of its own, which nsqd deletes afterwards. So other consumers get all
     messages as before, and you see only messages that are published from now on. One exception:
@@ -174,6 +182,7 @@ def tail(
         max_in_flight=min(MAX_IN_FLIGHT, count or MAX_IN_FLIGHT),
         # A tail only looks, so it gives no message up, however often the message came back.
         max_attempts=0,
+        middleware=[] if raw else [OpenEnvelopes()],
         **reader_addresses(nsqd_tcp_addresses, lookupd_http_addresses),
         **connection_keywords(options),
     )

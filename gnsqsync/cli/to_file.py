@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from gnsqsync.cli.common import (
     lookupd_option,
     nsqd_option,
     rate_text,
+    raw_option,
     reader_addresses,
     size_text,
 )
@@ -31,9 +33,12 @@ from gnsqsync.service.backup.disk import LocalDisk
 from gnsqsync.service.backup.files import Rules, TopicFiles
 from gnsqsync.service.backup.names import FileNames
 from gnsqsync.service.backup.runner import BackUp, Progress
+from gnsqsync.service.envelopes import OpenEnvelopes
 from gnsqsync.service.metrics_page import Exposed
 from gnsqsync.service.output import mention
 from gnsqsync.stats import counted
+
+log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
 
 @click.command(
@@ -89,6 +94,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="TEXT",
     help="<HOST>; may have <SHORT_HOST> and <HOSTNAME>. [default: <SHORT_HOST>]",
 )
+@raw_option("Write the bytes as nsqd has them; without it only the body of a message with headers.")
 @click.option("--gzip", is_flag=True, help="Compress.")
 @click.option(
     "--gzip-level",
@@ -170,6 +176,7 @@ def to_file(
     filename_format: str,
     datetime_format: str,
     host_identifier: str,
+    raw: bool,
     gzip: bool,
     gzip_level: int,
     skip_empty_files: bool,
@@ -226,6 +233,7 @@ def to_file(
             latency="throughput",
             # A sync may take longer than the message timeout.
             auto_touch=True,
+            middleware=[] if raw else [OpenEnvelopes(_say_what_is_left_out)],
             observer=exposed.observers(topic, channel),
             **addresses,
             **keywords,
@@ -323,6 +331,14 @@ class _Shown:
         )
         self._counting.advance(more, note)
         self._finished, self._at = now.finished, at
+
+
+def _say_what_is_left_out(message: Message) -> None:
+    log.warning(
+        "the headers of messages of %s are not written, only the bodies; --raw writes both, in the"
+        " bytes that nsqd has",
+        message.topic,
+    )
 
 
 def _say(text: str) -> None:

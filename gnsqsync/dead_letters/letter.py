@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gnsqsync.envelope import MAGIC, encode, restore
+from gnsqsync.envelope import encode, opened, restore
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message
 from gnsqsync.options import check_duration
@@ -67,12 +67,16 @@ class DeadLetter:
 
     @classmethod
     def of(cls, message: Message) -> DeadLetter:
-        """What a message of a Reader with ``headers=True`` tells.
+        """What a message of a topic of dead letters tells.
+
+        A body that only looks like an envelope stays whole, if the Reader has no ``headers=True``.
 
         Args:
             message: The message.
         """
-        headers = message.headers
+        headers, body = message.headers, message.body
+        if not message._is_opened:
+            headers, body = opened(body) or (headers, body)
         known = {name: headers.get(name, "") for name in DEATH_HEADERS}
         arrived = datetime.fromtimestamp(message.timestamp / 1e9, UTC)
         return cls(
@@ -94,7 +98,7 @@ class DeadLetter:
                 for name, value in headers.items()
                 if name not in DEATH_HEADERS and name != _COUNT
             },
-            body=message.body,
+            body=body,
             nsqd=message.nsqd_address,
             message_id=message.id,
             delivered=message.attempts,
@@ -105,8 +109,8 @@ class DeadLetter:
 
         Just the body where the message had no headers: other channels may not open envelopes.
         """
-        # A body that looks like an envelope would be opened.
-        if not self.headers and not self.body.startswith(MAGIC):
+        # A body that is an envelope itself would be opened.
+        if not self.headers and opened(self.body) is None:
             return self.body
         try:
             return encode({**self.headers, _COUNT: str(self.deaths)}, self.body)

@@ -128,7 +128,6 @@ class Look:
             max_attempts=0,
             latency="throughput",
             auto_touch=True,
-            headers=True,
             observer=losses,
             runtime=self.runtime,
             options=self._options,

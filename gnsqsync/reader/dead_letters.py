@@ -226,7 +226,7 @@ class DeadLetters:
     def _publish(self, topic: str, message: Message, error: BaseException | None) -> None:
         writer = self._writer(message.nsqd_address)
         if not self._flow.headers:
-            writer.publish(topic, message.body)
+            writer.publish(topic, _as_it_came(message))
             return
         try:
             headers = death_headers(message, error, self._setup.handler_name)
@@ -243,7 +243,7 @@ class DeadLetters:
             )
             # The message is published as it came: there may be no room for a key, either, and its
             # envelope may have names that this package would not write.
-            writer._publish(topic, envelope.restore(message.headers, message.body), None, None)
+            writer._publish(topic, _as_it_came(message), None, None)
 
     def _where_it_is(self) -> str:
         flow = self._flow
@@ -294,6 +294,13 @@ class DeadLetters:
             writers = list(self._writers.values())
         for writer in writers:
             writer.close()
+
+
+def _as_it_came(message: Message) -> bytes:
+    """Return the bytes that nsqd delivered, also of a message that was opened since."""
+    if not message._is_opened:
+        return message.body
+    return envelope.restore(message.headers, message.body)
 
 
 def retry_delay(connection: Connection, message: Message) -> float:

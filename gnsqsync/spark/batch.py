@@ -132,7 +132,7 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
     """
     depths = Depths(options)
     try:
-        depths.start()
+        depths.start(must_exist=True)
         seen = depths.look(whole=True)
         silent = depths.silent()
     finally:

@@ -7,12 +7,14 @@ is asked again. Threads of a small pool ask, and do nothing else; the rest is fo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -25,7 +27,7 @@ from gnsqsync.spark.plan import Source
 if TYPE_CHECKING:
     from gnsqsync.http.clients import ChannelStats
 
-__all__ = ["Backlog", "Depths"]
+__all__ = ["Backlog", "Depths", "NoSuchTopic"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
@@ -38,6 +40,10 @@ _GRACE = 0.25
 # How many servers are asked at a time; of these, how many that did not answer the last time.
 _THREADS = 32
 _RETRIES = _THREADS // 2
+
+
+class NoSuchTopic(NSQError):
+    """A run with an end was to read a topic that no server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,11 @@ class Depths:
         self._seen: dict[Source, Backlog] = {}
         # What went wrong the last time, by URL.
         self._problems: dict[str, str] = {}
+        # False while the first look asks whether somebody has the topics: it creates nothing. It
+        # changes only while no question is under way.
+        self._creates = True
+        # Topics that a server had in that look. Threads of the pool add to it.
+        self._there: set[str] = set()
 
     def close(self) -> None:
         clients = (*self._lookupds, *(nsqd.http for nsqd in {*self._nsqds(), *self._asked}))
@@ -142,12 +153,26 @@ class Depths:
         for client in clients:
             client.close()
 
-    def start(self) -> None:
-        """Find the nsqds and make the channels.
+    def start(self, *, must_exist: bool = False) -> None:
+        """Find the nsqds, and create the topics and channels that are missing.
 
-        ConnectionLost in one line, with each address and what was met there, when not a single
-        nsqlookupd, or nsqd, can be asked.
+        ``must_exist``: a topic that nobody has is an error, and is not created; else it is a
+        WARNING. ConnectionLost in one line, with each address and what was met there, when not a
+        single nsqlookupd, or nsqd, can be asked.
         """
+        self._creates = False
+        self._look_everywhere()
+        self._creates = True
+        unknown = sorted(set(self._options.topics) - self._there)
+        # A server that did not answer may have it.
+        if unknown and not self._problems:
+            if must_exist:
+                raise NoSuchTopic(self._nobody_has(unknown))
+            log.warning("%s; it is created now", self._nobody_has(unknown))
+        self._look_everywhere()
+
+    def _look_everywhere(self) -> None:
+        """Ask all servers, and wait for their answers. Raise ConnectionLost as ``start``."""
         if self._lookupds:
             self._begin_round()
             self._gather(whole=True)
@@ -160,6 +185,24 @@ class Depths:
         self.look(whole=True)
         if self._nsqds() and all(nsqd.failures for nsqd in self._nsqds()):
             raise ConnectionLost(self._no_nsqd())
+
+    def _nobody_has(self, topics: list[str]) -> str:
+        """Return the sentence on topics that nobody has, with names that are near."""
+        names: set[str] = set()
+        # Names are a hint; the sentence is right without them.
+        with contextlib.suppress(NSQError):
+            for lookupd in self._lookupds:
+                names.update(lookupd.topics())
+            for nsqd in self._nsqds():
+                stats = nsqd.http.stats(include_clients=False, include_mem=False)
+                names.update(entry.topic_name for entry in stats.topics)
+        near = [name for topic in topics for name in get_close_matches(topic, sorted(names), n=3)]
+        hint = f" (near: {', '.join(dict.fromkeys(near))})" if near else ""
+        asked = " and no nsqlookupd" if self._lookupds else ""
+        return (
+            f"no nsqd{asked} has the topic {', '.join(topics)}{hint}: look at option 'subscribe',"
+            f" or create it by 'gnsqsync topic create {topics[0]}'"
+        )
 
     def look(self, *, whole: bool = False) -> dict[Source, Backlog | None]:
         """The depths now, by nsqd and topic; None if the nsqd cannot be asked.
@@ -288,7 +331,9 @@ class Depths:
                 if error.code != "TOPIC_NOT_FOUND":
                     raise
                 found = None
-            if found is None or self._options.channel not in found.channels:
+            if found is not None:
+                self._there.add(topic)
+            if self._creates and (found is None or self._options.channel not in found.channels):
                 # An nsqd that gets the topic later asks nsqlookupd which channels to make.
                 lookupd.create_topic(topic)
                 lookupd.create_channel(topic, self._options.channel)
@@ -348,9 +393,11 @@ class Depths:
             for channel in entry.channels
             if entry.topic_name in topics and channel.channel_name == self._options.channel
         }
+        self._there.update(entry.topic_name for entry in stats.topics)
         for topic in set(topics) - found.keys():
-            http.create_topic(topic)
-            http.create_channel(topic, self._options.channel)
+            if self._creates:
+                http.create_topic(topic)
+                http.create_channel(topic, self._options.channel)
             found[topic] = Backlog(0, 0, 0, born=stats.start_time, asked_at=asked_at)
         return _Depth(tcp, found)
 

@@ -145,6 +145,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # 4.0 and 4.1 do not pass the start to latestOffset(): it is the end that was planned last.
         self._end: Offset | None = None
         self._drained: Offset | None = None
+        # True once Spark has told that this run ends by itself.
+        self._has_end = False
         self._depths: Depths | None = None
         self._log: StreamLog | None = None
         # Monotonic time at which Spark asked for an epoch. All tasks before are over by then.
@@ -185,6 +187,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        self._has_end = True
         seen = self._cluster().look(whole=True)
         waiting = {source: b.depth for source, b in seen.items() if b is not None}
         self._targets = Targets(waiting)
@@ -366,7 +369,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cluster(self) -> Depths:
         if self._depths is None:
             depths = Depths(self._options)
-            depths.start()
+            depths.start(must_exist=self._has_end or bool(self._options.available_now))
             self._depths = depths
         return self._depths
 

@@ -6,6 +6,7 @@ Knows local disks; must not know what the bytes mean.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -20,6 +21,9 @@ from gnsqsync.durable import sync_folder
 from gnsqsync.errors import ConfigError
 
 __all__ = ["FileStore", "Store"]
+
+# A disk is full, or the share of this user.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 # Within Store ``list`` is a method.
 Names = list[str]
@@ -113,13 +117,20 @@ class Store(ABC):
         """
         name = f"probe-{uuid.uuid4().hex}"
         try:
-            self.create(name, b"1")
-            second = self.create(name, b"2")
-            kept = self.read(name)
-            self.delete([name])
+            try:
+                self.create(name, b"1")
+                second = self.create(name, b"2")
+                kept = self.read(name)
+            finally:
+                self.delete([name])
         except ConnectionError:
             raise  # the storage is away, which says nothing of what it promises
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                raise ConfigError(
+                    f"{self.what} {self.url!r}: {error}; make room there, or set {self.what} to"
+                    " another place, and start again"
+                ) from error
             raise ConfigError(
                 f"{self.what} {self.url!r} cannot be written and read: {error}; set {self.what} to"
                 " storage that the driver and every executor may write to"

@@ -14,7 +14,7 @@ import pytest
 
 from gnsqsync import LookupdHTTP, NsqdHTTP, Writer
 from gnsqsync.errors import ConnectionLost
-from gnsqsync.spark.depths import Backlog, Depths
+from gnsqsync.spark.depths import Backlog, Depths, NoSuchTopic
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
 from tests.integration.conftest import address, url
@@ -64,6 +64,39 @@ def test_channels_are_made_before_the_first_message(
     look = {source(nsqd, topic): Backlog(5, 0, 0)}
     assert site.eventually(lambda: depths.look() == look or None)
     assert depths.report() == {topic: {address(nsqd): {"depth": 5, "in_flight": 0, "deferred": 0}}}
+
+
+@pytest.mark.parametrize("by_lookupd", [False, True])
+def test_a_topic_that_nobody_has_is_an_error_of_a_run_with_an_end(
+    site: Site, watch: Watch, nsqd: Server, topic: str, by_lookupd: bool
+) -> None:
+    lookupd = site.own_nsqlookupd()
+    near = f"{topic}s"
+    with NsqdHTTP(url(nsqd)) as http, LookupdHTTP(url(lookupd)) as lookup:
+        http.create_topic(near)
+        lookup.create_topic(near)
+    depths = watch(**({"lookupdHttpAddresses": url(lookupd)} if by_lookupd else direct(nsqd)))
+    with pytest.raises(NoSuchTopic, match=f"has the topic {topic} .near: .*{near}.*topic create"):
+        depths.start(must_exist=True)
+    with NsqdHTTP(url(nsqd)) as http, LookupdHTTP(url(lookupd)) as lookup:
+        assert http.stats(topic).topics == ()
+        assert topic not in lookup.topics()
+
+
+def test_a_query_that_waits_for_such_a_topic_says_so(
+    watch: Watch, nsqd: Server, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch(**direct(nsqd)).start()
+    assert f"no nsqd has the topic {topic}" in caplog.text
+    caplog.clear()
+    watch(**direct(nsqd)).start(must_exist=True)
+    assert "has the topic" not in caplog.text
+
+
+def test_a_server_that_is_away_may_have_the_topic(watch: Watch, nsqd: Server, topic: str) -> None:
+    where = direct(nsqd)
+    where = {name: f"{value},127.0.0.1:1" for name, value in where.items()}
+    watch(**where).start(must_exist=True)
 
 
 def test_the_tcp_port_is_found_by_the_http_one(

@@ -81,6 +81,7 @@ def test_a_drain_of_nothing(
     load: Load, cluster: Cluster, wal: str, fresh: Callable[[], str]
 ) -> None:
     topic = fresh()
+    cluster.create(topic)
     frame = load(subscribe=topic, walPath=wal)
     assert frame.count() == 0
     cluster.publish(topic, numbered(range(10)))

@@ -127,7 +127,9 @@ def test_a_wrong_host_in_nsqlookupd(
 def test_an_empty_queue_is_success(
     reading: Reading, embedded_cluster: Cluster, topic: str, fresh: Callable[[], str]
 ) -> None:
-    for options in ({}, {"subscribe": fresh()}, direct(embedded_cluster, [NOWHERE])):
+    other = fresh()
+    embedded_cluster.create(other)
+    for options in ({}, {"subscribe": other}, direct(embedded_cluster, [NOWHERE])):
         numbers = Numbers()
         reading.run(numbers, reading.frame(**options))
         assert not numbers.counts
@@ -275,6 +277,7 @@ def test_a_batch_read_that_may_reach_nobody_or_must_reach_all(
 
 
 def test_a_batch_read_of_an_empty_queue(read: Read, embedded_cluster: Cluster, topic: str) -> None:
+    embedded_cluster.create(topic)
     assert read(**direct(embedded_cluster, [NOWHERE])).collect() == []
 
 
@@ -335,9 +338,20 @@ def test_the_command_names_those_that_it_did_not_reach(
 def test_the_command_is_content_with_an_empty_queue(
     pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
+    embedded_cluster.create(topic)
     ran = archive(topic, tmp_path, "-l", embedded_cluster.lookupd)
     assert ran.returncode == 0, ran.stderr
     assert "archived 0 messages" in ran.stdout
+
+
+def test_the_command_names_a_topic_that_nobody_has(
+    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    embedded_cluster.create(topic)
+    ran = archive(topic[:-1], tmp_path, "-l", embedded_cluster.lookupd)
+    assert ran.returncode == 1
+    assert f"no nsqd and no nsqlookupd has the topic {topic[:-1]} (near: {topic}" in ran.stderr
+    assert "Traceback" not in ran.stderr and not ran.stdout
 
 
 def test_the_command_fails_when_any_is_missed_where_that_is_asked_for(

@@ -10,6 +10,7 @@ from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.admin.overview import Overview
 from gnsqsync.admin.pages.rendering import Rendering
+from gnsqsync.admin.watch import is_raw
 from gnsqsync.daemon.web import Answer, Request, Response, Route
 
 __all__ = ["Views"]
@@ -143,7 +144,7 @@ class Views:
 
     def _watch(self, request: Request) -> Answer:
         (topic,) = request.path_values
-        return self._rendering.page(request, "watch.html", topic=topic)
+        return self._rendering.page(request, "watch.html", topic=topic, raw=is_raw(request))
 
     def _asset(self, request: Request) -> Answer:
         (name,) = request.path_values

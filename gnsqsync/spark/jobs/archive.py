@@ -118,7 +118,7 @@ def archive(
         place = Place.of(path, storage_options)
         store = place.open()
         store.probe()
-        refuse_delta(store, store.folders())
+        refuse_delta(store, store.folders(), 'say --format delta (in Python format="delta")')
         stream = _stream(Place.of(checkpoint, storage_options, "the checkpoint's path"))
         writer = ArchiveWriter(place, stream, Settings(compression, look_up_all), on_batch)
         writer.heal()

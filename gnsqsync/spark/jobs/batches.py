@@ -57,9 +57,10 @@ class Settings:
 
 @dataclass(slots=True)
 class Counts:
-    """What a writer did since it was made.
+    """Counts of what a writer did since it was made.
 
-    ``rows``: put into the archive; ``duplicates``: left out, since the archive has them.
+    ``rows``: put into the archive; ``duplicates``: left out, since the archive has them. A batch
+    that another driver put there first counts for nothing.
     """
 
     batches: int = 0
@@ -91,6 +92,8 @@ class ArchiveWriter:
         self._state = f"{HIDDEN}/{stream}"
         self._settings = settings or Settings()
         self._on_batch = on_batch
+        # Rows of the batch at work that the archive has already.
+        self._duplicates = 0
 
     def heal(self) -> None:
         """Finish the batch that a crash interrupted. Needs no Spark."""
@@ -100,12 +103,17 @@ class ArchiveWriter:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Put one batch into the archive; nothing happens when it is there already."""
-        self._write(rows, batch)
-        self.counts.batches += 1
+        self._duplicates = 0
+        staged = self._write(rows, batch)
+        if staged is not None:
+            self.counts.batches += 1
+            self.counts.rows += sum(file.rows for file in staged)
+            self.counts.duplicates += self._duplicates
         if self._on_batch is not None:
             self._on_batch(self.counts)
 
-    def _write(self, rows: DataFrame, batch: int) -> None:
+    def _write(self, rows: DataFrame, batch: int) -> list[Staged] | None:
+        """Return the files of the batch, or None if the archive has it by another driver."""
         names = self._store.list(f"{self._state}/batches")
         name = f"{self._state}/batches/{batch:012}.json"
         if names and names[-1] > name:
@@ -117,19 +125,23 @@ class ArchiveWriter:
             # A crash came before its end, or before Spark noted that it is done.
             self._finish(names[-1])
             if names[-1] == name:
-                return
+                return None
         attempt = f"{self._state}/staging/{batch:012}-{uuid.uuid4().hex}"
-        staged = self._stage(rows, attempt)
+        try:
+            staged = self._stage(rows, attempt)
+        except BaseException:  # whatever it was, such as a full disk: the batch is written again
+            self._store.delete_folder(attempt)
+            raise
         if not staged:
             self._store.delete_folder(attempt)
-            return
+            return staged
         files = []
         for number, file in enumerate(staged):
             final = f"{self._prefix}{batch:06}-{number:03}.parquet"
             files.append((file.name, f"{file.folder}/{final}"))
         record = {"batch": batch, "done": False, "files": files}
         # False: another driver with this checkpoint was faster. It has the same rows.
-        self._store.create(name, json.dumps(record).encode())
+        is_ours = self._store.create(name, json.dumps(record).encode())
         self._finish(name)
         # No other attempt of this batch, or of one before it, can get a record any more.
         staging = f"{self._state}/staging"
@@ -137,6 +149,7 @@ class ArchiveWriter:
             if number_of(folder) <= batch:
                 self._store.delete_folder(f"{staging}/{folder}")
         self._store.delete(names[: -_RECORDS + 1])
+        return staged if is_ours else None
 
     def _stage(self, rows: DataFrame, attempt: str) -> list[Staged]:
         """Write the rows that are new; the files with them."""
@@ -158,9 +171,8 @@ class ArchiveWriter:
         if returned:
             fresh = self._stage_unknown(rows, first, returned, f"{attempt}/fresh")
             kept = sum(file.rows for file in fresh)
-            self.counts.duplicates += sum(file.rows for file in returned) - kept
+            self._duplicates = sum(file.rows for file in returned) - kept
             first += fresh
-        self.counts.rows += sum(file.rows for file in first)
         return first
 
     def _stage_unknown(

@@ -35,6 +35,7 @@ from gnsqsync.spark.jobs.layout import (
     is_data,
     number_of,
     old_name,
+    refuse_delta,
 )
 from gnsqsync.spark.jobs.snapshot import folders as all_folders
 from gnsqsync.spark.jobs.snapshot import merges, topics_of, unfinished
@@ -99,6 +100,12 @@ def compact(
         ) from error
     place = Place.of(storage_path(path, "the archive's path"), storage_options)
     store = place.open()
+    refuse_delta(
+        store,
+        store.folders(),
+        "Delta merges its small files by OPTIMIZE, which 'gnsqsync archive --format delta' runs as"
+        f" --compact-every says, or spark.sql('OPTIMIZE delta.`{store.url}`')",
+    )
     if not topics_of(store):
         if may_be_empty:
             return Compacted(0, 0, 0)

@@ -108,14 +108,23 @@ class Place:
         return open_store(self.path, self.options, what=self.what, options_name="storage_options")
 
 
-def refuse_delta(store: Store, folders: Iterable[str]) -> None:
-    """Raises ConfigError when these, at the top, are of a Delta table: its files are not what is in
-    it."""
+def refuse_delta(store: Store, folders: Iterable[str], instead: str) -> None:
+    """Raise ConfigError if these folders, at the top of a store, are those of a Delta table.
+
+    Some files of a Delta table are no part of it any more. ``instead``: what to do.
+    """
     if DELTA_LOG in folders:
-        raise ConfigError(
-            f"{store.url} is a Delta table: archive to it with the format delta, read it with"
-            ' spark.read.format("delta") and merge its files with OPTIMIZE'
-        )
+        raise ConfigError(f"{store.url} is a Delta table: {instead}")
+
+
+def as_parquet(url: str) -> str:
+    """Return what to do where only an archive of Parquet files can be read."""
+    return (
+        "this reads archives of Parquet files. Copy the time that you need into one, with PySpark:"
+        f' spark.conf.set("spark.sql.session.timeZone", "UTC"); spark.read.format("delta")'
+        f'.load("{url}").where("date >= \'2026-11-20\'").withColumn("hour", hour("timestamp"))'
+        '.write.partitionBy("topic", "date", "hour").parquet("ARCHIVE"), and give that folder'
+    )
 
 
 def number_of(name: str) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gnsqsync import durable
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs.common import storage_path
 from gnsqsync.spark.jobs.report_page import page
@@ -95,8 +96,8 @@ def report(
     found = load(rollup, topics=topics, start=start, end=end, storage_options=storage_options)
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         data = _html(found, title) if kind == ".html" else _png(found, title)
-    with open(path, "wb") as file:
-        file.write(data)
+    # On a full disk an earlier picture stays, and no half of one.
+    durable.write(os.path.abspath(path), data)
     return path
 
 
@@ -120,18 +121,23 @@ def _png(rollup: Rollup, title: str) -> bytes:
 
 
 def _html(rollup: Rollup, title: str) -> bytes:
-    from matplotlib.figure import Figure
-
     shown = prominent(rollup)
-    pictures = []
-    for text, draw in PANELS:
-        figure = Figure(figsize=(11, 3.0))
-        place = figure.subplots()
-        _panel(place, rollup, shown, "", draw)
-        figure.subplots_adjust(left=0.07, right=0.985, top=0.965, bottom=0.12)
-        pictures.append((text, _saved(figure, "svg")))
+    pictures = [(text, _saved(panel_figure(rollup, shown, draw), "svg")) for text, draw in PANELS]
     colors = {name: color for name, color, _ in shown}
     return page(rollup, title, subtitle(rollup), footnote(rollup), pictures, colors).encode()
+
+
+def panel_figure(rollup: Rollup, shown: Shown, draw: Callable[..., None]) -> Figure:
+    """Return one panel as a picture of its own, for the HTML page."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.0))
+    place = figure.subplots()
+    _panel(place, rollup, shown, "", draw)
+    # A legend stands above the axes.
+    top = 0.965 if place.get_legend() is None else 0.9
+    figure.subplots_adjust(left=0.07, right=0.985, top=top, bottom=0.12)
+    return figure
 
 
 def _saved(figure: Figure, kind: str) -> bytes:
@@ -210,11 +216,26 @@ def _panel(
 
     place.set_title(title, loc="left", fontsize=10.5, fontweight="bold", pad=8)
     draw(place, rollup, shown)
-    place.margins(x=0.01)
+    place.set_xlim(*_span(rollup))
     place.tick_params(which="both", length=0)
     locator = AutoDateLocator(minticks=5, maxticks=12)
     place.xaxis.set_major_locator(locator)
     place.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def _span(rollup: Rollup) -> tuple[Any, Any]:
+    """Return the ends of the axis of time: all windows, and a little room on both sides.
+
+    The room beside a single window is as wide as the window. Matplotlib's own choice for one point
+    in time is years.
+    """
+    import numpy as np
+
+    count = len(rollup.times)
+    width = rollup.seconds * (count * 0.01 if count > 1 else 1.0)
+    room = np.timedelta64(max(1, round(width)), "s")
+    end = rollup.times[-1] + np.timedelta64(rollup.seconds, "s")
+    return rollup.times[0] - room, end + room
 
 
 def _middle(rollup: Rollup) -> Any:

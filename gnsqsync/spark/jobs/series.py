@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.spark.jobs.layout import Place
+from gnsqsync.spark.jobs.layout import Place, as_parquet, refuse_delta
 
 # More points than this cannot be told apart in a picture.
 _POINTS = 480
@@ -75,7 +75,19 @@ def load(
     from pyarrow import parquet
 
     store = Place.of(path, storage_options, "the rollup's path").open()
-    days = [name for name in store.folders() if name.startswith("date=")]
+    folders = store.folders()
+    refuse_delta(
+        store,
+        folders,
+        f"a report draws a rollup, and {as_parquet(store.url)} to 'gnsqsync rollup ARCHIVE ROLLUP'"
+        " first, then ROLLUP to 'gnsqsync report'",
+    )
+    if any(name.startswith("topic=") for name in folders):
+        raise ConfigError(
+            f"{path} is an archive, and a report draws a rollup: run 'gnsqsync rollup {path}"
+            " ROLLUP', then 'gnsqsync report ROLLUP FILE'"
+        )
+    days = [name for name in folders if name.startswith("date=")]
     if not days:
         raise ConfigError(f"there is no rollup at {path}: run 'gnsqsync rollup ARCHIVE {path}'")
     names = [

@@ -17,6 +17,7 @@ from gnsqsync.spark.jobs.layout import (
     HIDDEN,
     MERGES,
     Folder,
+    as_parquet,
     folder_of,
     is_data,
     old_name,
@@ -95,7 +96,7 @@ def topics_of(store: Store) -> list[str]:
 
 def _topic_folders(store: Store) -> list[str]:
     names = store.folders()
-    refuse_delta(store, names)
+    refuse_delta(store, names, as_parquet(store.url))
     return [name for name in names if name.startswith(_TOPIC)]
 
 

@@ -13,6 +13,7 @@ from gnsqsync import NsqdHTTP
 from gnsqsync.admin import Admin
 from gnsqsync.admin.watch import decoded
 from gnsqsync.embedded import Nsqd
+from gnsqsync.envelope import MAGIC, encode
 from tests.component.admin.test_pages import address, ask, cluster, get, made, nsqd
 from tests.support.waiting import eventually
 
@@ -90,6 +91,29 @@ def test_new_messages_are_shown_and_others_get_them_as_before(
     assert "Content-Encoding" not in dict(watch.head[1])
     archive = http.stats("orders", "archive").topics[0].channels[0]
     assert (archive.depth, archive.requeue_count) == (2, 0)
+
+
+def test_headers_are_shown_beside_the_body(cluster: Cluster, watching: Watching) -> None:
+    admin, http = cluster
+    lookalike = MAGIC + b"\0\5hello world"
+    watch, raw = watching(admin, "orders"), watching(admin, "orders", QUERY_STRING="raw=1")
+    watch.until("began"), raw.until("began")
+    http.pub("orders", encode({"key": "7", "note": "a\nb"}, b'{"id": 5}'))
+    (message,) = watch.messages()
+    assert (message["kind"], message["text"]) == ("json", '{\n  "id": 5\n}')
+    assert (message["headers"], message["size"]) == ("key: 7\nnote: a\\nb", 9)
+    (message,) = raw.messages()
+    assert (message["kind"], message["headers"]) == ("hex", "")
+    http.pub("orders", lookalike)
+    (message,) = watch.messages()
+    assert (message["kind"], message["headers"], message["size"]) == ("hex", "", len(lookalike))
+
+
+def test_the_page_leads_to_the_bytes_and_back(cluster: Cluster) -> None:
+    assert 'href="/watch/orders?raw=1"' in get(cluster[0], "/watch/orders")[2]
+    raw = ask(cluster[0], "GET", "/watch/orders", b"", QUERY_STRING="raw=1")[2]
+    assert 'data-events="/watch/orders/events?raw=1"' in raw
+    assert 'href="/watch/orders"' in raw
 
 
 def test_its_channel_ends_with_it(cluster: Cluster, watching: Watching) -> None:

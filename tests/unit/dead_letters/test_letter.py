@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnsqsync.dead_letters import DeadLetter, Filter
-from gnsqsync.envelope import MAGIC, MAX_HEADERS, decode
+from gnsqsync.envelope import MAGIC, MAX_HEADERS, decode, encode
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message
 from gnsqsync.service.dead_letters import (
@@ -48,6 +48,18 @@ def letter(headers: dict[str, str], body: bytes = b'{"n": 1}') -> DeadLetter:
     if headers:
         message._headers = headers
     return DeadLetter.of(message)
+
+
+@pytest.mark.parametrize(
+    "body", [b"plain", MAGIC, MAGIC + b"\0\5hello world", encode({"key": "7"}, b"x")]
+)
+def test_a_letter_without_a_story_goes_back_as_it_came(body: bytes) -> None:
+    found = letter({}, body)
+    sent = decode(found.as_published())
+    if found.headers:
+        assert sent == ({"key": "7", "deadcount": "1"}, b"x")
+    else:
+        assert found.as_published() == found.body == body
 
 
 def test_all_that_the_headers_say() -> None:

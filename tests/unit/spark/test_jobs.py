@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -9,13 +10,52 @@ from pathlib import Path
 
 import pytest
 
-from gnsqsync.cli.spark_options import format_options
+from gnsqsync.cli.spark_options import format_options, room_needed, storage_error
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs import compaction
 from gnsqsync.spark.jobs.common import local_path, parse_time, spark_path, storage_path
-from gnsqsync.spark.jobs.layout import COLUMN_NAMES, Folder, changed_folder, changed_name
+from gnsqsync.spark.jobs.layout import COLUMN_NAMES, Folder, Place, changed_folder, changed_name
+from gnsqsync.spark.jobs.reading import find
+from gnsqsync.spark.jobs.series import load
 from gnsqsync.spark.jobs.units import bytes_text, duration_text, number_text
 from tests.support.interpreter import run_script
+
+
+def test_a_full_disk_is_told_with_what_to_do() -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        error = OSError(number, os.strerror(number), "/data/nsq/part-1.parquet")
+        assert "make room on the disks of the folders given" in storage_error(error)
+        assert room_needed(f"Spark: OSError: [Errno {number}] {os.strerror(number)}")
+    assert storage_error(OSError(errno.EACCES, "no", "/x")) == "/x: no"
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (lambda path: compaction.compact(path), "OPTIMIZE delta.`"),
+        (lambda path: find(Place.of(path, None)), 'spark.read.format("delta").load("'),
+        (lambda path: load(path), "gnsqsync rollup ARCHIVE ROLLUP"),
+    ],
+    ids=["compact", "rollup and replay", "report"],
+)
+def test_each_job_says_what_to_do_with_a_delta_table(
+    tmp_path: Path, job: Callable[[str], object], said: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "topic=t" / "date=2026-11-20").mkdir(parents=True)
+    with pytest.raises(ConfigError) as caught:
+        job(str(tmp_path))
+    assert str(caught.value).startswith(f"{tmp_path} is a Delta table: ")
+    assert said in str(caught.value)
+
+
+def test_a_report_of_an_archive_names_the_two_commands(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "topic=t" / "date=2026-11-20").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=f"run 'gnsqsync rollup {tmp_path} ROLLUP', then"):
+        load(str(tmp_path))
+
 
 NOW = datetime(2026, 11, 20, 18, 30, tzinfo=UTC)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -55,6 +56,35 @@ def test_when_a_name_was_written(store: Store, tmp_path: Path) -> None:
     os.utime(tmp_path / "wal" / "s" / "committed", (1000.0, 1000.5))
     assert store.modified("s/committed") == 1000.5
     assert store.modified("s/nothing") is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("refused_from", [1, 2])
+def test_a_full_disk_is_told_and_nothing_is_left(
+    store: FileStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    refused_from: int,
+) -> None:
+    """The disk has room for no file, or for one."""
+    written: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            written.append(descriptor)
+            if len(written) >= refused_from:
+                raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(ConfigError, match="make room there, or set walPath to another place"):
+        store.probe()
+    monkeypatch.undo()
+    assert store.list() == []
+    assert [*tmp_path.rglob(".tmp-*")] == []
 
 
 def test_put_replaces(store: Store) -> None:

@@ -40,6 +40,7 @@
     if (message.attempts > 1) add(head, "span", `attempt ${message.attempts}`, "tag level2");
     add(head, "span", message.nsqd, "dim");
     add(head, "code", message.id, "dim");
+    if (message.headers) add(item, "pre", message.headers, "dim");
     add(item, "pre", message.text);
     if (message.is_cut) add(item, "p", "Only the beginning is shown.", "dim");
     list.prepend(item);
