@@ -351,7 +351,7 @@ MISSING = [
     ("/topics/orders/archiv", "/topics/orders/archive"),
     ("/topics/orders/zzz", "/topics/orders"),
     ("/topics/order/archive", "/topics/orders"),
-    ("/nodes/127.0.0.1:1", ""),
+    ("/nodes/zzz", ""),
     ("/publish/order", "/topics/orders"),
     ("/watch/order", "/topics/orders"),
     ("/confirm?verb=delete&topic=order", "/topics/orders"),
@@ -434,7 +434,7 @@ def test_a_topic_that_nsqlookupd_alone_knows(made: Callable[..., Admin], lookupd
 
 
 def test_the_first_look_knows_consumers_with_rdy_0(made: Callable[..., Admin]) -> None:
-    channel = {"channel_name": "c", "depth": 4394, "client_count": 1}
+    channel: dict[str, Any] = {"channel_name": "c", "depth": 4394, "client_count": 1}
     channel["clients"] = [{"hostname": "box", "ready_count": 0}]
     quiet = {"topic_name": "quiet", "channels": []}
     info = {"hostname": "box", "broadcast_address": "127.0.0.1", "tcp_port": 2, "version": "1.3.0"}
