@@ -166,13 +166,19 @@ def _answer_form(
     request: HttpRequest, alias: Alias, topic: str, channel: str, context: dict[str, Any]
 ) -> HttpResponse:
     """Act, or ask before a purge."""
-    # "all" are those that were on the page, and not what came since.
-    ids = list(dict.fromkeys(request.POST.getlist("shown" if "all" in request.POST else "id")))
+    # The ids of the letters that were on the page, by those that nsqd has for them.
+    shown = dict(pair.partition(" ")[::2] for pair in request.POST.getlist("shown"))
+    # "all" are these, and not what came since.
+    ids = [*shown] if "all" in request.POST else [*dict.fromkeys(request.POST.getlist("id"))]
     verb = request.POST.get("verb")
     if verb not in ("requeue", "purge") or not ids:
         messages.error(request, "Choose letters, and what to do with them.")
     elif verb == "purge" and "sure" not in request.POST:
-        context |= {"title": f"Purge {counted(len(ids), 'dead letter')}?", "ids": ids}
+        context |= {
+            "title": f"Purge {counted(len(ids), 'dead letter')}?",
+            "ids": ids,
+            "named": [shown.get(id) or id for id in ids],
+        }
         return render(request, "gnsqsync/purge_dead_letters.html", context)
     else:
         _act(request, alias, topic, channel, verb, ids)

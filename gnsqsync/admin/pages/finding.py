@@ -53,7 +53,7 @@ def away_text(addresses: Sequence[str], *, is_listed: bool) -> str:
         )
     return (
         f"nsqlookupd lists {which} that cannot be reached from here"
-        f"{': ' + ', '.join(addresses) if len(addresses) > 1 else ''}. An nsqd that runs has"
+        f"{': ' + ', '.join(addresses) if len(addresses) > 1 else ''}. If it runs, it has"
         " registered an address that is not valid on this machine: start it with a"
         " --broadcast-address that nsqadmin and all consumers can reach."
     )

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 from wsgiref.util import setup_testing_defaults
 
 import pytest
@@ -324,7 +324,9 @@ def test_below_a_base_path(made: Callable[..., Admin], nsqd: NsqdHTTP, keeps: bo
 
     def through(path: str) -> Page:
         assert path == "/adm" or path.startswith("/adm/")
-        return get(admin, path if keeps else path.removeprefix("/adm") or "/")
+        asked, mark, query = path.partition("?")
+        asked = unquote(asked) if keeps else unquote(asked.removeprefix("/adm")) or "/"
+        return get(admin, asked + mark + query)
 
     assert through("/adm")[0] == "200 OK"
     seen: set[str] = set()
