@@ -40,9 +40,9 @@ _PATIENCE = 2.0
 _POINTS = 60
 # Number of looks that rates are of: a single look at a busy topic jumps too much.
 _RATED = 5
-# Upper bound of channels that are asked for the RDY of their consumers in one look, and seconds
-# for all these answers.
-_MOST_ASKED = 50
+# Upper bound of the questions for the RDY of consumers in one look, one a channel and nsqd; and
+# seconds for all these answers.
+_MOST_ASKED = 200
 _PATIENCE_FOR_READY = 1.0
 # Topics without an nsqd: nothing is known of them.
 _NOTHING = TopicFigures(0, 0, False, 0, {})
@@ -243,11 +243,17 @@ class Overview:
             if one.is_stuck
         ]
         asked: dict[Future[int], tuple[str, str]] = {}
-        for topic, channel in stuck[:_MOST_ASKED]:
-            for address, node in latest.items():
-                if topic in node.topics and channel in node.topics[topic].channels:
-                    future = self._cluster.ready_of(address, topic, channel)
-                    asked[future] = topic, channel
+        for topic, channel in stuck:
+            places = [
+                address
+                for address, node in latest.items()
+                if topic in node.topics and channel in node.topics[topic].channels
+            ]
+            if len(asked) + len(places) > _MOST_ASKED:
+                # The second look tells of the others.
+                break
+            for address in places:
+                asked[self._cluster.ready_of(address, topic, channel)] = topic, channel
         done, late = wait(asked, _PATIENCE_FOR_READY)
         ready = {asked[future] for future in late}
         for future in late:
