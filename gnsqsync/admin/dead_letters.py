@@ -127,5 +127,5 @@ def _waiting(topic: Shape, channel: str) -> int:
     """Letters that come through the channel: what it has, and what waits in the topic itself."""
     names = LETTER_CHANNELS if channel == CHANNEL else (channel,)
     channels = topic["channels"] or ()
-    depths = [each["depth"] for each in channels if each["channel_name"] in names]
+    depths: list[int] = [each["depth"] for each in channels if each["channel_name"] in names]
     return int(topic["depth"]) + sum(depths)

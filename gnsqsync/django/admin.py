@@ -25,7 +25,7 @@ else:
 class DeadLetters(models.Model):
     """The line of the page of dead letters."""
 
-    id = models.CharField(primary_key=True, max_length=1)
+    id: models.CharField[str, str] = models.CharField(primary_key=True, max_length=1)
 
     class Meta:
         app_label = "gnsqsync"
@@ -37,7 +37,7 @@ class DeadLetters(models.Model):
 class Nsqadmin(models.Model):
     """The line of nsqadmin."""
 
-    id = models.CharField(primary_key=True, max_length=1)
+    id: models.CharField[str, str] = models.CharField(primary_key=True, max_length=1)
 
     class Meta:
         app_label = "gnsqsync"

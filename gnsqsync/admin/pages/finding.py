@@ -101,7 +101,8 @@ class Finding:
             return channel, errors
         found, _ = self.topic(topic)
         names = [each["channel_name"] for each in found["channels"] or ()]
-        near = [("topics", topic, one) for one in _nearest(name, names)] or [("topics", topic)]
+        near: list[Parts] = [("topics", topic, one) for one in _nearest(name, names)]
+        near = near or [("topics", topic)]
         if errors:
             text = "\n".join(["No nsqd that answers has this channel.", *errors])
             raise Absent(title, text, 502, near)
