@@ -5,6 +5,7 @@ Knows signals, exit statuses, sockets and time-outs; the application knows the r
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,9 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
     """
     from gevent import monkey
 
+    if importlib.util.find_spec("jinja2") is None:
+        sys.stderr.write('nsqadmin needs Jinja: pip install "gnsqsync[admin]"\n')
+        return 1
     monkey.patch_all()
     # All that is imported from here on runs on greenlets.
     from gnsqsync.admin.options import AdminOptions

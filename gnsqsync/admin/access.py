@@ -8,12 +8,14 @@ from typing import Any
 
 from gnsqsync.admin.options import AdminOptions
 
-__all__ = ["MAY_ACT", "USER", "Access"]
+__all__ = ["LETTERS", "MAY_ACT", "USER", "Access"]
 
 # What an application around this one may put into the environ: a bool, whether its user may act,
 # and the user's name. No header of a request can.
 MAY_ACT = "gnsqsync.admin.may_act"
 USER = "gnsqsync.admin.user"
+# A function of it: the URL of its own page for the dead letters in a topic, or "".
+LETTERS = "gnsqsync.admin.letters_page"
 
 # What proxies add to a request.
 _OF_PROXIES = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")

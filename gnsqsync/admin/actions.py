@@ -35,6 +35,11 @@ class Visitor:
     user_agent: str
     url: str
 
+    @property
+    def name(self) -> str:
+        """The user and the address, for the log."""
+        return f"{self.user!r} of {self.remote_ip}" if self.user else self.remote_ip
+
 
 class Notifications:
     """POSTs one JSON object an action to an endpoint, one at a time, in the background.
@@ -144,12 +149,14 @@ class Actions:
         Any thread may call.
     """
 
-    def __init__(self, cluster: Cluster, notifications: Notifications) -> None:
+    def __init__(self, cluster: Cluster, notifications: Notifications, log: Log) -> None:
         self._cluster = cluster
         self._notifications = notifications
+        self._log = log
 
     def create(self, topic: str, channel: str, visitor: Visitor) -> list[str]:
         """A topic in all nsqlookupds, and a channel there and on the nsqds; "" for no channel."""
+        self._log.info("create of %s by %s", _words(topic, channel), visitor.name)
         errors = self._tell_lookupds("/topic/create", topic=topic)
         if channel:
             errors += self._tell_lookupds("/channel/create", topic=topic, channel=channel)
@@ -161,7 +168,8 @@ class Actions:
         return errors
 
     def delete(self, topic: str, channel: str, visitor: Visitor) -> list[str]:
-        """A topic with its channels, or one channel, everywhere."""
+        """Delete a topic with its channels, or one channel, everywhere."""
+        self._note("delete", _words(topic, channel), visitor)
         names, kind = _names(topic, channel)
         nodes, errors = self._find(topic)
         errors += self._tell_lookupds(f"/{kind}/delete", **names)
@@ -172,6 +180,10 @@ class Actions:
     def change(self, verb: Verb, topic: str, channel: str, visitor: Visitor) -> list[str]:
         """Pause, unpause or empty a topic or a channel on all nsqds that have the topic."""
         names, kind = _names(topic, channel)
+        if verb == "empty":
+            self._note(verb, _words(topic, channel), visitor)
+        else:
+            self._log.info("%s of %s by %s", verb, _words(topic, channel), visitor.name)
         try:
             nodes, errors = self._find(topic)
             return errors + self._tell(nodes, f"/{kind}/{verb}", **names)
@@ -181,6 +193,7 @@ class Actions:
 
     def tombstone(self, topic: str, node: str, visitor: Visitor) -> list[str]:
         """Nobody is sent to ``node`` for the topic any more, and the topic is deleted there."""
+        self._note("tombstone", f"{_words(topic, '')} on {node}", visitor)
         errors = self._tell_lookupds("/topic/tombstone", topic=topic, node=node)
         nodes, failed = self._cluster.reached([node])
         errors += failed + self._tell(nodes, "/topic/delete", topic=topic)
@@ -190,6 +203,10 @@ class Actions:
     def publish(self, topic: str, body: bytes, node: str) -> list[str]:
         """One message to the nsqd ``broadcast_address:http_port``."""
         return self._cluster.post("nsqd", [node], "/pub", {"topic": topic}, body)
+
+    def _note(self, verb: str, what: str, visitor: Visitor) -> None:
+        """Record what destroys messages, before it does."""
+        self._log.warning("%s of %s is asked for by %s", verb, what, visitor.name)
 
     def _find(self, topic: str) -> tuple[list[Shape], list[str]]:
         # Who is told to change something must not be a second old.
@@ -203,6 +220,10 @@ class Actions:
     def _tell(self, nodes: list[Shape], path: str, **params: str) -> list[str]:
         addresses = [http_address(node) for node in nodes]
         return self._cluster.post("nsqd", addresses, path, params)
+
+
+def _words(topic: str, channel: str) -> str:
+    return f"channel {channel} of {topic}" if channel else f"topic {topic}"
 
 
 def _names(topic: str, channel: str) -> tuple[dict[str, str], str]:

@@ -6,6 +6,7 @@ It may run in any web server with threads or greenlets, also inside another appl
 from __future__ import annotations
 
 import gzip
+import json
 import logging
 import time
 import zlib
@@ -23,7 +24,7 @@ from gnsqsync.admin.pages.rendering import Rendering
 from gnsqsync.admin.pages.views import Views
 from gnsqsync.admin.watch import Watches
 from gnsqsync.daemon.golog import LEVELS, Log
-from gnsqsync.daemon.web import App, Response, rendered, url_path
+from gnsqsync.daemon.web import JSON_TYPE, App, Request, Response, rendered, url_path
 
 __all__ = ["Admin", "create_app"]
 
@@ -37,6 +38,15 @@ _SAFE = (
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "same-origin"),
 )
+
+# Titles of pages, by status.
+_FAILURES = {
+    400: "This link is not complete",
+    404: "There is no such page",
+    405: "This page takes no such request",
+    413: "That is too large",
+    500: "nsqadmin has a fault; its log has more",
+}
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
@@ -75,7 +85,7 @@ class Admin:
             verify=(ca_file or True) if verify else False,
             cert=(cert, options.http_client_tls_key) if cert else None,
         )
-        self._actions: Actions = Actions(self._cluster, self._notifications)
+        self._actions: Actions = Actions(self._cluster, self._notifications, self.log)
         self._access: Access = Access(options)
         api = API(options, self._cluster, self._actions, self._access, self.log)
         self._overview = Overview(self._cluster)
@@ -85,19 +95,22 @@ class Admin:
         forms = Forms(
             self._cluster, self._overview, self._actions, self._access, rendering, self.log
         )
-        base = options.base_path.rstrip("/")
+        self._rendering = rendering
+        self._base = base = options.base_path.rstrip("/")
         pages = [
-            (method, (base + path).rstrip("/") or "/", handler)
+            (method, base + path, handler)
             for routes in (views.routes(), forms.routes(), self._watches.routes())
             for method, path, handler in routes
         ]
+        # With and without the slash: a proxy may redirect the one to the other.
+        if base:
+            pages.append(("GET", base, next(each[2] for each in pages if each[1] == f"{base}/")))
         self._app = App([*api.routes(), *pages], self.log)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         began = time.monotonic()
-        # Routes have the base path in them; an application around this one has cut off its own.
-        asked = {**environ, "PATH_INFO": environ.get("PATH_INFO") or "/"}
-        response = self._app.respond(asked)
+        asked = {**environ, "PATH_INFO": self._path(environ.get("PATH_INFO") or "/")}
+        response = self._as_page(asked, self._app.respond(asked))
         if response.stream is None:
             response = _compressed(response, environ)
         status, headers, body = rendered(response)
@@ -107,6 +120,26 @@ class Admin:
         if response.stream is not None:
             return response.stream
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+    def _path(self, path: str) -> str:
+        """The path with the base path, which a proxy may have cut off.
+
+        An application around this one has cut off a prefix of its own, which is in SCRIPT_NAME.
+        """
+        is_whole = path == self._base or path.startswith(f"{self._base}/")
+        return path if is_whole else self._base + path
+
+    def _as_page(self, environ: dict[str, Any], response: Response) -> Response:
+        """A failure in the form of a page, for a browser that asks for a page."""
+        part = environ["PATH_INFO"][len(self._base) :]
+        is_api = part.startswith(("/api/", "/config/")) or part in ("/ping", "/render")
+        wants_html = "text/html" in environ.get("HTTP_ACCEPT", "")
+        if response.status < 400 or response.content_type != JSON_TYPE or is_api or not wants_html:
+            return response
+        code = json.loads(response.body)["message"]
+        text = _FAILURES.get(response.status, "This cannot be done.")
+        request = Request(environ)
+        return self._rendering.failure(request, text, f"nsqadmin says {code}.", response.status)
 
     def close(self) -> None:
         """Send the notifications that wait, and end all threads and connections."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gnsqsync.addresses import Address
 from gnsqsync.admin import shapes, sums
 from gnsqsync.admin.shapes import Shape
-from gnsqsync.admin.upstream import Failed, Upstream
+from gnsqsync.admin.upstream import Failed, Upstream, failures
 from gnsqsync.errors import ConfigError
 
 __all__ = ["AllFailed", "Cluster", "http_address", "told"]
@@ -32,7 +32,16 @@ _MOST_LEFT_OUT = 5
 
 
 class AllFailed(Exception):
-    """No server of a kind answered; the text has a line for each."""
+    """No server of a kind answered; the text has a line for each.
+
+    ``is_missing``: no server has failed: there was none to ask, or all have answered that they do
+    not have it.
+    """
+
+    def __init__(self, kind: str, errors: Sequence[str]) -> None:
+        # Also for no address at all, as the real nsqadmin has it.
+        super().__init__(f"failed to query any {kind}: " + "\n".join(errors))
+        self.is_missing: bool = not failures(errors)
 
 
 class Cluster:
@@ -184,6 +193,25 @@ class Cluster:
 
         return self._executor().submit(ask)
 
+    def ready_of(self, address: str, topic: str, channel: str) -> Future[int]:
+        """The sum of the RDY of all consumers that a channel has at one nsqd.
+
+        The Future raises Failed.
+        """
+
+        def ask() -> int:
+            server = self._server("nsqd", address)
+            stats = server.get("/stats", format="json", topic=topic, channel=channel)
+            ready = 0
+            for found in shapes.objects(stats, "topics"):
+                for one in shapes.objects(found, "channels"):
+                    if (found.get("topic_name"), one.get("channel_name")) == (topic, channel):
+                        clients = shapes.objects(one, "clients")
+                        ready += sum(sum(shapes.numbers(each, ["ready_count"])) for each in clients)
+            return ready
+
+        return self._executor().submit(ask)
+
     def having(self, topic: str) -> tuple[list[Shape], list[str]]:
         """The nsqds that have the topic and are not tombstoned."""
         if self.lookupds:
@@ -284,8 +312,7 @@ class Cluster:
         outcomes = list(self._executor().map(asked, addresses))
         errors = [error for _, error, _ in outcomes if error is not None]
         if len(errors) == len(addresses):
-            # Also for no address at all, as the real nsqadmin has it.
-            raise AllFailed(f"failed to query any {kind}: " + "\n".join(errors))
+            raise AllFailed(kind, errors)
         errors += [line for *_, lines in outcomes for line in lines]
         return [found for found, error, _ in outcomes if error is None], errors  # type: ignore[misc]
 

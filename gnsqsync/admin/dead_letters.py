@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gnsqsync.addresses import Address
-from gnsqsync.admin.cluster import Cluster
+from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.shapes import Shape
-from gnsqsync.admin.troubles import TopicRow
+from gnsqsync.admin.troubles import LETTER_CHANNELS, TopicRow, names_letters_of
 from gnsqsync.dead_letters import DeadLetter, DeadLetters
+from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.errors import NSQError
 
-__all__ = ["CHANNEL", "MOST_AT_A_TIME", "Waiting", "found_in", "holds", "send_back"]
+__all__ = ["MOST_AT_A_TIME", "Waiting", "found_in", "holds", "send_back"]
 
-# Takes dead letters from a topic that has no channel.
-CHANNEL = "send-back"
 MOST_AT_A_TIME = 10_000
 # Seconds that one round takes at most, and without a message until it is over.
 _LONGEST = 20.0
@@ -31,39 +30,54 @@ _EPHEMERAL = "#ephemeral"
 
 
 class Waiting(NamedTuple):
-    """``waiting`` dead letters in a channel of ``topic``; ``channel`` "" is the topic itself."""
+    """``waiting`` dead letters in a channel of ``topic``.
+
+    ``exists`` is False for a channel that nsqd makes when the letters are taken.
+    """
 
     topic: str
     channel: str
     waiting: int
+    exists: bool = True
 
 
 def holds(name: str, topic: str, channel: str) -> bool:
-    """Whether a topic of this name is one for dead letters of the channel."""
-    owner = re.escape(topic.removesuffix(_EPHEMERAL))
-    part = re.escape(channel.removesuffix(_EPHEMERAL))
-    words = r"(?:dead|dead[-._]?letters?|dlq)"
-    return bool(
-        re.fullmatch(rf"{owner}(?:[-._]{part})?[-._]{words}(?:{_EPHEMERAL})?", name, re.IGNORECASE)
-    )
+    """Return True if a topic of this name is one for dead letters of the channel."""
+    owner = names_letters_of(name)
+    base = topic.removesuffix(_EPHEMERAL).lower()
+    if owner is None:
+        return False
+    part = re.escape(channel.removesuffix(_EPHEMERAL).lower())
+    return bool(re.fullmatch(rf"{re.escape(base)}(?:[-._]{part})?", owner.lower()))
 
 
 def found_in(topics: Sequence[TopicRow], topic: str, channel: str) -> list[Waiting]:
-    """The dead letters of a channel among all topics, also where none wait."""
+    """The dead letters of a channel among all topics, also where none wait.
+
+    What waits in a topic itself comes through CHANNEL, so it is counted there.
+    """
     found = []
     for row in topics:
-        if holds(row.name, topic, channel):
-            if row.figures.depth or not row.channels:
-                found.append(Waiting(row.name, "", row.figures.depth))
-            found += [Waiting(row.name, one.name, one.figures.depth) for one in row.channels]
+        if not holds(row.name, topic, channel):
+            continue
+        depths = {one.name: one.figures.depth for one in row.channels}
+        mine = next((name for name in LETTER_CHANNELS if name in depths), CHANNEL)
+        exists = mine in depths
+        if exists or row.figures.depth or not depths:
+            depths[mine] = depths.get(mine, 0) + row.figures.depth
+        found += [
+            Waiting(row.name, name, depth, exists or name != mine) for name, depth in depths.items()
+        ]
     return found
 
 
-def send_back(cluster: Cluster, source: str, channel: str, topic: str) -> tuple[int, list[str]]:
+def send_back(
+    cluster: Cluster, source: str, channel: str, topic: str, by: str
+) -> tuple[int, list[str]]:
     """Publish the messages that wait in ``source`` to ``topic``, each at the nsqd that has it.
 
     As ``gnsqsync dead-letters requeue``. No more go than wait at the start, 10,000 or 20 seconds at
-    most: what is given up again meanwhile stays. ``channel`` "" is a channel of its own.
+    most: what is given up again meanwhile stays. ``channel`` "" is CHANNEL. ``by`` is for the log.
 
     Returns:
         How many went, and what failed.
@@ -72,7 +86,10 @@ def send_back(cluster: Cluster, source: str, channel: str, topic: str) -> tuple[
         AllFailed: The nsqds cannot be found.
     """
     cluster.forget()
+    channel = channel or CHANNEL
     nodes, errors = cluster.having(source)
+    if not nodes and not errors:
+        raise AllFailed("nsqd", [])
     total, _ = cluster.topic(source)
     limit = min(_waiting(total, channel), MOST_AT_A_TIME)
     addresses = [str(Address(node["broadcast_address"], node["tcp_port"])) for node in nodes]
@@ -93,10 +110,11 @@ def send_back(cluster: Cluster, source: str, channel: str, topic: str) -> tuple[
     try:
         letters = DeadLetters(
             source,
-            channel or CHANNEL,
+            channel,
             nsqd_tcp_addresses=addresses,
             limit=limit,
             patience=_PATIENCE,
+            by=by,
         )
         with letters:
             letters.requeue_all(to=topic, told=count)
@@ -106,7 +124,8 @@ def send_back(cluster: Cluster, source: str, channel: str, topic: str) -> tuple[
 
 
 def _waiting(topic: Shape, channel: str) -> int:
-    if not channel:
-        return int(topic["depth"])
+    """Letters that come through the channel: what it has, and what waits in the topic itself."""
+    names = LETTER_CHANNELS if channel == CHANNEL else (channel,)
     channels = topic["channels"] or ()
-    return sum(each["depth"] for each in channels if each["channel_name"] == channel)
+    depths: list[int] = [each["depth"] for each in channels if each["channel_name"] in names]
+    return int(topic["depth"]) + sum(depths)

@@ -5,17 +5,26 @@ Knows numbers only: no requests, no threads, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gnsqsync.admin import shapes
 from gnsqsync.admin.shapes import Shape
 
-__all__ = ["ChannelFigures", "NodeFigures", "Rates", "TopicFigures", "add_up", "node_figures"]
+__all__ = [
+    "ChannelFigures",
+    "NodeFigures",
+    "Rates",
+    "Span",
+    "TopicFigures",
+    "TopicRates",
+    "add_up",
+    "node_figures",
+    "rates_between",
+    "rates_over",
+]
 
-# How much of a rate is what was seen last: a single look at a busy topic jumps too much.
-_NEWEST = 0.5
 # What nsqd calls the counts of ChannelFigures.
 _COUNTS = (
     "depth",
@@ -39,6 +48,11 @@ class ChannelFigures(NamedTuple):
     messages: int
     clients: int
     paused: bool
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if messages wait, consumers are there, and none of them has a message."""
+        return bool(self.depth and self.clients and not self.in_flight and not self.paused)
 
     @property
     def left(self) -> int:
@@ -67,18 +81,19 @@ class NodeFigures(NamedTuple):
 
 @dataclass(slots=True)
 class Rates:
-    """Messages a second. ``incoming``: new ones; the others are of a channel only."""
+    """Messages a second. ``incoming``: new ones. The other three are of a channel only."""
 
     incoming: float = 0.0
     outgoing: float = 0.0
     requeued: float = 0.0
     timed_out: float = 0.0
 
-    def follow(self, newest: Rates) -> None:
-        """Come nearer to what was seen last."""
-        for name in ("incoming", "outgoing", "requeued", "timed_out"):
-            value = getattr(self, name)
-            setattr(self, name, value + (getattr(newest, name) - value) * _NEWEST)
+    def add(self, other: Rates, share: float) -> None:
+        """Add a share of other rates."""
+        self.incoming += other.incoming * share
+        self.outgoing += other.outgoing * share
+        self.requeued += other.requeued * share
+        self.timed_out += other.timed_out * share
 
 
 def node_figures(stats: Shape, at: float) -> NodeFigures:
@@ -144,6 +159,28 @@ class TopicRates:
 
     own: Rates = field(default_factory=Rates)
     channels: dict[str, Rates] = field(default_factory=dict)
+
+
+class Span(NamedTuple):
+    """The rates of all topics between two looks, and the seconds between them."""
+
+    seconds: float
+    topics: Mapping[str, TopicRates]
+
+
+def rates_over(spans: Sequence[Span], topic: str) -> TopicRates:
+    """The rates of a topic over all spans: what came, divided by all seconds."""
+    found = TopicRates()
+    seconds = sum(span.seconds for span in spans)
+    for span in spans:
+        rates = span.topics.get(topic)
+        if rates is None:
+            continue
+        share = span.seconds / seconds
+        found.own.add(rates.own, share)
+        for name, one in rates.channels.items():
+            found.channels.setdefault(name, Rates()).add(one, share)
+    return found
 
 
 def rates_between(pairs: Iterable[tuple[NodeFigures, NodeFigures]]) -> dict[str, TopicRates]:

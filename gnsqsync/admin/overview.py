@@ -9,20 +9,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from gnsqsync.admin.cluster import AllFailed, Cluster, http_address, told
 from gnsqsync.admin.figures import (
     NodeFigures,
+    Span,
     TopicFigures,
-    TopicRates,
     add_up,
     node_figures,
     rates_between,
+    rates_over,
 )
-from gnsqsync.admin.troubles import ChannelRow, Level, TopicRow, topic_row
+from gnsqsync.admin.shapes import Shape
+from gnsqsync.admin.troubles import ChannelRow, Level, TopicRow, letters_of, topic_row
 from gnsqsync.admin.upstream import Failed
 
 __all__ = ["Overview", "Picture"]
@@ -30,12 +32,20 @@ __all__ = ["Overview", "Picture"]
 # Seconds between two looks; more where a look itself takes long, so that it is a fifth at most.
 _INTERVAL = 2.0
 _SHARE = 4.0
-# Nobody has asked for so long: nobody watches.
+# Seconds without a question after which nobody watches any more.
 _WATCHED = 30.0
-# A look waits so long for nsqds that are slow; what they answer later is in the next one.
+# Seconds that a look waits for slow nsqds. What they answer later is in the next look.
 _PATIENCE = 2.0
-# How many looks a line shows.
+# Number of looks that a line shows.
 _POINTS = 60
+# Number of looks that rates are of: a single look at a busy topic jumps too much.
+_RATED = 5
+# Upper bound of the questions for the RDY of consumers in one look, one a channel and nsqd; and
+# seconds for all these answers.
+_MOST_ASKED = 200
+_PATIENCE_FOR_READY = 1.0
+# Topics without an nsqd: nothing is known of them.
+_NOTHING = TopicFigures(0, 0, False, 0, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +57,23 @@ class Picture:
         waiting: What each topic had waiting at the last looks, oldest first.
         nodes: How many nsqds have answered.
         errors: What failed, a line each.
-        has_rates: False at the first look.
+        seconds: The time of which the rates are; 0 at the first look, which has none.
         at: Unix seconds; 0 when there was no look yet.
+        away: nsqds that nsqlookupd lists, and that have not answered.
     """
 
     rows: tuple[TopicRow, ...] = ()
     waiting: dict[str, tuple[int, ...]] = field(default_factory=dict)
     nodes: int = 0
     errors: tuple[str, ...] = ()
-    has_rates: bool = False
+    seconds: float = 0.0
     at: float = 0.0
+    away: tuple[str, ...] = ()
+
+    @property
+    def has_rates(self) -> bool:
+        """False at the first look."""
+        return self.seconds > 0
 
     def topic(self, name: str) -> TopicRow | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -90,11 +107,14 @@ class Overview:
         self._asked: dict[str, Future[NodeFigures]] = {}
         self._latest: dict[str, NodeFigures] = {}
         self._totals: dict[str, TopicFigures] = {}
-        self._rates: dict[str, TopicRates] = {}
+        self._spans: deque[Span] = deque(maxlen=_RATED)
         self._waiting: dict[str, deque[int]] = {}
 
     def picture(self, timeout: float = _PATIENCE + 1.0) -> Picture:
-        """The last look, if it is not old; else the next one, waited for ``timeout`` seconds."""
+        """The last look, if it is not old; else the next one, waited for ``timeout`` seconds.
+
+        Return an empty Picture if that time is not enough: an old look would mislead.
+        """
         with self._changed:
             self._asked_at = self._clock()
             if self._thread is None and not self._is_closed:
@@ -102,10 +122,11 @@ class Overview:
                     target=self._run, name="gnsqsync-admin-overview", daemon=True
                 )
                 self._thread.start()
-            self._changed.wait_for(
-                lambda: self._is_closed or self._clock() - self._looked_at < _WATCHED, timeout
-            )
-            return self._picture
+            self._changed.wait_for(lambda: self._is_closed or self._is_fresh(), timeout)
+            return self._picture if self._is_fresh() else Picture()
+
+    def _is_fresh(self) -> bool:
+        return self._clock() - self._looked_at < _WATCHED
 
     def close(self) -> None:
         """End the thread."""
@@ -136,8 +157,8 @@ class Overview:
                 self._changed.wait_for(lambda: self._is_closed, pause)
                 if self._is_closed or self._clock() - self._asked_at >= _WATCHED:
                     # Rates over the time in which nobody watched would say nothing.
-                    self._latest, self._rates, self._totals = {}, {}, {}
-                    self._waiting = {}
+                    self._latest, self._totals, self._waiting = {}, {}, {}
+                    self._spans.clear()
                     self._thread = None
                     return
 
@@ -151,11 +172,24 @@ class Overview:
         latest, more = self._figures(addresses)
         totals = add_up(latest.values())
         pairs = [(before[key], now) for key, now in latest.items() if key in before]
-        newest = rates_between([(old, new) for old, new in pairs if new.at > old.at])
-        rates = {name: self._followed(name, newest.get(name)) for name in totals} if pairs else {}
+        pairs = [(old, new) for old, new in pairs if new.at > old.at]
+        if pairs:
+            seconds = max(new.at - old.at for old, new in pairs)
+            self._spans.append(Span(seconds, rates_between(pairs)))
+        idle = self._idle(latest, totals)
+        away = self._away(nodes, latest)
+        listed, unlisted = self._listed()
         rows = [
-            topic_row(name, one, rates.get(name), self._totals.get(name))
-            for name, one in totals.items()
+            topic_row(
+                name,
+                totals.get(name, _NOTHING),
+                rates_over(self._spans, name) if self._spans else None,
+                self._totals.get(name),
+                idle=idle.get(name, ()),
+                away=away.get(name, ()),
+                letters_of=letters_of(name, totals),
+            )
+            for name in dict.fromkeys([*totals, *away, *listed])
         ]
         rows.sort(key=lambda row: (-row.level, -row.waiting, row.name))
         self._waiting = {
@@ -163,29 +197,77 @@ class Overview:
         }
         for row in rows:
             self._waiting[row.name].append(row.waiting)
-        self._latest, self._totals, self._rates = latest, totals, rates
+        self._latest, self._totals = latest, totals
         return Picture(
             tuple(rows),
             {name: tuple(points) for name, points in self._waiting.items()},
             len(latest),
-            (*errors, *more),
-            bool(pairs),
+            tuple(dict.fromkeys([*errors, *more, *unlisted])),
+            sum(span.seconds for span in self._spans),
             time.time(),
+            tuple(address for address in addresses if address not in latest),
         )
 
-    def _followed(self, name: str, newest: TopicRates | None) -> TopicRates:
-        """The rates of a topic, smoothed."""
-        known = self._rates.get(name)
-        newest = newest or TopicRates()
-        if known is None:
-            return newest
-        known.own.follow(newest.own)
-        for channel, rates in newest.channels.items():
-            if channel in known.channels:
-                known.channels[channel].follow(rates)
-            else:
-                known.channels[channel] = rates
-        return known
+    def _listed(self) -> tuple[list[str], list[str]]:
+        """Topics that nsqlookupds know, also those that no nsqd has; and what failed."""
+        if not self._cluster.lookupds:
+            return [], []
+        try:
+            names, errors = self._cluster.topics()
+        except AllFailed as error:
+            return [], str(error).splitlines()
+        return names or [], errors
+
+    @staticmethod
+    def _away(nodes: list[Shape], latest: Mapping[str, NodeFigures]) -> dict[str, list[str]]:
+        """By topic: the nsqds that have it by nsqlookupd's list, and have not answered."""
+        found: dict[str, list[str]] = {}
+        for node in nodes:
+            address = http_address(node)
+            for topic in (node["topics"] or ()) if address not in latest else ():
+                if not topic["tombstoned"]:
+                    found.setdefault(topic["topic"], []).append(address)
+        return found
+
+    def _idle(
+        self, latest: Mapping[str, NodeFigures], totals: Mapping[str, TopicFigures]
+    ) -> dict[str, set[str]]:
+        """By topic: the channels where messages wait, and all consumers have RDY 0.
+
+        Only channels that look so are asked: an answer with all consumers may be large.
+        """
+        stuck = [
+            (topic, channel)
+            for topic, figures in totals.items()
+            for channel, one in figures.channels.items()
+            if one.is_stuck
+        ]
+        asked: dict[Future[int], tuple[str, str]] = {}
+        for topic, channel in stuck:
+            places = [
+                address
+                for address, node in latest.items()
+                if topic in node.topics and channel in node.topics[topic].channels
+            ]
+            if len(asked) + len(places) > _MOST_ASKED:
+                # The second look tells of the others.
+                break
+            for address in places:
+                asked[self._cluster.ready_of(address, topic, channel)] = topic, channel
+        done, late = wait(asked, _PATIENCE_FOR_READY)
+        ready = {asked[future] for future in late}
+        for future in late:
+            future.cancel()
+        for future in done:
+            try:
+                if future.result():
+                    ready.add(asked[future])
+            except Failed:  # it may have RDY
+                ready.add(asked[future])
+        found: dict[str, set[str]] = {}
+        for topic, channel in {*asked.values()} - ready:
+            found.setdefault(topic, set()).add(channel)
+        return found
 
     def _figures(self, addresses: list[str]) -> tuple[dict[str, NodeFigures], list[str]]:
         """Of all that answer in time. One that has not answered yet is not asked once more."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -19,14 +20,29 @@ from urllib.parse import urlencode
 from gnsqsync.errors import NSQError
 from gnsqsync.http.transport import Answer, HTTPClient, HTTPKeywords
 
-__all__ = ["KEPT", "Failed", "Upstream"]
+__all__ = ["KEPT", "Failed", "Upstream", "failures"]
 
 # Seconds that an answer, or a failure, is given to others who ask the same.
 KEPT = 1.0
+# The answer of a server that does not have the topic, the channel, or the nsqd.
+_NOT_THERE = re.compile(r'got response 404 [^"]*".*_NOT_FOUND')
 
 
 class Failed(Exception):
     """A server gave no answer that can be used; the text is for the warning."""
+
+
+def failures(errors: Sequence[str]) -> list[str]:
+    """The texts of Failed without the answer that there is no such thing, which is no failure."""
+    return [text for text in errors if not _NOT_THERE.match(text)]
+
+
+class _NoAnswer(Failed):
+    """The server could not be reached, or was silent; ``why`` does not name what was asked."""
+
+    def __init__(self, asked: str, why: str) -> None:
+        super().__init__(f"{asked}: {why}")
+        self.why = why
 
 
 class _Kept(NamedTuple):
@@ -69,19 +85,24 @@ class Upstream(HTTPClient):
         # Held while the server is asked: that is what makes it one request at a time.
         self._turn = threading.Lock()
         self._kept: dict[str, _Kept] = {}
+        # The reason that the last request had no answer, while nobody shall wait for another one.
+        self._no_answer: _Kept | None = None
         self._writes = 0
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """The object that ``path`` answers, at most a second old; do not change it.
 
-        Raises Failed, for a failure of the last second, too.
+        Raises Failed, for a failure of the last second, too. A request that had no answer is a
+        failure of all that is asked for the next second, or for as long as it took: a page that
+        waits behind it waits once.
         """
         asked = f"{path}?{urlencode(params)}" if params else path
         outcome = self._fresh(asked)
         if outcome is None:
             with self._turn:
                 # Whoever had the turn before may have asked the same.
-                outcome = self._fresh(asked) or self._poll(path, params, asked)
+                outcome = self._fresh(asked) or self._refusal(asked)
+                outcome = outcome or self._poll(path, params, asked)
         if isinstance(outcome, str):
             raise Failed(outcome)
         found: dict[str, Any] = outcome[0]
@@ -106,13 +127,25 @@ class Upstream(HTTPClient):
             return None
         return kept.outcome
 
+    def _refusal(self, asked: str) -> str | None:
+        """The failure of a server that has just not answered something else."""
+        kept = self._no_answer
+        if kept is None or kept.writes != self._writes or self._clock() >= kept.until:
+            return None
+        url = f"http://{self.address}{asked}"
+        return f"Get {_quoted(url)}: {kept.outcome}"
+
     def _poll(self, path: str, params: dict[str, str], asked: str) -> Any:
         writes = self._writes
+        began = self._clock()
         outcome: Any
         try:
             outcome = (self._parsed(self._exchanged("GET", path, params)),)
         except Failed as error:
             outcome = str(error)
+            if isinstance(error, _NoAnswer):
+                now = self._clock()
+                self._no_answer = _Kept(now + max(KEPT, now - began), writes, error.why)
         now = self._clock()
         alive = {key: kept for key, kept in self._kept.items() if kept.until > now}
         self._kept = {**alive, asked: _Kept(now + KEPT, writes, outcome)}
@@ -132,7 +165,7 @@ class Upstream(HTTPClient):
             url = f"{client.url}{path}{query}"
             answer = client._exchange(method, path, params, body)
         if isinstance(answer, NSQError):
-            raise Failed(f"{method.capitalize()} {_quoted(url)}: {self._why(answer)}")
+            raise _NoAnswer(f"{method.capitalize()} {_quoted(url)}", self._why(answer))
         if answer.status != 200:
             text = answer.content.decode("utf-8", "replace")
             raise Failed(f"got response {answer.status} {answer.reason} {_quoted(text)}")

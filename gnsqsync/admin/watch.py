@@ -17,6 +17,7 @@ from gnsqsync.addresses import Address, parse_address
 from gnsqsync.admin.access import Access
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.overview import Overview
+from gnsqsync.admin.upstream import failures
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.names import valid_name
 from gnsqsync.daemon.web import Answer, HTTPFault, Request, Response, Route
@@ -187,8 +188,8 @@ class Watches:
             nodes, errors = self._cluster.having(topic)
             stats, stages = self._cluster.topic(topic)
         except AllFailed as error:
-            return set(), str(error).splitlines()
-        refused = [*errors, *(line for stage in stages for line in stage)]
+            return set(), [] if error.is_missing else str(error).splitlines()
+        refused = failures([*errors, *(line for stage in stages for line in stage)])
         # A topic keeps its messages until it has a channel. One of ours would take them.
         kept = {
             node["node"]

@@ -68,15 +68,16 @@ Exit codes: 0 stopped by a signal; 1 a server did not start, or ended by itself;
 def cluster(
     count: int, free_ports: bool, data_path: str | None, mem_queue_size: int, no_admin: bool
 ) -> int:
-    """Run a whole NSQ on this machine: an nsqlookupd, two nsqds and nsqadmin.
+    """Run a whole NSQ on this machine: an nsqlookupd, two nsqds, and nsqadmin if it is installed.
 
     For development and tests. All listen on 127.0.0.1 only. Ctrl-C ends all of them; without
     --data-path their messages go, too.
     """
     if not no_admin and importlib.util.find_spec("jinja2") is None:
-        raise click.ClickException(
-            'nsqadmin needs an extra: pip install "gnsqsync[admin]". Or leave it out: --no-admin'
+        click.echo(
+            'Without nsqadmin, which needs an extra: pip install "gnsqsync[admin]"', err=True
         )
+        no_admin = True
     from gnsqsync.embedded import ServerFailed
 
     ended = Flag()

@@ -15,6 +15,7 @@ from gnsqsync.cli.common import (
     nsqd_option,
 )
 from gnsqsync.dead_letters import DeadLetters
+from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.service.dead_letters import ACTIONS
 from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
 
@@ -44,7 +45,7 @@ def _run(
 _channel = click.option(
     "--channel",
     "-c",
-    default="dead_letters",
+    default=CHANNEL,
     show_default=True,
     metavar="CHANNEL",
     help="Take them from this channel of TOPIC. The first channel gets what waits.",

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
+from gnsqsync.dead_letters.audit import Audit, user_of_this_process
 from gnsqsync.dead_letters.letter import DeadLetter, Filter
 from gnsqsync.dead_letters.look import Look
-from gnsqsync.dead_letters.places import Places
+from gnsqsync.dead_letters.places import CHANNEL, Places
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import (
     BadMessage,
@@ -85,17 +86,21 @@ class DeadLetters:
         limit: How many are looked at, at most.
         looked_at: How many came.
         waiting: How many waited when the iteration began; None: an nsqd did not tell.
+        elsewhere: Letters that wait in other channels of the topic, by channel.
         problems: A sentence for each nsqd that could not be looked at, or not to the end.
 
     Args:
         topic: The topic of the dead letters, such as ``orders.dead``.
         channel: The channel to take them from. If the topic has none, nsqd makes it, and what waits
-            in the topic goes there.
+            in the topic goes there. ``send-back``, which nsqadmin used to make, is found as
+            ``dead_letters``.
         nsqd_tcp_addresses: As of the Reader. How many wait is asked at the port after each.
         nsqd_http_addresses: nsqds by their HTTP addresses, which tell their TCP ports.
         lookupd_http_addresses: As of the Reader. One address of the three kinds is needed.
         limit: How many letters to look at, 1 or more.
         patience: Seconds, 0.1 or more, to wait for one more letter.
+        by: Who looks, for the log: each purge is a WARNING there, each requeue INFO. None: the user
+            of this process.
         lookupd_authorization: As of the Reader.
         lookupd_session: As of the Reader.
         runtime: As of the Reader.
@@ -112,13 +117,14 @@ class DeadLetters:
     def __init__(
         self,
         topic: str,
-        channel: str = "dead_letters",
+        channel: str = CHANNEL,
         *,
         nsqd_tcp_addresses: AddressLike = (),
         nsqd_http_addresses: UrlLike = (),
         lookupd_http_addresses: UrlLike = (),
         limit: int = 1000,
         patience: float = 2.0,
+        by: str | None = None,
         lookupd_authorization: str | None = None,
         lookupd_session: Callable[[], requests.Session] | None = None,
         runtime: RuntimeLike | None = None,
@@ -135,6 +141,7 @@ class DeadLetters:
         self.limit: int = check_int("limit", limit, 1)
         self.looked_at: int = 0
         self.waiting: int | None = None
+        self.elsewhere: dict[str, int] = {}
         self.problems: list[str] = []
         self._patience = check_duration("patience", patience, 0.1)
         self._nsqds = parse_addresses(nsqd_tcp_addresses)
@@ -156,6 +163,7 @@ class DeadLetters:
                 " lookupd_http_addresses, at least one address"
             )
         self._runtime = runtime
+        self._audit = Audit(topic, by or user_of_this_process())
         self._writers: dict[str, Writer] = {}
         self._look: Look | None = None
         self._is_stopped = False
@@ -164,7 +172,6 @@ class DeadLetters:
         self.looked_at = 0
         self._look = Look(
             self.topic,
-            self.channel,
             self.limit,
             self._patience,
             self._options,
@@ -174,6 +181,7 @@ class DeadLetters:
 
     def __exit__(self, *raised: object) -> None:
         look, self._look = self._look, None
+        self._audit.write()
         try:
             if look is not None:
                 look.close()
@@ -210,6 +218,7 @@ class DeadLetters:
         waiting = [place.waiting for place in found]
         self.waiting = None if None in waiting else sum(filter(None, waiting))
         look.problems = self.problems = places.problems
+        self.elsewhere = places.elsewhere
         for letter in look.letters(found, window):
             self.looked_at = look.looked_at
             yield letter
@@ -251,6 +260,7 @@ class DeadLetters:
         message = look.mine(letter)
         writer = writer or self._writer(letter.nsqd)
         writer.publish(topic, letter.as_published())
+        self._audit.note(letter, topic)
         look.finish(message, f"is published to {topic}")
 
     def purge(self, letter: DeadLetter) -> None:
@@ -265,6 +275,7 @@ class DeadLetters:
         """
         look = self._entered()
         look.finish(look.mine(letter), "was to be purged")
+        self._audit.note(letter)
 
     def requeue_all(
         self,

@@ -32,7 +32,6 @@ class Look:
     def __init__(
         self,
         topic: str,
-        channel: str,
         limit: int,
         patience: float,
         options: ConnectionOptions,
@@ -43,7 +42,6 @@ class Look:
         self.problems: list[str] = []
         self.runtime: Runtime = runtime
         self._topic = topic
-        self._channel = channel
         self._limit = limit
         self._patience = patience
         self._options = options
@@ -122,7 +120,7 @@ class Look:
         """Until ``end`` letters were looked at; True where another connection may get more."""
         reader = Reader(
             self._topic,
-            self._channel,
+            place.channel,
             nsqd_tcp_addresses=[place.nsqd],
             max_in_flight=min(window, end - self.looked_at),
             max_attempts=0,

@@ -19,25 +19,37 @@ from gnsqsync.stats import counted
 if TYPE_CHECKING:
     from gnsqsync.http.clients import ChannelStats, NsqdHTTP, TopicStats
 
-__all__ = ["Place", "Places"]
+__all__ = ["CHANNEL", "OLD_CHANNEL", "Place", "Places"]
 
+# The channel through which every tool takes dead letters.
+CHANNEL = "dead_letters"
+# The name that nsqadmin's button had for the same channel. Letters may still lie there.
+OLD_CHANNEL = "send-back"
 # Seconds that an nsqd may be silent over HTTP.
 _PATIENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An nsqd that has the topic, by its TCP address; ``waiting`` None: nobody knows."""
+    """An nsqd that has the topic, by its TCP address, and the channel to take letters from.
+
+    ``waiting`` None: nobody knows.
+    """
 
     nsqd: Address
+    channel: str
     waiting: int | None
 
 
 class Places:
-    """One look for ``topic`` and ``channel``. ``problems`` are sentences: what is not looked at."""
+    """One look for ``topic`` and ``channel``. ``problems`` are sentences: what is not looked at.
+
+    ``elsewhere``: letters that wait in other channels of the topic, by channel.
+    """
 
     def __init__(self, topic: str, channel: str, lookups: Lookups, runtime: Runtime) -> None:
         self.problems: list[str] = []
+        self.elsewhere: dict[str, int] = {}
         self._topic = topic
         self._channel = channel
         self._lookups = lookups
@@ -62,9 +74,10 @@ class Places:
                 if asked is not None and stats is None:
                     missing.append(str(address))
                     continue
-            waiting = None if stats is None else self._waiting(address, stats)
+            channel = self._channel if stats is None else self._channel_at(address, stats)
+            waiting = None if stats is None else self._waiting(address, channel, stats)
             if stats is None or waiting is not None:
-                places.append(Place(address, waiting))
+                places.append(Place(address, channel, waiting))
         if not places and not self.problems:
             asked_of = ", ".join([*missing, *self._lookups.shown])
             self.problems.append(f"no such topic {self._topic!r} (asked: {asked_of})")
@@ -128,21 +141,43 @@ class Places:
             stats = client.stats(self._topic, include_clients=False, include_mem=False)
         return stats.topics[0] if stats.topics else None
 
-    def _waiting(self, address: Address, topic: TopicStats) -> int | None:
-        """None where nothing can come; ``problems`` then says why."""
+    def _channel_at(self, address: Address, topic: TopicStats) -> str:
+        """The channel to take letters from at this nsqd: CHANNEL has an older name, too.
+
+        Note what waits in the other channels. With both names nothing is taken from the older one:
+        the channels may have copies of the same letters, which would go back twice.
+        """
+        depths = {each.channel_name: each.depth for each in topic.channels}
+        mine = self._channel
+        if mine == CHANNEL and CHANNEL not in depths and OLD_CHANNEL in depths:
+            mine = OLD_CHANNEL
+        for name, depth in depths.items():
+            if depth and name != mine:
+                self.elsewhere[name] = self.elsewhere.get(name, 0) + depth
+        if mine == CHANNEL and depths.get(OLD_CHANNEL) and CHANNEL in depths:
+            self._say(
+                address,
+                f"topic {self._topic!r} also has the channel {OLD_CHANNEL!r} of an older nsqadmin,"
+                f" with {counted(depths[OLD_CHANNEL], 'letter')}; some may be copies of those here."
+                " Look there by naming it, and delete it in the end",
+            )
+        return mine
+
+    def _waiting(self, address: Address, channel: str, topic: TopicStats) -> int | None:
+        """Return None if no letter can come, and note the reason in ``problems``."""
         channels = {each.channel_name: each for each in topic.channels}
-        mine = channels.get(self._channel)
+        mine = channels.get(channel)
         if mine is None and channels:
             self._say(
                 address,
-                f"topic {self._topic!r} has no channel {self._channel!r}. Its letters wait in"
+                f"topic {self._topic!r} has no channel {channel!r}. Its letters wait in"
                 f" {_listed(channels)}: name that one",
             )
             return None
         if mine is not None and mine.paused:
             self._say(
                 address,
-                f"channel {self._channel!r} of topic {self._topic!r} is paused, so nothing comes"
+                f"channel {channel!r} of topic {self._topic!r} is paused, so nothing comes"
                 f" ({counted(mine.depth, 'letter')} there); unpause it first",
             )
             return None

@@ -2,40 +2,44 @@
 ``path("dead-letters/", include("gnsqsync.django.dead_letters"))``.
 
 Staff may look, at the ``dead_letter_topic`` of each handler. To send letters back or to purge them
-takes what nsqadmin takes: a superuser, or the permission of ``ADMIN_PERMISSION``.
+takes what nsqadmin takes: a superuser, or the permission of ``ADMIN_PERMISSION``. Each of the two
+leaves an entry in the log of Django's admin; a purge asks once more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import URLPattern, path
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.views.decorators.csrf import csrf_protect
 
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
+from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.config import Alias, get_alias
 from gnsqsync.django.handlers import all_handlers
 from gnsqsync.django.login import login_url
-from gnsqsync.errors import NSQError
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.service.commands import topics_of
 from gnsqsync.service.dead_letters import text_of
 from gnsqsync.stats import counted
 
-__all__ = ["dead_letters", "urlpatterns"]
+__all__ = ["dead_letters", "page_of", "urlpatterns"]
 
-CHANNEL = "dead_letters"
 # Letters on the page, and those among which a chosen one is looked for.
 _SHOWN, _SEARCHED = 200, 10_000
 
 
 @csrf_protect
 def dead_letters(request: HttpRequest) -> HttpResponseBase:
-    """The list, one letter (``?id=``), or what a form asks for.
+    """The list, one letter (``?id=``), the question before a purge, or what a form asks for.
 
     Raises:
         PermissionDenied: The user is no staff, or may not act.
@@ -47,7 +51,10 @@ def dead_letters(request: HttpRequest) -> HttpResponseBase:
     if not admin.site.has_permission(request):
         raise PermissionDenied("dead letters are for staff")
     topics = _topics()
-    name = request.GET.get("topic") or next(iter(topics), "")
+    # Counts are for a choice, and cost a request to each nsqd.
+    waiting = _waiting(topics) if len(topics) > 1 and request.method == "GET" else {}
+    fullest = max(topics, key=lambda topic: waiting.get(topic, 0), default="")
+    name = request.GET.get("topic") or fullest
     if request.GET.get("topic") and name not in topics:
         raise Http404(f"no handler has the dead_letter_topic {name}")
     alias = topics.get(name)
@@ -55,29 +62,47 @@ def dead_letters(request: HttpRequest) -> HttpResponseBase:
         user.is_superuser
         or (alias and alias.admin_permission and user.has_perm(alias.admin_permission))
     )
-    if request.method == "POST":
-        if not may_act or alias is None:
-            raise PermissionDenied("you may look, but not act")
-        return _act(request, alias, name)
-    chosen = request.GET.get("id", "")
-    found: list[DeadLetter] = []
-    problems: list[str] = []
-    waiting: int | None = 0
-    if alias is not None:
-        found, problems, waiting = _look(alias, name, chosen)
+    channel = request.GET.get("channel") or CHANNEL
     context = {
         **admin.site.each_context(request),
         "title": "Dead letters",
-        "topics": topics,
+        "topics": {topic: waiting.get(topic, 0) for topic in topics},
         "topic": name,
-        "letters": found,
-        "waiting": waiting,
-        "problems": problems,
-        "chosen": chosen,
-        "text": "\n".join(text_of(found[0])) if chosen and found else "",
+        "channel": channel,
+        "here": _query(name, channel),
+        "nsqadmin": nsqadmin_of(name),
         "may_act": may_act,
     }
+    if request.method == "POST":
+        if not may_act or alias is None:
+            raise PermissionDenied("you may look, but not act")
+        return _answer_form(request, alias, name, channel, context)
+    context |= {"letters": (), "waiting": 0}
+    if alias is not None:
+        context |= _look(alias, name, channel, request.GET.get("id", ""))
     return render(request, "gnsqsync/dead_letters.html", context)
+
+
+def page_of(topic: str) -> str:
+    """URL of the dead letters of ``topic``; "" if the site has no such page, or no such handler."""
+    try:
+        page = reverse("nsq_dead_letters")
+    except NoReverseMatch:
+        return ""
+    return f"{page}?{_query(topic, CHANNEL)}" if topic in _topics() else ""
+
+
+def nsqadmin_of(topic: str) -> str:
+    """URL of nsqadmin's page of ``topic``; "" if the site has no nsqadmin."""
+    try:
+        return reverse("nsqadmin", kwargs={"path": f"topics/{topic}" if topic else ""})
+    except NoReverseMatch:
+        return ""
+
+
+def _query(topic: str, channel: str) -> str:
+    named = {} if channel == CHANNEL else {"channel": channel}
+    return urlencode({"topic": topic, **named})
 
 
 def _topics() -> dict[str, Alias]:
@@ -91,52 +116,113 @@ def _topics() -> dict[str, Alias]:
     return dict(sorted(topics.items()))
 
 
-def _letters(alias: Alias, topic: str, limit: int) -> DeadLetters:
-    return DeadLetters(topic, CHANNEL, limit=limit, **alias.dead_letters_keywords())
+def _waiting(topics: dict[str, Alias]) -> dict[str, int]:
+    """Count the letters that wait in each topic, as far as the nsqds answer."""
+    found: dict[str, int] = {}
+    for alias in {alias.name: alias for alias in topics.values()}.values():
+        rows, _ = topics_of(
+            None, nsqd_http=alias.nsqd_http, lookupd_http=alias.lookupd, nsqd_tcp=alias.nsqd
+        )
+        for topic, row in rows.items():
+            depths = [numbers["depth"] for numbers in row["channels"].values()]
+            if topic in topics and topics[topic].name == alias.name:
+                found[topic] = row["depth"] + max(depths, default=0)
+    return found
 
 
-def _look(alias: Alias, topic: str, chosen: str) -> tuple[list[DeadLetter], list[str], int | None]:
+def _letters(
+    alias: Alias, topic: str, channel: str, limit: int, by: str | None = None
+) -> DeadLetters:
+    """Raises Http404 for a channel that cannot be one."""
+    try:
+        return DeadLetters(topic, channel, limit=limit, by=by, **alias.dead_letters_keywords())
+    except ConfigError as error:
+        raise Http404(str(error)) from error
+
+
+def _look(alias: Alias, topic: str, channel: str, chosen: str) -> dict[str, Any]:
+    """Receive letters for the page; ``chosen`` is the id of one, or ""."""
     where = Filter(ids=[chosen] if chosen else ())
-    found = []
-    with _letters(alias, topic, _SEARCHED if chosen else _SHOWN) as letters:
+    found: list[DeadLetter] = []
+    with _letters(alias, topic, channel, _SEARCHED if chosen else _SHOWN) as letters:
         for letter in letters:
             if where.matches(letter):
                 found.append(letter)
                 if chosen:
                     break
-        return found, letters.problems, letters.waiting
+        return {
+            "letters": found,
+            "problems": letters.problems,
+            "waiting": letters.waiting,
+            "elsewhere": [
+                (name, depth, _query(topic, name)) for name, depth in letters.elsewhere.items()
+            ],
+            "chosen": chosen,
+            "text": "\n".join(text_of(found[0])) if chosen and found else "",
+        }
 
 
-def _act(request: HttpRequest, alias: Alias, topic: str) -> HttpResponse:
-    ids = request.POST.getlist("id")
-    back = f"{request.path}?{urlencode({'topic': topic})}"
+def _answer_form(
+    request: HttpRequest, alias: Alias, topic: str, channel: str, context: dict[str, Any]
+) -> HttpResponse:
+    """Act, or ask before a purge."""
+    # The ids of the letters that were on the page, by those that nsqd has for them.
+    shown = dict(pair.partition(" ")[::2] for pair in request.POST.getlist("shown"))
+    # "all" are these, and not what came since.
+    ids = [*shown] if "all" in request.POST else [*dict.fromkeys(request.POST.getlist("id"))]
     verb = request.POST.get("verb")
     if verb not in ("requeue", "purge") or not ids:
         messages.error(request, "Choose letters, and what to do with them.")
-        return HttpResponseRedirect(back)
+    elif verb == "purge" and "sure" not in request.POST:
+        context |= {
+            "title": f"Purge {counted(len(ids), 'dead letter')}?",
+            "ids": ids,
+            "named": [shown.get(id) or id for id in ids],
+        }
+        return render(request, "gnsqsync/purge_dead_letters.html", context)
+    else:
+        _act(request, alias, topic, channel, verb, ids)
+    return HttpResponseRedirect(f"{request.path}?{_query(topic, channel)}")
+
+
+def _act(
+    request: HttpRequest, alias: Alias, topic: str, channel: str, verb: str, ids: Sequence[str]
+) -> None:
+    user: Any = request.user
     left = set(ids)
     failures: dict[str, None] = {}
+    done: list[str] = []
 
     def told(letter: DeadLetter, error: NSQError | None) -> None:
         left.discard(letter.message_id)
         if error is not None:
             failures[str(error)] = None
+        else:
+            done.append(letter.id)
         if not left:
             letters.stop()
 
     where = Filter(ids=ids)
-    with _letters(alias, topic, _SEARCHED) as letters:
+    what = "sent back" if verb == "requeue" else "purged"
+    # Before the act: what cannot be recorded is not done.
+    entry = LogEntry.objects.create(
+        user_id=user.pk,
+        object_repr=f"{counted(len(ids), 'dead letter')} of {topic}"[:200],
+        action_flag=CHANGE if verb == "requeue" else DELETION,
+        change_message=f"To be {what}: {', '.join(ids)}",
+    )
+    with _letters(alias, topic, channel, _SEARCHED, by=user.get_username()) as letters:
         if verb == "requeue":
             tally = letters.requeue_all(where, told=told)
         else:
             tally = letters.purge_all(where, told=told)
-    done = "sent back" if verb == "requeue" else "purged"
-    messages.success(request, f"{counted(tally.done, 'letter')} {done}.")
+    entry.change_message = f"{counted(tally.done, 'letter')} {what}: {', '.join(done)}"
+    entry.save(update_fields=["change_message"])
+    messages.success(request, f"{counted(tally.done, 'letter')} {what}.")
     for text in [*failures, *letters.problems]:
         messages.error(request, text)
     if left and not failures:
         messages.error(request, f"{counted(len(left), 'letter')} did not come.")
-    return HttpResponseRedirect(back)
 
 
 urlpatterns: list[URLPattern] = [path("", dead_letters, name="nsq_dead_letters")]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.apps import apps
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.core.signals import setting_changed
@@ -20,7 +21,7 @@ from django.urls import URLPattern, re_path
 from django.views.decorators.csrf import csrf_exempt
 
 from gnsqsync.addresses import http_urls
-from gnsqsync.admin.access import MAY_ACT, USER
+from gnsqsync.admin.access import LETTERS, MAY_ACT, USER
 from gnsqsync.admin.app import Admin, create_app
 from gnsqsync.django.config import DEFAULT, Alias, get_alias
 from gnsqsync.django.login import login_url
@@ -60,6 +61,7 @@ def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
         "wsgi.input": request,
         MAY_ACT: user.is_superuser or bool(permission and user.has_perm(permission)),
         USER: user.get_username(),
+        LETTERS: _letters_page,
     }
     head: list[Any] = []
     body = _of_this_process()(environ, lambda *given: head.extend(given))
@@ -78,6 +80,15 @@ def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
     # Among those of sessions, where middleware looks for cookies.
     response.cookies.load(cookie)
     return response
+
+
+def _letters_page(topic: str) -> str:
+    # The page needs Django's admin, which nsqadmin can do without.
+    if not apps.is_installed("django.contrib.admin"):
+        return ""
+    from gnsqsync.django.dead_letters import page_of
+
+    return page_of(topic)
 
 
 def _of_this_process() -> Admin:

@@ -13,6 +13,7 @@ from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
 from gnsqsync.dead_letters import DeadLetters
+from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.flask import relay
 from gnsqsync.flask.config import backend_of, read_settings
@@ -380,7 +381,7 @@ def _health(address: str, ready: bool, processes: int, timeout: float) -> None:
 
 _CHANNEL = click.option(
     "--channel",
-    default="dead_letters",
+    default=CHANNEL,
     show_default=True,
     metavar="CHANNEL",
     help="Take them from this channel of TOPIC. The first channel gets what waits.",

@@ -297,6 +297,24 @@ def problem(dead: Dead, **options: Any) -> str:
         return "; ".join(letters.problems)
 
 
+def test_the_channel_of_an_older_nsqadmin_is_found(dead: Dead) -> None:
+    with NsqdHTTP(url(dead.nsqd)) as nsqd:
+        nsqd.create_topic(dead.topic)
+        nsqd.create_channel(dead.topic, "send-back")
+        nsqd.pub(dead.topic, b"old")
+        with dead.letters() as letters:
+            assert [letter.body for letter in letters] == [b"old"]
+            assert (letters.problems, letters.elsewhere) == ([], {})
+        # With both, no copy of a letter goes back twice, and no letter is hidden.
+        nsqd.create_channel(dead.topic, "dead_letters")
+        with dead.letters() as letters:
+            assert list(letters) == []
+            assert letters.elsewhere == {"send-back": 1}
+            assert "'send-back' of an older nsqadmin, with 1 letter" in letters.problems[0]
+        with dead.letters(channel="send-back") as letters:
+            assert letters.purge_all().done == 1
+
+
 def test_what_cannot_be_looked_at_is_said(dead: Dead) -> None:
     assert f"no such topic '{dead.topic}'" in problem(dead)
     with NsqdHTTP(url(dead.nsqd)) as nsqd:

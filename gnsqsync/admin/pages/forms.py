@@ -16,10 +16,13 @@ from gnsqsync.admin.actions import Actions, Visitor
 from gnsqsync.admin.api import visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
 from gnsqsync.admin.overview import Overview
+from gnsqsync.admin.pages.finding import Absent, Finding
 from gnsqsync.admin.pages.rendering import VERBS, Rendering, token_of
+from gnsqsync.admin.upstream import failures
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.names import valid_name
 from gnsqsync.daemon.web import Answer, HTTPFault, Request, Route
+from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.stats import counted
 
 __all__ = ["Forms"]
@@ -48,28 +51,30 @@ class Forms:
         self._access = access
         self._rendering = rendering
         self._log = log
+        self._finding = Finding(cluster)
 
     def routes(self) -> list[Route]:
         """With paths below the base path."""
-        return [
+        routes: list[Route] = [
             ("GET", "/publish/:topic", self._publish),
             ("GET", "/confirm", self._confirm),
             ("GET", "/send-back", self._send_back),
             ("POST", "/do", self._do),
         ]
+        return [
+            (method, path, self._rendering.or_absent(handler)) for method, path, handler in routes
+        ]
 
     def _publish(self, request: Request) -> Answer:
         (topic,) = request.path_values
-        try:
-            nodes, errors = self._cluster.having(topic)
-        except AllFailed as error:
-            return self._rendering.failure(request, f"Publish to {topic}", str(error))
+        self._finding.topic(topic)
+        nodes, errors = self._cluster.having(topic)
         return self._rendering.page(
-            request, "publish.html", topic=topic, nodes=nodes, errors=errors
+            request, "publish.html", topic=topic, nodes=nodes, errors=failures(errors)
         )
 
     def _confirm(self, request: Request) -> Answer:
-        """What will go, before it goes."""
+        """The question before an action, with what will go."""
         verb, topic = request.get("verb") or "", request.get("topic") or ""
         channel, node = request.get("channel") or "", request.get("node") or ""
         if verb not in VERBS or not topic:
@@ -77,12 +82,12 @@ class Forms:
         found: Any = None
         errors: list[str] = []
         try:
-            found, stages = (
-                self._cluster.channel(topic, channel) if channel else self._cluster.topic(topic)
-            )
-            errors = [error for stage in stages for error in stage]
-        except AllFailed as error:
-            errors = str(error).splitlines()
+            found, errors = self._found(topic, channel)
+        except Absent as absent:
+            # nsqlookupds forget a topic that they alone know, if that is what is asked for.
+            if absent.status == 404 and not (verb == "delete" and absent.unborn):
+                raise
+            errors = [] if absent.unborn else absent.text.splitlines()
         return self._rendering.page(
             request,
             "confirm.html",
@@ -94,15 +99,27 @@ class Forms:
             errors=errors,
         )
 
+    def _found(self, topic: str, channel: str) -> tuple[Any, list[str]]:
+        return self._finding.channel(topic, channel) if channel else self._finding.topic(topic)
+
+    def _check(self, verb: str, topic: str, channel: str) -> None:
+        """Raise Absent for a thing that is not there: nothing would be done to it."""
+        try:
+            self._found(topic, channel)
+        except Absent as absent:
+            if absent.status == 404 and not (verb == "delete" and absent.unborn):
+                raise
+
     def _send_back(self, request: Request) -> Answer:
-        """Where dead letters will go, before they do."""
-        topic, channel = request.get("topic") or "", request.get("channel") or ""
+        """The question before dead letters go back, with the topic that they go to."""
+        topic, channel = request.get("topic") or "", request.get("channel") or CHANNEL
         to, of = request.get("to") or "", request.get("of") or ""
         if not dead_letters.holds(topic, to, of):
             raise HTTPFault(400, "INVALID_TOPIC")
-        rows = self._overview.picture(0.0).rows
+        rows = self._overview.picture().rows
         found = dead_letters.found_in(rows, to, of)
-        waiting = sum(each.waiting for each in found if each[:2] == (topic, channel))
+        mine = [each for each in found if each[:2] == (topic, channel)]
+        waiting = sum(each.waiting for each in mine)
         return self._rendering.page(
             request,
             "send_back.html",
@@ -112,7 +129,7 @@ class Forms:
             of=of,
             waiting=waiting,
             most=dead_letters.MOST_AT_A_TIME,
-            own=dead_letters.CHANNEL,
+            is_new=any(not each.exists for each in mine),
         )
 
     def _do(self, request: Request) -> Answer:
@@ -132,8 +149,6 @@ class Forms:
             return self._rendering.failure(request, "Not done", str(error))
         except _Wrong as error:
             return self._rendering.failure(request, "Not done", str(error), 400)
-        by = f"{who.user!r} of {who.remote_ip}" if who.user else who.remote_ip
-        self._log.info("%s of %r by %s", form["verb"], _named(topic, channel), by)
         gone = form["verb"] == "delete"
         return self._rendering.page(
             request,
@@ -157,27 +172,35 @@ class Forms:
                 errors = self._actions.create(topic, channel, who)
                 done = f"Created: {_named(topic, channel)}."
             case "pause" | "unpause" | "empty" as verb:
+                self._check(verb, topic, channel)
                 errors = self._actions.change(verb, topic, channel, who)
                 done = f"{_DONE[verb]}: {_named(topic, channel)}."
             case "delete":
-                errors = self._actions.delete(topic, channel, who)
+                self._check("delete", topic, channel)
+                # An nsqd that does not have it has nothing to delete.
+                errors = failures(self._actions.delete(topic, channel, who))
                 done = f"Deleted: {_named(topic, channel)}."
             case "tombstone":
                 errors = self._actions.tombstone(topic, node, who)
                 done = f"Topic {topic} is tombstoned on {node}."
             case "publish":
+                self._finding.topic(topic)
                 nodes, _ = self._cluster.having(topic)
                 if node not in map(http_address, nodes):
                     raise _Wrong(f"{node} has no topic {topic}.")
                 # A form has line ends of its own, whatever was typed.
                 body = form.get("body", "").replace("\r\n", "\n")
+                self._log.info("a message to topic %s on %s by %s", topic, node, who.name)
                 errors = self._actions.publish(topic, body.encode(), node)
                 done = f"The message is published to {topic} on {node}."
             case "send_back":
                 to = form.get("to", "")
                 if not dead_letters.holds(topic, to, form.get("of", "")):
                     raise _Wrong(f"{topic} is not named as dead letters of {to}.")
-                count, errors = dead_letters.send_back(self._cluster, topic, channel, to)
+                self._check("send_back", topic, "")
+                count, errors = dead_letters.send_back(self._cluster, topic, channel, to, who.name)
+                by = who.name
+                self._log.info("%s of %s sent back to %s by %s", count, topic, to, by)
                 return f"{counted(count, 'message')} went from {topic} to {to}.", errors
             case verb:
                 raise _Wrong(f"There is no action {verb!r}.")

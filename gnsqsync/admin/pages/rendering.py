@@ -6,6 +6,7 @@ Knows templates and cookies. What is shown, and what forms do, is views.py and f
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -17,11 +18,13 @@ except ModuleNotFoundError as _missing:
         'nsqadmin needs Jinja: pip install "gnsqsync[admin]"', name="jinja2"
     ) from _missing
 
-from gnsqsync.admin.access import Access
+from gnsqsync.admin.access import LETTERS, Access
 from gnsqsync.admin.options import AdminOptions
+from gnsqsync.admin.pages.finding import Absent
+from gnsqsync.admin.pages.graphite import target
 from gnsqsync.admin.pages.texts import drain_text, duration_text, rate_text, spark_points
 from gnsqsync.admin.troubles import Level
-from gnsqsync.daemon.web import Request, Response
+from gnsqsync.daemon.web import Answer, Handler, Request, Response
 from gnsqsync.stats import counted
 
 __all__ = ["VERBS", "Rendering", "token_of"]
@@ -60,9 +63,47 @@ class Rendering:
         )
         self._templates.globals.update(Level=Level, verbs=VERBS)
 
-    def failure(self, request: Request, title: str, text: str, status: int = 502) -> Response:
-        """A page that says why something is not shown, or was not done."""
-        return self.page(request, "failure.html", status, title=title, lines=text.splitlines())
+    def or_absent(self, handler: Handler) -> Handler:
+        """``handler`` whose Absent becomes a page."""
+
+        def answer(request: Request) -> Answer:
+            try:
+                return handler(request)
+            except Absent as absent:
+                return self.failure(
+                    request,
+                    absent.title,
+                    absent.text,
+                    absent.status,
+                    near=absent.near,
+                    unborn=absent.unborn,
+                )
+
+        return answer
+
+    def failure(
+        self,
+        request: Request,
+        title: str,
+        text: str,
+        status: int = 502,
+        *,
+        near: Sequence[tuple[str, ...]] = (),
+        unborn: str = "",
+    ) -> Response:
+        """A page that says why something is not shown, or was not done.
+
+        ``near`` and ``unborn``: see Absent.
+        """
+        return self.page(
+            request,
+            "failure.html",
+            status,
+            title=title,
+            lines=text.splitlines(),
+            near=near,
+            unborn=unborn,
+        )
 
     def page(
         self, request: Request, template: str, status: int = 200, /, **values: Any
@@ -84,6 +125,8 @@ class Rendering:
             refusal=refusal,
             token=token or "",
             graphite=self._graphite_link(root),
+            target=lambda key, kind="gauge": target(self._options, key, kind),
+            letters_page=environ.get(LETTERS, lambda topic: ""),
             **values,
         )
         return Response(html, status, _HTML, headers, plain=True)

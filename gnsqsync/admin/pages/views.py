@@ -9,6 +9,7 @@ from gnsqsync.admin import dead_letters
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.admin.overview import Overview
+from gnsqsync.admin.pages.finding import Absent, Finding, away_text
 from gnsqsync.admin.pages.rendering import Rendering
 from gnsqsync.admin.watch import is_raw
 from gnsqsync.daemon.web import Answer, Request, Response, Route
@@ -34,11 +35,12 @@ class Views:
         self._cluster = cluster
         self._overview = overview
         self._rendering = rendering
+        self._finding = Finding(cluster)
         self._static = resources.files("gnsqsync.admin.pages") / "static"
 
     def routes(self) -> list[Route]:
         """With paths below the base path."""
-        return [
+        routes: list[Route] = [
             ("GET", "/", self._topics),
             ("GET", "/topics", self._topics),
             ("GET", "/topics/:topic", self._topic),
@@ -50,6 +52,9 @@ class Views:
             ("GET", "/watch/:topic", self._watch),
             ("GET", "/static/:asset", self._asset),
             ("GET", "/fonts/:asset", self._asset),
+        ]
+        return [
+            (method, path, self._rendering.or_absent(handler)) for method, path, handler in routes
         ]
 
     def _topics(self, request: Request) -> Answer:
@@ -68,37 +73,35 @@ class Views:
             wanted=wanted,
             number=page,
             pages=pages,
+            hint=picture.away and away_text(picture.away, is_listed=bool(self._cluster.lookupds)),
         )
 
     def _topic(self, request: Request) -> Answer:
         (name,) = request.path_values
-        try:
-            topic, stages = self._cluster.topic(name)
-        except AllFailed as error:
-            return self._rendering.failure(request, f"Topic {name}", str(error))
-        row = self._overview.picture(0.0).topic(name)
+        topic, errors = self._finding.topic(name)
+        picture = self._overview.picture(0.0)
         return self._rendering.page(
-            request, "topic.html", topic=topic, row=row, errors=[e for s in stages for e in s]
+            request,
+            "topic.html",
+            topic=topic,
+            row=picture.topic(name),
+            seconds=picture.seconds,
+            errors=errors,
         )
 
     def _channel(self, request: Request) -> Answer:
         topic, name = request.path_values
-        try:
-            channel, stages = self._cluster.channel(topic, name)
-        except AllFailed as error:
-            return self._rendering.failure(request, f"Channel {name} of {topic}", str(error))
-        if channel is None:
-            return self._rendering.failure(
-                request, f"Channel {name} of {topic}", "No nsqd has this channel.", 404
-            )
+        channel, errors = self._finding.channel(topic, name)
         picture = self._overview.picture(0.0)
         return self._rendering.page(
             request,
             "channel.html",
             channel=channel,
             row=picture.channel(topic, name),
-            dead=dead_letters.found_in(picture.rows, topic, name),
-            errors=[e for s in stages for e in s],
+            seconds=picture.seconds,
+            # Before the first look nobody knows.
+            dead=dead_letters.found_in(picture.rows, topic, name) if picture.at else None,
+            errors=errors,
         )
 
     def _nodes(self, request: Request) -> Answer:
@@ -110,12 +113,7 @@ class Views:
 
     def _node(self, request: Request) -> Answer:
         (name,) = request.path_values
-        try:
-            topics, errors = self._cluster.node(name)
-        except AllFailed as error:
-            return self._rendering.failure(request, f"Node {name}", str(error))
-        if topics is None:
-            return self._rendering.failure(request, f"Node {name}", "There is no such nsqd.", 404)
+        topics, errors = self._finding.node(name)
         return self._rendering.page(request, "node.html", name=name, topics=topics, errors=errors)
 
     def _counter(self, request: Request) -> Answer:
@@ -144,6 +142,12 @@ class Views:
 
     def _watch(self, request: Request) -> Answer:
         (topic,) = request.path_values
+        try:
+            self._finding.topic(topic)
+        except Absent as absent:
+            # The watch itself tells of nsqds that do not answer.
+            if absent.status == 404:
+                raise
         return self._rendering.page(request, "watch.html", topic=topic, raw=is_raw(request))
 
     def _asset(self, request: Request) -> Answer:

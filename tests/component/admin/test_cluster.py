@@ -336,3 +336,40 @@ def test_a_server_that_is_silent_is_given_up() -> None:
                 Failed, match=r"\(Client.Timeout exceeded while awaiting headers\)$"
             ):
                 upstream.get("/stats")
+
+
+def test_nobody_waits_twice_for_a_server_that_is_silent(clock: Clock) -> None:
+    """A page that waits behind another question gets the failure of that one."""
+    asked: list[str] = []
+
+    def ask(url: str) -> None:
+        asked.append(url)
+        # The request takes five seconds of this clock.
+        clock.now += 5.0
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Upstream(address, ask, timeout=0.2, clock=clock) as upstream:
+            for path in ("/stats", "/info", "/info"):
+                with pytest.raises(Failed, match=f"{path}.*Client.Timeout exceeded"):
+                    upstream.get(path)
+                clock.now += 2.0
+            assert len(asked) == 1
+            # After as long as it was silent it is asked again.
+            with pytest.raises(Failed, match="/info"):
+                upstream.get("/info")
+            assert len(asked) == 2
+            upstream.forget()
+            with pytest.raises(Failed, match="/info"):
+                upstream.get("/info")
+            assert len(asked) == 3
+
+
+def test_an_answer_that_refuses_is_of_its_question_only(
+    server: FakeServer, upstream: Upstream
+) -> None:
+    server.answer({}, 500)
+    for path in ("/stats", "/info"):
+        with pytest.raises(Failed, match="got response 500"):
+            upstream.get(path)
+    assert len(server.requests) == 2

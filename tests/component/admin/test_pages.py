@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 from wsgiref.util import setup_testing_defaults
 
 import pytest
@@ -315,12 +315,169 @@ def test_below_a_path_of_flask(cluster: tuple[Admin, NsqdHTTP]) -> None:
     assert cluster[1].stats("orders").topics[0].paused
 
 
-def test_below_a_base_path(made: Callable[..., Admin]) -> None:
-    admin = made(nsqd_http_address=["127.0.0.1:1"], base_path="adm/")
-    assert get(admin, "/adm")[0] == "200 OK"
-    status, headers, _ = get(admin, "/adm/")
-    assert (status, headers["Location"]) == ("301 Moved Permanently", "/adm")
-    assert 'href="/adm/static/base.css"' in get(admin, "/adm")[2]
+@pytest.mark.parametrize("keeps", [True, False])
+def test_below_a_base_path(made: Callable[..., Admin], nsqd: NsqdHTTP, keeps: bool) -> None:
+    """A proxy keeps the base path, or cuts it off; every link leads to a page through it."""
+    nsqd.create_topic("orders")
+    nsqd.create_channel("orders", "archive")
+    admin = made(nsqd_http_address=[address(nsqd)], base_path="adm/")
+
+    def through(path: str) -> Page:
+        assert path == "/adm" or path.startswith("/adm/")
+        asked, mark, query = path.partition("?")
+        asked = unquote(asked) if keeps else unquote(asked.removeprefix("/adm")) or "/"
+        return get(admin, asked + mark + query)
+
+    assert through("/adm")[0] == "200 OK"
+    seen: set[str] = set()
+    waiting = ["/adm/"]
+    while waiting:
+        path = waiting.pop()
+        status, _, text = through(path)
+        assert status == "200 OK", path
+        seen.add(path)
+        links = re.findall(r'(?:href|src|action|data-events)="([^"#]+)"', text)
+        meant = {link.replace("&amp;", "&") for link in links if not link.startswith("/adm/do")}
+        waiting += sorted(meant - seen - {*waiting} - {"/adm/watch/orders/events"})
+    assert {"/adm/topics/orders/archive", "/adm/static/main.js", "/adm/publish/orders"} <= seen
+    assert '"topics":["orders"]' in through("/adm/api/topics")[2]
+    status, headers, _ = through("/adm/topics/orders/")
+    assert (status, headers["Location"]) == ("301 Moved Permanently", "/adm/topics/orders")
+    assert through("/adm/")[1]["Set-Cookie"].endswith("; Path=/adm; HttpOnly; SameSite=Strict")
+
+
+MISSING = [
+    ("/topics/order", "/topics/orders"),
+    ("/topics/ORDERS", "/topics/orders"),
+    ("/topics/zzz", ""),
+    ("/topics/orders/archiv", "/topics/orders/archive"),
+    ("/topics/orders/zzz", "/topics/orders"),
+    ("/topics/order/archive", "/topics/orders"),
+    ("/nodes/zzz", ""),
+    ("/publish/order", "/topics/orders"),
+    ("/watch/order", "/topics/orders"),
+    ("/confirm?verb=delete&topic=order", "/topics/orders"),
+    ("/confirm?verb=pause&topic=orders&channel=archiv", "/topics/orders/archive"),
+    ("/nothing/here", ""),
+]
+
+
+@pytest.mark.parametrize(("path", "near"), MISSING)
+def test_what_is_not_there_is_a_page(cluster: tuple[Admin, NsqdHTTP], path: str, near: str) -> None:
+    status, headers, text = get(cluster[0], path, HTTP_ACCEPT="text/html,*/*")
+    assert (status, headers["Content-Type"]) == ("404 Not Found", "text/html; charset=utf-8")
+    assert "message" not in text
+    assert f'<a href="{near}">' in text if near else "Do you mean" not in text
+
+
+def test_nothing_is_said_to_be_done_to_what_is_not_there(cluster: tuple[Admin, NsqdHTTP]) -> None:
+    for form in (
+        {"verb": "pause", "topic": "order"},
+        {"verb": "empty", "topic": "orders", "channel": "archiv"},
+        {"verb": "delete", "topic": "order"},
+    ):
+        status, _, text = acting(cluster[0], **form)
+        assert (status, "Do you mean" in text) == ("404 Not Found", True)
+
+
+def test_links_of_the_api_stay_json(cluster: tuple[Admin, NsqdHTTP]) -> None:
+    status, _, text = get(cluster[0], "/api/nothing", HTTP_ACCEPT="text/html")
+    assert (status, text) == ("404 Not Found", '{"message":"NOT_FOUND"}')
+    assert get(cluster[0], "/nothing")[2] == '{"message":"NOT_FOUND"}'
+    status, _, text = get(cluster[0], "/confirm?verb=x", HTTP_ACCEPT="text/html")
+    assert (status, "This link is not complete" in text) == ("400 Bad Request", True)
+
+
+LISTED = {
+    "hostname": "box",
+    "broadcast_address": "127.0.0.1",
+    "tcp_port": 2,
+    "http_port": 1,
+    "version": "1.3.0",
+    "topics": ["away"],
+    "tombstones": [False],
+}
+
+
+@pytest.fixture
+def lookupd() -> Iterator[Paths]:
+    """Lists the topic ``away`` of an nsqd that cannot be reached, and ``made`` of none."""
+    server = Paths({"/nodes": {"producers": [LISTED]}, "/topics": {"topics": ["away", "made"]}})
+    server.answers["/lookup"] = {"channels": [], "producers": [LISTED]}
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_topic_whose_nsqd_is_away_is_listed(made: Callable[..., Admin], lookupd: Paths) -> None:
+    admin = made(lookupd_http_address=[lookupd.address])
+    text = get(admin, "/")[2]
+    assert 'href="/topics/away"' in text
+    assert "nsqd 127.0.0.1:1 cannot be reached" in text
+    assert "--broadcast-address" in text
+    assert "no nsqd has it" in text and 'href="/topics/made"' in text
+    for wrong in ("There are no topics", "Create one", ">good<", "Nothing is wrong"):
+        assert wrong not in text
+    status, _, text = get(admin, "/topics/away")
+    assert (status, "--broadcast-address" in text) == ("502 Bad Gateway", True)
+
+
+def test_a_topic_that_nsqlookupd_alone_knows(made: Callable[..., Admin], lookupd: Paths) -> None:
+    lookupd.answers["/lookup"] = {"channels": [], "producers": []}
+    admin = made(lookupd_http_address=[lookupd.address])
+    status, _, text = get(admin, "/topics/made")
+    assert (status, "its first message makes it" in text) == ("404 Not Found", True)
+    status, _, text = get(admin, "/confirm?verb=delete&topic=made")
+    assert (status, "The nsqlookupds forget it" in text) == ("200 OK", True)
+    assert "could be asked" not in text
+
+
+def test_the_first_look_knows_consumers_with_rdy_0(made: Callable[..., Admin]) -> None:
+    channel: dict[str, Any] = {"channel_name": "c", "depth": 4394, "client_count": 1}
+    channel["clients"] = [{"hostname": "box", "ready_count": 0}]
+    quiet = {"topic_name": "quiet", "channels": []}
+    info = {"hostname": "box", "broadcast_address": "127.0.0.1", "tcp_port": 2, "version": "1.3.0"}
+    server = Paths({"/stats": {"topics": [{"topic_name": "t", "channels": [channel]}, quiet]}})
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        server.answers["/info"] = {**info, "http_port": server.server_port}
+        text = get(made(nsqd_http_address=[server.address]), "/")[2]
+        assert "c: consumers take nothing (RDY 0 or backoff)" in text
+        # Of the other topic time-outs and requeues are not known yet.
+        assert ">good<" not in text and "first look" in text
+        channel["clients"][0]["ready_count"] = 1
+        assert "take nothing" not in get(made(nsqd_http_address=[server.address]), "/")[2]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_dead_letters_on_the_first_page(made: Callable[..., Admin], nsqd: NsqdHTTP) -> None:
+    nsqd.create_topic("sales.made")
+    nsqd.mpub("sales.made.dead", [b"1", b"2", b"3"])
+    text = get(made(nsqd_http_address=[address(nsqd)]), "/")[2]
+    assert "3 dead letters of sales.made" in text
+    assert "there is no channel" not in text
+
+
+@pytest.mark.parametrize(
+    ("form", "level"), [({"verb": "empty"}, "WARNING"), ({"verb": "pause"}, "INFO")]
+)
+def test_the_log_says_who(
+    nsqd: NsqdHTTP, caplog: pytest.LogCaptureFixture, form: dict[str, str], level: str
+) -> None:
+    nsqd.create_topic("orders")
+    admin = create_app(nsqd_http_address=[address(nsqd)])
+    with caplog.at_level("INFO", "gnsqsync.admin"):
+        acting(admin, topic="orders", **form)
+    admin.close()
+    (line,) = [each for each in caplog.records if "topic orders" in each.message]
+    assert (line.levelname, "by 127.0.0.1:5" in line.message) == (level, True)
 
 
 def test_looks_end_when_nobody_watches(

@@ -40,6 +40,14 @@ from django.test import Client
 from django.test.utils import setup_test_environment
 setup_test_environment()
 topic = os.environ["SHOP_TOPIC"] + ".dead"
+import logging
+lines = []
+
+class Lines(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+
+logging.getLogger("gnsqsync.dead_letters").addHandler(Lines())
 
 def client(name, **rights):
     client = Client(enforce_csrf_checks=True)
@@ -57,6 +65,7 @@ staff, ann = client("ann", is_staff=True)
 page = staff.get("/dead/")
 text = page.content.decode()
 print("staff", page.status_code, len(found(text)), "Send back" in text)
+print("zone", len(re.findall(r"<td>[-0-9]{10} [:0-9]{8} [A-Z]{3,4}</td>", text)))
 print("escaped", "&lt;b&gt;" in text, "<b>no" in text)
 print("staff acts", staff.post("/dead/?topic=" + topic, {"verb": "purge"}).status_code)
 print("unknown", staff.get("/dead/?topic=orders").status_code)
@@ -70,11 +79,35 @@ form = {"csrfmiddlewaretoken": token, "verb": "requeue", "id": ids[:2]}
 print("back", staff.post("/dead/?topic=" + topic, form).status_code)
 text = staff.get("/dead/").content.decode()
 print("said", "2 letters sent back." in text, len(found(text)))
-form = {"csrfmiddlewaretoken": token, "verb": "purge", "id": found(text)[:1]}
+from django.contrib.admin.models import LogEntry
+from gnsqsync.django import dead_letters as page
+alias = page._topics()[topic]
+page._topics = lambda: {"a.first.dead": alias, topic: alias}
+text = staff.get("/dead/").content.decode()
+print("opens", f"<h2>{topic}</h2>" in text, "a.first.dead</a> (0)" in text, "</a> (2)" in text)
+print("all", 'name="all"' in text, text.count('name="shown"'))
+gone = found(text)[0]
+form = {"csrfmiddlewaretoken": token, "verb": "purge", "id": [gone]}
+asked = staff.post("/dead/?topic=" + topic, form).content.decode()
+print("asked", "Purge for ever" in asked, "Keep them" in asked, LogEntry.objects.count())
+form["sure"] = "1"
 print("purged", staff.post("/dead/?topic=" + topic, form, follow=True).status_code)
 print("no token", staff.post("/dead/?topic=" + topic, {"verb": "purge", "id": "x"}).status_code)
+entry = LogEntry.objects.latest("pk")
+is_named = entry.object_repr == "1 dead letter of " + topic
+print("entry", entry.user.username, entry.is_deletion(), is_named)
+print("message", re.sub("[0-9a-f]{16}", "ID", entry.change_message))
 text = staff.get("/dead/").content.decode()
 print("left", len(found(text)))
+form = {"verb": "purge", "sure": "1", "all": "1", "shown": found(text)}
+form["csrfmiddlewaretoken"] = token
+said = staff.post("/dead/?topic=" + topic, form, follow=True).content.decode()
+print("all purged", "1 letter purged." in said)
+print("told", [str(line) for line in lines if gone not in line and "purged by ann" in line] != [])
+index = staff.get("/admin/").content.decode()
+link = re.search('href="(/admin/gnsqsync/deadletters/)"', index)
+has_nsqadmin = "/admin/gnsqsync/nsqadmin/" in index
+print("admin", link is not None and staff.get(link[1])["Location"], has_nsqadmin)
 """
 
 
@@ -145,14 +178,23 @@ def test_the_page(project: Project, dead: str) -> None:
         "anybody 302 /admin/login/?next=/dead/",
         "customer 403",
         "staff 200 4 False",
+        "zone 4",
         "escaped True False",
         "staff acts 403",
         "unknown 404",
         "one True True",
         "back 302",
         "said True 2",
+        "opens True True True",
+        "all True 2",
+        "asked True True 1",
         "purged 200",
         "no token 403",
+        "entry ann True True",
+        "message 1 letter purged: ID",
         "left 1",
+        "all purged True",
+        "told True",
+        "admin /dead/ False",
     ]
-    assert project.channel("shop").depth == 2 and depth(project, dead) == 1
+    assert project.channel("shop").depth == 2 and depth(project, dead) == 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
+from typing import Literal
 
 import pytest
 
@@ -10,15 +13,20 @@ from gnsqsync.admin.figures import (
     ChannelFigures,
     NodeFigures,
     Rates,
+    Span,
     TopicFigures,
     TopicRates,
     add_up,
     node_figures,
     rates_between,
+    rates_over,
 )
+from gnsqsync.admin.options import AdminOptions
+from gnsqsync.admin.pages.graphite import target
 from gnsqsync.admin.pages.texts import drain_text, duration_text, rate_text, spark_points
-from gnsqsync.admin.troubles import Level, channel_row, topic_row
+from gnsqsync.admin.troubles import Level, channel_row, letters_of, topic_row
 from gnsqsync.admin.upstream import Failed
+from gnsqsync.embedded.statsd import Meter, expand_prefix
 
 GOOD = ChannelFigures(0, 1, 0, 0, 0, 10, 2, False)
 
@@ -125,3 +133,119 @@ def test_texts() -> None:
     assert [rate_text(r) for r in (0, 0.25, 9.94, 12345.6)] == ["0", "0.2", "9.9", "12,346"]
     assert spark_points([1]) == ""
     assert spark_points([0, 10]) == "0.0,19.0 100.0,1.0"
+
+
+def test_consumers_that_have_all_sent_rdy_0_are_told_at_the_first_look() -> None:
+    stuck = GOOD._replace(depth=4394, in_flight=0)
+    figures = TopicFigures(0, 1, False, 1, {"c": stuck})
+    row = topic_row("t", figures, None, None, idle={"c"})
+    assert [trouble.text for trouble in row.troubles] == [
+        "c: consumers take nothing (RDY 0 or backoff)"
+    ]
+    # A message in flight is one that somebody took.
+    busy = TopicFigures(0, 1, False, 1, {"c": GOOD._replace(depth=3)})
+    assert topic_row("t", busy, None, None, idle={"c"}).troubles == ()
+
+
+def test_a_rate_is_of_the_time_that_it_names() -> None:
+    """A burst that is over has no part in it, and is not smeared over the time after it."""
+    looks = [node(0, 0), node(2, 4394), *(node(at, 4394 + at) for at in range(4, 14, 2))]
+    spans = [
+        Span(after.at - before.at, rates_between([(before, after)]))
+        for before, after in itertools.pairwise(looks)
+    ]
+    assert rates_over(spans[:1], "t").own.incoming == 2197
+    assert rates_over(spans[:5], "t").own.incoming == (4394 + 10) / 10
+    assert rates_over(spans[-4:], "t").own.incoming == 1
+    assert rates_over(spans[-4:], "t").channels["c"].outgoing == 1
+    assert rates_over(spans, "another").own.incoming == 0
+
+
+def test_a_topic_whose_nsqds_are_away_is_there() -> None:
+    nothing = TopicFigures(0, 0, False, 0, {})
+    row = topic_row("t", nothing, None, None, away=["10.0.0.5:4151"])
+    assert (row.level, row.is_known) == (Level.BAD, False)
+    assert row.troubles[0].text == "nsqd 10.0.0.5:4151 cannot be reached"
+    row = topic_row("t", nothing, None, None, away=["a:1", "b:1"])
+    assert row.troubles[0].text == "2 of 2 nsqds cannot be reached"
+    some = TopicFigures(0, 4, False, 1, {"c": GOOD})
+    row = topic_row("t", some, TopicRates(), None, away=["a:1"])
+    assert (row.level, row.is_known) == (Level.WARNING, True)
+    row = topic_row("t", nothing, None, None)
+    assert [tuple(trouble) for trouble in row.troubles] == [(Level.NOTE, "no nsqd has it")]
+
+
+def letters(**channels: ChannelFigures) -> list[tuple[Level, str]]:
+    figures = TopicFigures(0 if channels else 3, 3, False, 1, channels)
+    row = topic_row("sales.made.dead", figures, None, None, letters_of="sales.made")
+    return [tuple(trouble) for trouble in row.troubles]  # type: ignore[misc]
+
+
+def test_dead_letters_are_called_so() -> None:
+    unread = GOOD._replace(clients=0, depth=3)
+    told = [(Level.WARNING, "3 dead letters of sales.made")]
+    assert letters() == told
+    assert letters(dead_letters=unread) == told
+    assert letters(dead_letters=unread._replace(depth=0)) == []
+    # A topic of dead letters may have consumers.
+    assert letters(mend=GOOD) == []
+    assert letters(mend=GOOD._replace(depth=3, paused=True)) == [(Level.WARNING, "mend is paused")]
+
+
+def test_whose_dead_letters() -> None:
+    def topic(*channels: str) -> TopicFigures:
+        return TopicFigures(0, 0, False, 1, dict.fromkeys(channels, GOOD))
+
+    topics = {
+        "sales.made": topic("billing"),
+        "sales.made.dead": topic(),
+        "sales.made.billing.dead": topic("x"),
+        "walking.dead": topic("episodes"),
+        "gone-dlq": topic("send-back"),
+        "sales": topic(),
+    }
+    found = {name: letters_of(name, topics) for name in topics}
+    assert found == {
+        "sales.made": "",
+        "sales.made.dead": "sales.made",
+        "sales.made.billing.dead": "sales.made",
+        "walking.dead": "",
+        "gone-dlq": "gone",
+        "sales": "",
+    }
+
+
+SERIES = [
+    ({}, "stats.gauges.nsq.127_0_0_1_4151.topic.{}.depth", "depth", "g"),
+    ({}, "stats.counters.nsq.127_0_0_1_4151.topic.{}.message_count.count", "message_count", "c"),
+    ({"statsd_prefix": "prod"}, "stats.gauges.prod.topic.{}.depth", "depth", "g"),
+    ({"statsd_prefix": ""}, "stats.gauges.topic.{}.depth", "depth", "g"),
+    (
+        {"statsd_prefix": "%s.nsq.", "statsd_gauge_format": "g.%s"},
+        "g.127_0_0_1_4151.nsq.topic.{}.depth",
+        "depth",
+        "g",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ["orders", "sales.made", "mails#ephemeral"])
+@pytest.mark.parametrize(("options", "series", "key", "kind"), SERIES)
+def test_links_name_series_that_statsd_writes(
+    options: dict[str, str], series: str, key: str, kind: Literal["g", "c"], name: str
+) -> None:
+    prefix = expand_prefix(options.get("statsd_prefix", "nsq.%s"), "127.0.0.1", 4151)
+    quantiles = {"percentiles": None}
+    topic = {"topic_name": name, "channels": [], "e2e_processing_latency": quantiles}
+    topic |= dict.fromkeys(("message_count", "message_bytes", "depth", "backend_depth"), 7)
+    pushed = [line.decode() for line in Meter(prefix).lines([topic], None)]
+    # What nsqd pushes, in the format that statsd gives it.
+    assert f"{prefix}topic.{name}.{key}:7|{kind}\n" in pushed
+    written = series.format(name)
+    found = target(
+        AdminOptions(**options), f"topic.{name}.{key}", "gauge" if kind == "g" else "counter"
+    )
+    assert found.startswith("sumSeries(")
+    pattern = re.escape(found[len("sumSeries(") : -1]).replace(r"\*", "[^.]*")
+    assert re.fullmatch(pattern, written)
+    assert re.fullmatch(pattern, written.replace("#", ""))

@@ -156,8 +156,8 @@ def test_a_wrong_age_is_refused(text: str) -> None:
 
 def test_a_line_fits_and_obeys_nobody() -> None:
     line = line_of(letter({**DEATH, "deadreason": "a\x1b[31mb"}), None)
-    assert line == "2026-11-24 10:00:00  0123456789abcdef    5  orders/billing  a\\x1b[31mb"
-    assert line_of(letter(DEATH), 50) == "2026-11-24 10:00:00  0123456789abcdef    5  order…"
+    assert line == "2026-11-24 10:00:00Z  0123456789abcdef    5  orders/billing  a\\x1b[31mb"
+    assert line_of(letter(DEATH), 50) == "2026-11-24 10:00:00Z  0123456789abcdef    5  orde…"
     assert line_of(letter({}), None).endswith("  -  -  (no headers)")
 
 

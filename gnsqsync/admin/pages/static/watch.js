@@ -34,7 +34,7 @@
   function show(message) {
     const item = document.createElement("li");
     const head = add(item, "p", "", "head");
-    add(head, "time", new Date(message.at).toLocaleTimeString());
+    add(head, "time", new Date(message.at).toLocaleString([], { timeZoneName: "short" }));
     add(head, "span", message.kind, "tag");
     add(head, "span", `${message.size.toLocaleString()} bytes`);
     if (message.attempts > 1) add(head, "span", `attempt ${message.attempts}`, "tag level2");

@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from gnsqsync.dead_letters import DeadLetters
+from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
@@ -41,9 +42,7 @@ class Command(NSQCommand):
                 below.add_argument(option.flag, help=option.help, **kind)
             if action == "purge":
                 below.add_argument("--yes", action="store_true", help="Do not ask.")
-            below.add_argument(
-                "--channel", default="dead_letters", help="Take them from this channel."
-            )
+            below.add_argument("--channel", default=CHANNEL, help="Take them from this channel.")
             below.add_argument("--alias", default=DEFAULT, help="The entry of GNSQSYNC to use.")
 
     def handle(self, **options: Any) -> None:

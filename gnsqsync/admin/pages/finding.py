@@ -1,0 +1,161 @@
+"""Topics, channels and nsqds for the pages; and what a page says of one that is not there.
+
+Knows the cluster, and no templates. A thing that no server has is another matter than a server that
+does not answer: the first is a 404 with the nearest names, the second a 502 with the likely cause.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
+from gnsqsync.admin.shapes import Shape
+from gnsqsync.admin.upstream import failures
+
+__all__ = ["Absent", "Finding", "away_text"]
+
+# Number of names that may be meant instead.
+_NEAR = 5
+
+Parts = tuple[str, ...]
+
+
+class Absent(Exception):
+    """A thing that a page cannot show.
+
+    ``near``: links to what may be meant, as the parts of their paths. ``unborn``: the topic, if
+    nsqlookupds know it and no nsqd has it; else "".
+    """
+
+    def __init__(
+        self,
+        title: str,
+        text: str,
+        status: int,
+        near: Sequence[Parts] = (),
+        unborn: str = "",
+    ) -> None:
+        super().__init__(text)
+        self.title = title
+        self.text = text
+        self.status = status
+        self.near = near
+        self.unborn = unborn
+
+
+def away_text(addresses: Sequence[str], *, is_listed: bool) -> str:
+    """The likely cause of nsqds that cannot be reached. ``is_listed``: by nsqlookupd."""
+    which = f"nsqd {addresses[0]}" if len(addresses) == 1 else f"{len(addresses)} nsqds"
+    if not is_listed:
+        return (
+            f"{which} cannot be reached. Does it run, and does --nsqd-http-address name its port?"
+        )
+    return (
+        f"nsqlookupd lists {which} that cannot be reached from here"
+        f"{': ' + ', '.join(addresses) if len(addresses) > 1 else ''}. If it runs, it has"
+        " registered an address that is not valid on this machine: start it with a"
+        " --broadcast-address that nsqadmin and all consumers can reach."
+    )
+
+
+class Finding:
+    """Finds things for the pages.
+
+    A method returns what it found and what failed, a line each. It raises Absent.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def topic(self, name: str) -> tuple[Shape, list[str]]:
+        """A topic of all nsqds that have it."""
+        title = f"Topic {name}"
+        nodes, failed = self._having(name)
+        if not nodes and failed:
+            raise Absent(
+                title, "\n".join(["An nsqd may have it that does not answer.", *failed]), 502
+            )
+        if not nodes:
+            raise self._no_topic(name)
+        try:
+            topic, stages = self._cluster.topic(name)
+        except AllFailed as error:
+            raise self._away(title, nodes, str(error)) from None
+        errors = failures([error for stage in stages for error in stage])
+        if not topic["nodes"]:
+            raise self._away(title, nodes, "\n".join(errors)) if errors else self._no_topic(name)
+        return topic, errors
+
+    def channel(self, topic: str, name: str) -> tuple[Shape, list[str]]:
+        """A channel with its clients."""
+        title = f"Channel {name} of {topic}"
+        try:
+            channel, stages = self._cluster.channel(topic, name)
+        except AllFailed as error:
+            # The topic says why.
+            self.topic(topic)
+            raise Absent(title, str(error), 502) from None
+        errors = failures([error for stage in stages for error in stage])
+        if channel is not None:
+            return channel, errors
+        found, _ = self.topic(topic)
+        names = [each["channel_name"] for each in found["channels"] or ()]
+        near: list[Parts] = [("topics", topic, one) for one in _nearest(name, names)]
+        near = near or [("topics", topic)]
+        if errors:
+            text = "\n".join(["No nsqd that answers has this channel.", *errors])
+            raise Absent(title, text, 502, near)
+        raise Absent(title, "No nsqd has this channel.", 404, near)
+
+    def node(self, name: str) -> tuple[list[Shape], list[str]]:
+        """The topics of the nsqd ``broadcast_address:http_port``."""
+        title = f"Node {name}"
+        try:
+            nodes, errors = self._cluster.nodes()
+        except AllFailed as error:
+            raise Absent(title, str(error), 502) from None
+        known = {http_address(node): node for node in nodes}
+        if name not in known:
+            near = [("nodes", one) for one in _nearest(name, [*known])]
+            raise Absent(title, "There is no such nsqd.", 404, near)
+        try:
+            topics, errors = self._cluster.node(name)
+        except AllFailed as error:
+            raise self._away(title, [known[name]], str(error)) from None
+        return topics or [], failures(errors)
+
+    def _having(self, name: str) -> tuple[list[Shape], list[str]]:
+        try:
+            nodes, errors = self._cluster.having(name)
+        except AllFailed as error:
+            if error.is_missing:
+                return [], []
+            raise Absent(f"Topic {name}", str(error), 502) from None
+        return nodes, failures(errors)
+
+    def _away(self, title: str, nodes: Sequence[Shape], why: str) -> Absent:
+        addresses = [http_address(node) for node in nodes]
+        text = away_text(addresses, is_listed=bool(self._cluster.lookupds))
+        return Absent(title, f"{text}\n{why}", 502)
+
+    def _no_topic(self, name: str) -> Absent:
+        try:
+            names = self._cluster.topics()[0] or []
+        except AllFailed:
+            names = []
+        title = f"Topic {name}"
+        if name not in names:
+            near = [("topics", one) for one in _nearest(name, names)]
+            return Absent(title, "No nsqd has this topic.", 404, near)
+        text = (
+            "No nsqd has this topic. nsqlookupd knows it; its first message makes it on an nsqd:"
+            f" gnsqsync pub {name} hello"
+        )
+        return Absent(title, text, 404, unborn=name)
+
+
+def _nearest(name: str, names: Sequence[str]) -> list[str]:
+    by_lower = {one.lower(): one for one in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, _NEAR)
+    return [by_lower[one] for one in close]

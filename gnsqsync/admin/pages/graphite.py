@@ -1,0 +1,27 @@
+"""Names of series as statsd writes them to graphite, for the figures that nsqds push.
+
+Knows nsqadmin's options on statsd. Asks nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gnsqsync.admin.options import AdminOptions
+
+__all__ = ["target"]
+
+
+def target(options: AdminOptions, key: str, kind: Literal["gauge", "counter"] = "gauge") -> str:
+    """Graphite's target for ``key``, such as ``topic.orders.depth``, summed over all nsqds.
+
+    nsqd puts its host and port into the prefix, as one part without dots. statsd puts the whole
+    name into the format of its kind.
+    """
+    prefix = options.statsd_prefix.replace("%s", "*")
+    if prefix and not prefix.endswith("."):
+        prefix += "."
+    layout = options.statsd_gauge_format if kind == "gauge" else options.statsd_counter_format
+    # statsd drops the "#" of "#ephemeral", and other servers keep it.
+    name = f"{prefix}{key}".replace("#", "*")
+    return f"sumSeries({layout.replace('%s', name, 1)})"
