@@ -34,6 +34,8 @@ _SHARE = 4.0
 _WATCHED = 30.0
 # A look waits so long for nsqds that are slow; what they answer later is in the next one.
 _PATIENCE = 2.0
+# Topics after which other greenlets of this process get a turn.
+_TURN = 100
 # How many looks a line shows.
 _POINTS = 60
 
@@ -153,10 +155,11 @@ class Overview:
         pairs = [(before[key], now) for key, now in latest.items() if key in before]
         newest = rates_between([(old, new) for old, new in pairs if new.at > old.at])
         rates = {name: self._followed(name, newest.get(name)) for name in totals} if pairs else {}
-        rows = [
-            topic_row(name, one, rates.get(name), self._totals.get(name))
-            for name, one in totals.items()
-        ]
+        rows: list[TopicRow] = []
+        for name, one in totals.items():
+            rows.append(topic_row(name, one, rates.get(name), self._totals.get(name)))
+            if len(rows) % _TURN == 0:
+                time.sleep(0)
         rows.sort(key=lambda row: (-row.level, -row.waiting, row.name))
         self._waiting = {
             row.name: self._waiting.get(row.name) or deque(maxlen=_POINTS) for row in rows

@@ -6,6 +6,8 @@ Knows templates and cookies. What is shown, and what forms do, is views.py and f
 from __future__ import annotations
 
 import secrets
+import time
+from collections.abc import Iterable, Iterator
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -28,6 +30,9 @@ __all__ = ["VERBS", "Rendering", "token_of"]
 
 _HTML = "text/html; charset=utf-8"
 _COOKIE = "gnsqsync_admin"
+
+# Pieces of a page after which other greenlets get a turn.
+_TURN = 1000
 
 VERBS = {
     "pause": "Pause",
@@ -77,7 +82,7 @@ class Rendering:
             token = secrets.token_hex(16)
             cookie = f"{_COOKIE}={token}; Path={root or '/'}; HttpOnly; SameSite=Strict"
             headers.append(("Set-Cookie", cookie))
-        html = self._templates.get_template(template).render(
+        pieces = self._templates.get_template(template).generate(
             url=lambda *parts: root + "/" + "/".join(quote(str(part), safe="") for part in parts),
             here=environ["PATH_INFO"],
             may_act=not refusal,
@@ -86,7 +91,7 @@ class Rendering:
             graphite=self._graphite_link(root),
             **values,
         )
-        return Response(html, status, _HTML, headers, plain=True)
+        return Response("".join(_in_turns(pieces)), status, _HTML, headers, plain=True)
 
     def _graphite_link(self, root: str) -> str:
         """Where graphite draws; "" without one. Without the password of its URL."""
@@ -98,6 +103,14 @@ class Rendering:
         if parts.scheme not in ("http", "https"):
             return ""
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/render"
+
+
+def _in_turns(pieces: Iterable[str]) -> Iterator[str]:
+    """Pass ``pieces`` on, and give other greenlets of this process a turn now and then."""
+    for number, piece in enumerate(pieces, 1):
+        if number % _TURN == 0:
+            time.sleep(0)
+        yield piece
 
 
 def token_of(request: Request) -> str | None:

@@ -10,6 +10,7 @@ from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.admin.overview import Overview
 from gnsqsync.admin.pages.rendering import Rendering
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.daemon.web import Answer, Request, Response, Route
 
 __all__ = ["Views"]
@@ -77,7 +78,12 @@ class Views:
             return self._rendering.failure(request, f"Topic {name}", str(error))
         row = self._overview.picture(0.0).topic(name)
         return self._rendering.page(
-            request, "topic.html", topic=topic, row=row, errors=[e for s in stages for e in s]
+            request,
+            "topic.html",
+            topic=topic,
+            row=row,
+            has_lookupds=bool(self._cluster.lookupds),
+            errors=[e for s in stages for e in s],
         )
 
     def _channel(self, request: Request) -> Answer:
@@ -138,7 +144,11 @@ class Views:
             except AllFailed as error:
                 errors = str(error).splitlines()
         return self._rendering.page(
-            request, "lookup.html", lookupds=lookupds, inactive=inactive, errors=errors
+            request,
+            "lookup.html",
+            lookupds=[shown(address) for address in lookupds],
+            inactive=inactive,
+            errors=errors,
         )
 
     def _watch(self, request: Request) -> Answer:
