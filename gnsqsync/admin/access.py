@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from gnsqsync.admin.options import AdminOptions
 
@@ -17,8 +18,19 @@ USER = "gnsqsync.admin.user"
 # A function of it: the URL of its own page for the dead letters in a topic, or "".
 LETTERS = "gnsqsync.admin.letters_page"
 
-# What proxies add to a request.
-_OF_PROXIES = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
+# Headers that proxies add to a request, and how the names of others begin.
+_OF_PROXIES = {
+    "HTTP_FORWARDED",
+    "HTTP_VIA",
+    "HTTP_X_REAL_IP",
+    "HTTP_X_CLIENT_IP",
+    "HTTP_X_CLUSTER_CLIENT_IP",
+    "HTTP_X_ORIGINAL_FORWARDED_FOR",
+    "HTTP_X_SCHEME",
+    "HTTP_TRUE_CLIENT_IP",
+    "HTTP_CF_CONNECTING_IP",
+}
+_BEGINS_OF_PROXIES = "HTTP_X_FORWARDED_"
 
 
 class Access:
@@ -30,9 +42,13 @@ class Access:
         self._config_network = options.config_network()
 
     def to_act(self, environ: Mapping[str, Any]) -> str:
-        """Whether this user may change anything."""
+        """Return why this user may change nothing, or ""."""
         if self._options.read_only:
             return "this nsqadmin is read-only"
+        return self._rights(environ)
+
+    def _rights(self, environ: Mapping[str, Any]) -> str:
+        """Return why this user would change nothing on an nsqadmin that is not read-only, or ""."""
         if MAY_ACT in environ:
             return "" if environ[MAY_ACT] else "your user may look only"
         if self._options.admin_user:
@@ -41,15 +57,31 @@ class Access:
             if user in self._options.admin_user:
                 return ""
             return f"{repr(user) if user else 'a visitor without a name'} is no --admin-user"
-        # Behind a proxy every peer is on loopback, and a foreign page may have given its own name
-        # the address 127.0.0.1.
+        # A foreign page may have given its own name the address 127.0.0.1.
         is_here = _is_loopback(environ.get("REMOTE_ADDR", "")) and _is_loopback(_host(environ))
-        if is_here and not any(name in environ for name in _OF_PROXIES):
+        if is_here and not self._is_proxied(environ):
             return ""
         return "without --admin-user actions are taken from this machine only"
 
+    def _is_proxied(self, environ: Mapping[str, Any]) -> bool:
+        """Return True if the request shows that it came through a proxy, whose peers are others.
+
+        nginx, unless it is told otherwise, adds no header and speaks HTTP/1.0. A browser says from
+        which page it comes, whatever Host the proxy sets.
+        """
+        pages = (environ.get(name) for name in ("HTTP_ORIGIN", "HTTP_REFERER"))
+        return (
+            environ.get("SERVER_PROTOCOL") == "HTTP/1.0"
+            or self._header in environ
+            or any(name in _OF_PROXIES or name.startswith(_BEGINS_OF_PROXIES) for name in environ)
+            or any(not _is_loopback(_host_of(page)) for page in pages if page)
+        )
+
     def to_post(self, environ: Mapping[str, Any]) -> str:
-        """Whether the request comes from a page of another site. A script sends no such header."""
+        """Return why a request of a page of another site is refused, or "".
+
+        A script sends no such header.
+        """
         site = environ.get("HTTP_SEC_FETCH_SITE")
         if site == "same-origin":
             # The browser knows, where a proxy may have changed the Host.
@@ -61,12 +93,16 @@ class Access:
             return f"the request comes from a page of {origin!r}"
         return ""
 
-    def to_config(self, environ: Mapping[str, Any]) -> str:
-        """Whether /config is for this peer; headers that proxies set do not matter."""
-        if MAY_ACT in environ:
-            return self.to_act(environ)
-        if self._config_network is None:
-            return ""
+    def to_config(self, environ: Mapping[str, Any], *, changes: bool) -> str:
+        """Return why /config is not for this visitor, who needs the rights of an action, or "".
+
+        ``changes``: False for a look, which a read-only nsqadmin allows.
+        """
+        why = self._rights(environ)
+        if not why and changes:
+            why = self.to_act(environ) or self.to_post(environ)
+        if why or MAY_ACT in environ or self._config_network is None:
+            return why
         peer = environ.get("REMOTE_ADDR", "")
         if _is_loopback(peer) and not _is_loopback(_host(environ)):
             # As in to_act: a foreign name, or a proxy before others.
@@ -84,6 +120,14 @@ def _host(environ: Mapping[str, Any]) -> str:
     host: str = environ.get("HTTP_HOST", "")
     name, colon, _ = host.rpartition(":")
     return (name if colon and not host.endswith("]") else host).strip("[]")
+
+
+def _host_of(page: str) -> str:
+    """The host of the URL of a page; "" for what is no URL."""
+    try:
+        return urlsplit(page).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

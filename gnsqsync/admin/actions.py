@@ -17,13 +17,18 @@ import requests
 from gnsqsync.admin.cluster import Cluster, http_address
 from gnsqsync.admin.shapes import Shape
 from gnsqsync.daemon.golog import Log
+from gnsqsync.daemon.secrets import server_of
 
-__all__ = ["Actions", "Notifications", "Verb", "Visitor"]
+__all__ = ["Actions", "NotListed", "Notifications", "Verb", "Visitor"]
 
 # More are not kept while the endpoint is slow.
 _MOST_NOTIFICATIONS = 1000
 
 Verb = Literal["pause", "unpause", "empty"]
+
+
+class NotListed(Exception):
+    """No nsqlookupd lists the nsqd that an action is for; the text says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class Notifications:
         cert: tuple[str, str] | None,
     ) -> None:
         self._endpoint = endpoint
+        # For the log.
+        self._place = server_of(endpoint)
         self._log = log
         self._timeout = timeout
         self._verify = verify
@@ -98,7 +105,7 @@ class Notifications:
         except queue.Full:
             self._log.error(
                 "%s is not notified of %s %s: %d notifications wait for it",
-                self._endpoint,
+                self._place,
                 action,
                 topic,
                 _MOST_NOTIFICATIONS,
@@ -114,17 +121,17 @@ class Notifications:
                 self._waiting.put(None, timeout=timeout)
                 thread.join(max(0.0, deadline - time.monotonic()))
             except queue.Full:
-                self._log.error("%s is too slow for what waits for it", self._endpoint)
+                self._log.error("%s is too slow for what waits for it", self._place)
             self._is_cut = True
 
     def _run(self) -> None:
         while (told := self._waiting.get()) is not None and not self._is_cut:
-            self._log.info("POSTing notification to %s", self._endpoint)
+            self._log.info("POSTing notification to %s", self._place)
             try:
                 with self._posted(told) as answer:
                     answer.raise_for_status()
             except (requests.RequestException, ValueError) as error:
-                self._log.error("failed to POST notification - %s", error)
+                self._log.error("failed to POST notification - %s", _why(error))
 
     def _posted(self, told: dict[str, Any]) -> requests.Response:
         with requests.Session() as session:
@@ -192,11 +199,18 @@ class Actions:
             self._notifications.send(f"{verb}_{kind}", visitor, topic=topic, channel=channel)
 
     def tombstone(self, topic: str, node: str, visitor: Visitor) -> list[str]:
-        """Nobody is sent to ``node`` for the topic any more, and the topic is deleted there."""
+        """Send nobody to ``node`` for the topic any more, and delete the topic there.
+
+        NotListed for a ``node`` that no nsqlookupd lists: a visitor must not choose which server
+        this machine asks.
+        """
         self._note("tombstone", f"{_words(topic, '')} on {node}", visitor)
-        errors = self._tell_lookupds("/topic/tombstone", topic=topic, node=node)
-        nodes, failed = self._cluster.reached([node])
-        errors += failed + self._tell(nodes, "/topic/delete", topic=topic)
+        self._cluster.forget()
+        nodes, errors = self._cluster.nodes()
+        if not self._cluster.lookupds or node not in map(http_address, nodes):
+            raise NotListed(f"No nsqlookupd lists an nsqd {node}.")
+        errors += self._tell_lookupds("/topic/tombstone", topic=topic, node=node)
+        errors += self._cluster.post("nsqd", [node], "/topic/delete", {"topic": topic})
         self._notifications.send("tombstone_topic_producer", visitor, topic=topic, node=node)
         return errors
 
@@ -224,6 +238,18 @@ class Actions:
 
 def _words(topic: str, channel: str) -> str:
     return f"channel {channel} of {topic}" if channel else f"topic {topic}"
+
+
+def _why(error: Exception) -> str:
+    """Why an endpoint was not told, without its URL, which requests' own texts quote."""
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"got response {error.response.status_code}"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
 
 
 def _names(topic: str, channel: str) -> tuple[dict[str, str], str]:

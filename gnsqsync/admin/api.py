@@ -12,18 +12,19 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import requests
 
 from gnsqsync.admin.access import USER, Access
-from gnsqsync.admin.actions import Actions, Verb, Visitor
+from gnsqsync.admin.actions import Actions, NotListed, Verb, Visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.daemon.flags import config_names, config_value
 from gnsqsync.daemon.gojson import read_first_object
 from gnsqsync.daemon.golog import LEVELS, Log
 from gnsqsync.daemon.names import valid_name
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.daemon.web import (
     Answer,
     HTTPFault,
@@ -33,6 +34,7 @@ from gnsqsync.daemon.web import (
     parse_query,
     url_path,
 )
+from gnsqsync.http.json_memory import parse_json
 
 __all__ = ["API", "BODY_LIMIT", "CONFIG_LIMIT", "visitor", "warning"]
 
@@ -102,10 +104,7 @@ def _acts(handler: Handler) -> Handler:
     def answer(api: API, request: Request) -> Answer:
         why = api.access.to_act(request.environ) or api.access.to_post(request.environ)
         if why:
-            api.log.warning(
-                "%s %s refused: %s", request.method, url_path(request.environ["PATH_INFO"]), why
-            )
-            raise HTTPFault(403, "FORBIDDEN")
+            api._refuse(request, why)
         return handler(api, request)
 
     return answer
@@ -240,20 +239,21 @@ class API:
         if not valid_name(topic.encode()):
             raise HTTPFault(400, "INVALID_TOPIC")
         (node,) = request.path_values
-        errors = self._actions.tombstone(topic, node, visitor(request.environ))
+        try:
+            errors = self._actions.tombstone(topic, node, visitor(request.environ))
+        except NotListed:
+            raise HTTPFault(404, "NODE_NOT_FOUND") from None
         return {"message": warning(errors)}
 
     # -- /config -------------------------------------------------------------------------------
 
     def _config(self, request: Request) -> Answer:
-        self._check_config(request)
+        self._check_config(request, changes=False)
         return self._value(*request.path_values)
 
     def _configure(self, request: Request) -> Answer:
-        """The log level and the nsqlookupds may be changed; they are not stored."""
-        self._check_config(request)
-        if self.options.read_only or self.access.to_post(request.environ):
-            raise HTTPFault(403, "FORBIDDEN")
+        """Change the log level or the nsqlookupds, until this nsqadmin ends."""
+        self._check_config(request, changes=True)
         (name,) = request.path_values
         body = request.read(CONFIG_LIMIT + 1)
         if not body or len(body) > CONFIG_LIMIT:
@@ -269,9 +269,15 @@ class API:
             raise HTTPFault(400, "INVALID_OPTION")
         return self._value(name)
 
-    def _check_config(self, request: Request) -> None:
-        if self.access.to_config(request.environ):
-            raise HTTPFault(403, "FORBIDDEN")
+    def _check_config(self, request: Request, *, changes: bool) -> None:
+        why = self.access.to_config(request.environ, changes=changes)
+        if why:
+            self._refuse(request, why)
+
+    def _refuse(self, request: Request, why: str) -> NoReturn:
+        path = url_path(request.environ["PATH_INFO"])
+        self.log.warning("%s %s refused: %s", request.method, path, why)
+        raise HTTPFault(403, "FORBIDDEN")
 
     def _value(self, name: str) -> Answer:
         if name not in config_names(AdminOptions):
@@ -279,7 +285,7 @@ class API:
         if name == "log_level":
             return LEVELS[self.log.level]
         if name == "nsqlookupd_http_addresses":
-            return list(self._cluster.lookupds)
+            return [shown(address) for address in self._cluster.lookupds]
         value: Answer = config_value(self.options, name)
         return value
 
@@ -303,7 +309,7 @@ class API:
         try:
             answer, content = self._ask_graphite(params)
             answer.raise_for_status()
-            value = json.loads(content)[0]["datapoints"][0][0]
+            value = parse_json(content)[0]["datapoints"][0][0]
             rate = float(value) / interval
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             self.log.error("graphite request failed - %s", type(error).__name__)

@@ -5,6 +5,7 @@ Knows which server is asked for what, and what becomes of errors. Knows nothing 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,10 +16,12 @@ from gnsqsync.addresses import Address
 from gnsqsync.admin import shapes, sums
 from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.upstream import Failed, Upstream, failures
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import ConfigError
 
 __all__ = ["AllFailed", "Cluster", "http_address", "told"]
 
+_OF_ADDRESSES = re.compile(r"[^\s/@?#\\,]+")
 # More than this are not asked at the same time.
 _SIDE_BY_SIDE = 256
 # Servers that were asked once are remembered, with their connections; nsqds come and go.
@@ -228,10 +231,6 @@ class Cluster:
         )
         return _merged(found), errors
 
-    def reached(self, addresses: Sequence[str]) -> tuple[list[Shape], list[str]]:
-        """The nsqds at these addresses, which may be unknown to nsqlookupds."""
-        return self._nsqds(addresses, _own_node)
-
     def post(
         self,
         kind: str,
@@ -307,7 +306,7 @@ class Cluster:
                 found = ask(self._server(kind, address), address, left_out.append)
             except Failed as error:
                 return None, str(error), []
-            return found, None, told(f"{kind} {address}", left_out)
+            return found, None, told(f"{kind} {shown(address)}", left_out)
 
         outcomes = list(self._executor().map(asked, addresses))
         errors = [error for _, error, _ in outcomes if error is not None]
@@ -317,7 +316,13 @@ class Cluster:
         return [found for found, error, _ in outcomes if error is None], errors  # type: ignore[misc]
 
     def _server(self, kind: str, address: str) -> Upstream:
-        """Raises Failed for what is no address."""
+        """Return the server at an address. Raise Failed for what is no address.
+
+        nsqlookupd lists whatever an nsqd calls itself: with a path or a user in it, a request would
+        go elsewhere. Who starts nsqadmin may give a user.
+        """
+        if kind == "nsqd" and address not in self.nsqds and not _OF_ADDRESSES.fullmatch(address):
+            raise Failed(f"{address!r:.80} is no address of an nsqd")
         with self._lock:
             server = self._servers.get((kind, address))
             if server is None:
@@ -330,7 +335,6 @@ class Cluster:
                         **self._options,
                     )
                 except ConfigError as error:
-                    # nsqlookupd lists whatever an nsqd calls itself.
                     raise Failed(str(error)) from None
                 self._servers[kind, address] = server
             return server
@@ -393,7 +397,7 @@ def _known_nodes(server: Upstream, left_out: LeftOut) -> list[tuple[str, Shape]]
             for number, name in shapes.strings(entry, "topics", left_out).items()
         ]
         node = shapes.node(entry, sorted(topics, key=lambda topic: str(topic["topic"])))
-        return f"{server.address}/{node['remote_address'] or 'N/A'}", node
+        return f"{server.shown}/{node['remote_address'] or 'N/A'}", node
 
     return shapes.each(server.get("/nodes"), "producers", known, left_out)
 

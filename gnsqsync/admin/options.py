@@ -8,6 +8,7 @@ import ssl
 from typing import ClassVar
 
 from gnsqsync.daemon.options import Options, OptionsError, option
+from gnsqsync.daemon.secrets import shown
 
 __all__ = ["AdminOptions"]
 
@@ -103,10 +104,8 @@ class AdminOptions(Options):
                     why = "too many colons in address"
                 else:
                     continue
-                flag = name.replace("_", "-")
-                raise OptionsError(
-                    f"failed to resolve --{flag} ({address}) - address {address}: {why}"
-                )
+                flag, text = name.replace("_", "-"), shown(address)
+                raise OptionsError(f"failed to resolve --{flag} ({text}) - address {text}: {why}")
         cert, key = self.http_client_tls_cert, self.http_client_tls_key
         if cert and not key:
             raise OptionsError(

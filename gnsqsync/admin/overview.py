@@ -36,6 +36,8 @@ _SHARE = 4.0
 _WATCHED = 30.0
 # Seconds that a look waits for slow nsqds. What they answer later is in the next look.
 _PATIENCE = 2.0
+# Topics after which other greenlets of this process get a turn.
+_TURN = 100
 # Number of looks that a line shows.
 _POINTS = 60
 # Number of looks that rates are of: a single look at a busy topic jumps too much.
@@ -179,18 +181,21 @@ class Overview:
         idle = self._idle(latest, totals)
         away = self._away(nodes, latest)
         listed, unlisted = self._listed()
-        rows = [
-            topic_row(
-                name,
-                totals.get(name, _NOTHING),
-                rates_over(self._spans, name) if self._spans else None,
-                self._totals.get(name),
-                idle=idle.get(name, ()),
-                away=away.get(name, ()),
-                letters_of=letters_of(name, totals),
+        rows: list[TopicRow] = []
+        for name in dict.fromkeys([*totals, *away, *listed]):
+            rows.append(
+                topic_row(
+                    name,
+                    totals.get(name, _NOTHING),
+                    rates_over(self._spans, name) if self._spans else None,
+                    self._totals.get(name),
+                    idle=idle.get(name, ()),
+                    away=away.get(name, ()),
+                    letters_of=letters_of(name, totals),
+                )
             )
-            for name in dict.fromkeys([*totals, *away, *listed])
-        ]
+            if len(rows) % _TURN == 0:
+                time.sleep(0)
         rows.sort(key=lambda row: (-row.level, -row.waiting, row.name))
         self._waiting = {
             row.name: self._waiting.get(row.name) or deque(maxlen=_POINTS) for row in rows

@@ -15,6 +15,7 @@ from gevent.pywsgi import WSGIHandler, WSGIServer
 from gnsqsync.admin.app import Admin
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.daemon import flags
+from gnsqsync.daemon.framing import HeaderLines, fault
 from gnsqsync.daemon.options import OptionsError, is_loopback
 from gnsqsync.daemon.parent import wait_for_end_of_stdin
 from gnsqsync.service.signals import ending, ignore_repeats
@@ -30,6 +31,8 @@ _PATIENCE_OF_BODY = 120.0
 
 
 class _Handler(WSGIHandler):  # type: ignore[misc]
+    rfile: Any
+
     def __init__(self, sock: Any, *arguments: Any) -> None:
         sock.settimeout(_PATIENCE)
         super().__init__(sock, *arguments)
@@ -38,12 +41,25 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         return gevent.with_timeout(_PATIENCE, super().read_requestline, timeout_value=None)
 
     def read_request(self, raw_requestline: Any) -> Any:
+        """Read the headers. ValueError, which is a 400, for what gevent takes too lightly."""
+        connection = self.rfile
+        self.rfile = headers = HeaderLines(connection)
         try:
-            return gevent.with_timeout(
+            found = gevent.with_timeout(
                 _PATIENCE, super().read_request, raw_requestline, timeout_value=False
             )
         except HTTPException as error:  # more than 100 headers, or one that is too long
             raise ValueError(str(error)) from None
+        finally:
+            self.rfile = connection
+        why = fault(headers.lines, self.request_version) if found else ""
+        if why:
+            raise ValueError(why)
+        return found
+
+    def _connection_upgrade_requested(self) -> bool:
+        # gevent would hand the connection itself to the application, behind the body's end.
+        return False
 
     def get_environ(self) -> Any:
         environ = super().get_environ()

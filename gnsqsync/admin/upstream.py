@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import NSQError
+from gnsqsync.http.json_memory import TooLarge, parse_json
 from gnsqsync.http.transport import Answer, HTTPClient, HTTPKeywords
 
 __all__ = ["KEPT", "Failed", "Upstream", "failures"]
@@ -26,6 +28,12 @@ __all__ = ["KEPT", "Failed", "Upstream", "failures"]
 KEPT = 1.0
 # The answer of a server that does not have the topic, the channel, or the nsqd.
 _NOT_THERE = re.compile(r'got response 404 [^"]*".*_NOT_FOUND')
+
+
+# Bytes of memory for each object of an answer: nsqadmin makes one with all keys of it, and a row.
+_PER_OBJECT = 4000
+# Bytes of a server's own words in a warning.
+_MOST_WORDS = 1000
 
 
 class Failed(Exception):
@@ -77,6 +85,8 @@ class Upstream(HTTPClient):
         keywords: HTTPKeywords = {"connect_timeout": 2.0, **options}  # type: ignore[typeddict-item]
         super().__init__(f"http://{address}", timeout=timeout, **keywords)
         self.address: str = address
+        # Without a password, for people.
+        self.shown: str = shown(address)
         self._new_client = partial(HTTPClient, timeout=timeout, **keywords)
         # The same server's HTTPS, once it has said that it wants it. Used by whoever has the turn.
         self._https: HTTPClient | None = None
@@ -155,7 +165,7 @@ class Upstream(HTTPClient):
         self, method: str, path: str, params: dict[str, str], body: bytes | None = None
     ) -> bytes:
         query = f"?{urlencode(params)}" if params else ""
-        url = f"http://{self.address}{path}{query}"
+        url = f"http://{self.shown}{path}{query}"
         self._log(url)
         answer = self._exchange(method, path, params, body)
         port = 0 if isinstance(answer, NSQError) else _https_port(answer)
@@ -167,16 +177,16 @@ class Upstream(HTTPClient):
         if isinstance(answer, NSQError):
             raise _NoAnswer(f"{method.capitalize()} {_quoted(url)}", self._why(answer))
         if answer.status != 200:
-            text = answer.content.decode("utf-8", "replace")
+            text = answer.content[:_MOST_WORDS].decode("utf-8", "replace")
             raise Failed(f"got response {answer.status} {answer.reason} {_quoted(text)}")
         return answer.content
 
     def _https_at(self, port: int) -> HTTPClient:
-        host = self.address.rpartition(":")[0]
+        host = self.shown.rpartition(":")[0]
         if self._https is None or self._https.url != f"https://{host}:{port}":
             if self._https is not None:
                 self._https.close()
-            self._https = self._new_client(f"https://{host}:{port}")
+            self._https = self._new_client(f"https://{self.address.rpartition(':')[0]}:{port}")
         return self._https
 
     def cut(self) -> None:
@@ -197,7 +207,7 @@ class Upstream(HTTPClient):
             # The runtime's own text has the address in it once more.
             what = os.strerror(cause.errno).lower()
             if isinstance(cause, ConnectionRefusedError):
-                return f"dial tcp {self.address}: connect: {what}"
+                return f"dial tcp {self.shown}: connect: {what}"
             return what
         if isinstance(cause, TimeoutError):
             return "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
@@ -207,11 +217,15 @@ class Upstream(HTTPClient):
     @staticmethod
     def _parsed(content: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(content, parse_constant=_refused, parse_float=_finite)
+            found = parse_json(content, per_object=_PER_OBJECT, loads=_loads)
             if b"\\ud" in content.lower():
                 # Half a pair of surrogates is no character, and could not be sent to anybody.
-                text = json.dumps(found, ensure_ascii=False)
-                found = json.loads(text.encode("utf-8", "replace"))
+                whole = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
+                # The first objects go before the second ones come.
+                found = None
+                found = json.loads(whole)
+        except TooLarge as error:
+            raise Failed(f"the answer is too large: {error}") from None
         except (ValueError, RecursionError) as error:
             raise Failed(f"the answer is not JSON: {error}") from None
         if found is None:
@@ -226,14 +240,18 @@ def _https_port(answer: Answer) -> int:
     if answer.status != 403:
         return 0
     try:
-        port = json.loads(answer.content)["https_port"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        port = parse_json(answer.content)["https_port"]
+    except (ValueError, LookupError, TypeError):
         return 0
     return port if type(port) is int and 0 < port < 65536 else 0
 
 
 def _refused(name: str) -> float:
     raise ValueError(f"{name} is no number")
+
+
+def _loads(content: bytes) -> Any:
+    return json.loads(content, parse_constant=_refused, parse_float=_finite)
 
 
 def _finite(text: str) -> float:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gnsqsync import ConnectionOptions, Message, Observer, Reader, envelope
@@ -27,8 +28,12 @@ from gnsqsync.stats import counted
 __all__ = ["Watches", "decoded", "is_raw"]
 
 _CHANNEL = "nsqadmin-watch-"
-# Watches at a time in one nsqadmin.
+# Watches at a time in one process. On threads a watch keeps one of the web server. Nobody knows how
+# many it has: two are the fewest of a server that has several.
 _MOST_WATCHES = 20
+_MOST_ON_THREADS = 1
+# The Readers of all watches of this process. Single operations on a set are atomic.
+_watching: set[Reader] = set()
 # Messages that are unanswered at a time, and that are shown in each interval of seconds.
 _IN_FLIGHT = 100
 _MOST_SHOWN = 10
@@ -39,6 +44,10 @@ _WAIT = 0.1
 _SAMPLE = 500
 # Seconds between two looks at which nsqds have the topic and a channel of others.
 _LOOK = 2.0
+_ONE_AT_A_TIME = (
+    "This web server has one thread, and a watch would keep it. Serve nsqadmin by itself:"
+    " gnsqsync nsqadmin."
+)
 # Bytes of a body that are shown, and characters of its headers.
 _MOST_OF_BODY = 4096
 
@@ -86,12 +95,15 @@ class Watches:
         if not valid_name(topic.encode("latin-1")):
             raise HTTPFault(400, "INVALID_TOPIC")
         headers = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
-        stream = self._watch(topic, is_raw(request))
+        stream = self._watch(topic, is_raw(request), _most_watches(request.environ))
         return Response(
             b"", 200, "text/event-stream; charset=utf-8", headers, plain=True, stream=stream
         )
 
-    def _watch(self, topic: str, raw: bool) -> Iterator[bytes]:
+    def _watch(self, topic: str, raw: bool, most: int) -> Iterator[bytes]:
+        if not most:
+            yield _event("end", _ONE_AT_A_TIME)
+            return
         nsqds, refused = self._nsqds(topic)
         if not nsqds:
             yield _event("end", "\n".join(refused) or "No nsqd has this topic.")
@@ -109,7 +121,7 @@ class Watches:
             options=ConnectionOptions(sample_rate=0 if sample == 100 else sample),
         )
         events.reader = reader
-        why = self._enter(reader)
+        why = self._enter(reader, most)
         if why:
             yield _event("end", why)
             return
@@ -121,6 +133,7 @@ class Watches:
         except NSQError as error:  # no nsqd lets us
             yield _event("end", str(error))
         finally:
+            _watching.discard(reader)
             with self._lock:
                 self._readers.discard(reader)
             self._log.info("watch of topic %s ends", topic)
@@ -219,13 +232,17 @@ class Watches:
         rate = row.incoming if row else 0.0
         return 100 if rate <= _SAMPLE else max(1, int(100 * _SAMPLE / rate))
 
-    def _enter(self, reader: Reader) -> str:
-        """Why there can be no more watches, or ""."""
+    def _enter(self, reader: Reader, most: int) -> str:
+        """Count a watch. Return why there can be no more than ``most`` in this process, or ""."""
+        _watching.add(reader)
+        if len(_watching) > most:
+            _watching.discard(reader)
+            pages = "A page watches" if most == 1 else f"{most} pages watch"
+            return f"{pages} already. Close {'it' if most == 1 else 'one of them'} first."
         with self._lock:
             if self._is_closed:
+                _watching.discard(reader)
                 return "This nsqadmin ends."
-            if len(self._readers) >= _MOST_WATCHES:
-                return f"{_MOST_WATCHES} pages watch already. Close one of them."
             self._readers.add(reader)
             return ""
 
@@ -256,6 +273,14 @@ class _Events(Observer):
         """What there is to say since the last call."""
         lines, self._lines = self._lines, []
         return lines
+
+
+def _most_watches(environ: Mapping[str, Any]) -> int:
+    """Return the most watches of this process: a site goes on however many pages are open."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        return _MOST_WATCHES
+    return _MOST_ON_THREADS if environ.get("wsgi.multithread", True) else 0
 
 
 def _has_channels(channels: Iterable[dict[str, Any]]) -> bool:

@@ -106,7 +106,12 @@ class Publishes:
                 self._is_near = 0 < self.replies.last_frame_at - started <= _NEAR_SECONDS
         finally:
             if not has_left:
-                self._release_turn(slot, self._pending, self._ended)
+                try:
+                    self._release_turn(slot, self._pending, self._ended)
+                except BaseException:
+                    # From outside, before the turn was given on: others would wait for it.
+                    self._release_turn(slot, self._pending, self._ended)
+                    raise
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Send it; its outcome comes from the reading thread.
@@ -191,7 +196,11 @@ class Publishes:
         except BaseException as error:
             # From outside: half of what was received may be taken in, and no thread can go on.
             if not sound:
-                self._turn.fail(slot, ConnectionLost(f"reading was ended by {error!r}"))
+                failure = ConnectionLost(f"reading was ended by {error!r}")
+                if not send_queue.has_ended:
+                    # Nobody would read the answer to what is sent from now on.
+                    send_queue.break_off(failure)
+                self._turn.fail(slot, failure)
             raise
 
     def _follow(self, slot: PublishSlot, started: float, deadline: float) -> bool:

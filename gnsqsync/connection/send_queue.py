@@ -33,6 +33,9 @@ __all__ = ["PublishSlot", "SendQueue", "end_each"]
 _ASK_SECONDS = 0.001
 # How much longer (seconds) a sender that seems to have been killed may have the lock.
 _SURE_SECONDS = 1.0
+# Seconds for which the lock is tried after an exception from outside. A holder that is alive needs
+# microseconds.
+_STRUCK_SECONDS = 0.2
 _NOT_SEEN = (-1, False, math.inf)
 # So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
 # more either once all that it may send is in flight, and RDY is never that high.
@@ -201,7 +204,12 @@ class SendQueue:
         lock = self._lock
         until = self._now() + wait if wait else 0.0
         while self.has_unsent:
-            if not lock.acquire(False):
+            try:
+                is_free = lock.acquire(False)
+            except BaseException:
+                self._find_holder()
+                raise
+            if not is_free:
                 if self._sender_is_there():
                     return False
                 continue
@@ -241,9 +249,7 @@ class SendQueue:
                 patience = _SURE_SECONDS + self._runtime.longest_wait_to_run()
                 self._seen = (holds, True, now + patience)
             else:
-                self._is_deserted = True
-                self.broken = ConnectionLost("a sender was killed before its send")
-                self._stream.shutdown()
+                self._desert()
         return True
 
     def send(self, slot: PublishSlot, now: float) -> bool:
@@ -252,7 +258,12 @@ class SendQueue:
         ``now`` (seconds): of the clock, by a look that the caller has just taken.
         """
         lock = self._lock
-        if self.slots or self.commands or not lock.acquire(False):
+        try:
+            must_wait = self.slots or self.commands or not lock.acquire(False)
+        except BaseException:
+            self._find_holder()
+            raise
+        if must_wait:
             self.slots.append(slot)
             return self.flush()
         try:
@@ -275,6 +286,27 @@ class SendQueue:
         finally:
             lock.release()
         return self.flush() if self.slots or self.commands else True
+
+    def _find_holder(self) -> None:
+        """End the connection if this thread has the lock, which an exception from outside hid.
+
+        Another holder counts itself and gives the lock back soon, or waits for the kernel's buffer.
+        """
+        holds = self._holds
+        if self._lock.acquire(True, _STRUCK_SECONDS + self._runtime.longest_wait_to_run()):
+            self._lock.release()
+            self.flush()
+        elif self._holds == holds and not self._is_full and not self.has_ended:
+            self._desert()
+
+    def _desert(self) -> None:
+        self._is_deserted = True
+        self.break_off(ConnectionLost("a sender was killed before its send"))
+
+    def break_off(self, reason: Exception) -> None:
+        """Send nothing any more: what comes now goes to another connection."""
+        self.broken = reason
+        self._stream.shutdown()
 
     def _broken_by(self, error: BaseException) -> bool:
         """Keep what ended a send for the reading thread: False, or raised if no Exception."""

@@ -16,6 +16,7 @@ from gnsqsync.daemon import goflag
 from gnsqsync.daemon.goflag import BadValue, Exit, Flag, FlagSet
 from gnsqsync.daemon.golog import LEVELS
 from gnsqsync.daemon.options import Options, StartError
+from gnsqsync.daemon.secrets import shown_option
 
 __all__ = [
     "NSQ_VERSION",
@@ -214,10 +215,11 @@ def _from_config(kind: str, value: Any) -> Any:
 
 
 def config_value(options: Options, name: str) -> Any:
-    """What GET /config/<name> shows: str bare, else for JSON (docs/protocol/nsqd-http#endpoints).
+    """Return the value for GET /config/<name>: str bare, else for JSON
+    (docs/protocol/nsqd-http#endpoints).
 
-    Durations are int nanoseconds, log_level 1 to 5, TLS settings Go's numbers. KeyError when
-    there is no such option.
+    Durations are int nanoseconds, log_level 1 to 5, TLS settings Go's numbers. Addresses have no
+    secrets. KeyError when there is no such option.
     """
     field_name = config_names(type(options))[name]
     kind = options.known[field_name].kind
@@ -231,6 +233,7 @@ def config_value(options: Options, name: str) -> Any:
         return round(value * 1e9)
     if kind in tables:
         return tables[kind][value]
+    value = shown_option(field_name, value)
     return list(value) if isinstance(value, tuple) else value
 
 

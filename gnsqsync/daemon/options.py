@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
+from gnsqsync.daemon.secrets import shown_option
+
 __all__ = ["Option", "Options", "OptionsError", "StartError", "is_loopback", "option"]
 
 
@@ -94,7 +96,8 @@ class Options:
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({vars(self)!r})"
+        values = {name: shown_option(name, value) for name, value in vars(self).items()}
+        return f"{type(self).__name__}({values!r})"
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values."""

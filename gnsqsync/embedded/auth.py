@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.goregexp import compile_go
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
@@ -156,7 +157,7 @@ class Authenticator:
                 return Authorization.parse(answer, self._now())
             except AuthFailure as error:
                 # Not the URL with the secret in it.
-                self._log.error("error querying auth server %s - %s", endpoint, error)
+                self._log.error("error querying auth server %s - %s", shown(endpoint), error)
         raise AuthFailure("unable to access auth server")
 
     def _get(self, url: str) -> Any:

@@ -1,5 +1,5 @@
 """HTTP/1.x requests as Go's net/http reads them for nsqd and nsqlookupd: what it takes, what it
-refuses, and with which words.
+refuses, and with which words. Stricter in one thing: a request says once where its body ends.
 
 Knows bytes; of a socket it knows recv(). Routes and answers are elsewhere.
 """
@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
+
+from gnsqsync.daemon.framing import ends_twice
 
 __all__ = ["BadBody", "Body", "Head", "Refused", "Source", "read_head"]
 
@@ -143,6 +145,9 @@ def read_head(source: Source, *, after_post: bool = False) -> Head | None:
     hosts = headers.get(b"host", [])
     _check(len(hosts) <= 1)
     is_chunked = _is_chunked(headers, version)
+    # Go takes two equal lengths, and a length beside chunks.
+    lengths, encodings = headers.get(b"content-length", []), headers.get(b"transfer-encoding", [])
+    _check(not ends_twice(len(lengths), len(encodings)))
     length = _content_length(headers)
     if is_chunked:
         length = -1
@@ -256,7 +261,6 @@ def _is_chunked(headers: dict[bytes, list[bytes]], version: tuple[int, int]) -> 
 
 def _content_length(headers: dict[bytes, list[bytes]]) -> int:
     found = headers.get(b"content-length", [b""])
-    _check(len(set(found)) == 1)
     if not found[0]:
         # Also a header without a value: nsqd is built so that Go takes it.
         return 0

@@ -5,10 +5,10 @@ Knows JSON and the words for what is wrong. Knows nothing of requests.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from gnsqsync.errors import HTTPError, ProtocolError
+from gnsqsync.http.json_memory import TooLarge, parse_json
 
 __all__ = ["http_error", "payload", "words"]
 
@@ -16,18 +16,12 @@ __all__ = ["http_error", "payload", "words"]
 _MAX_WORDS = 200
 
 
-def _parse_json(content: bytes) -> Any:
-    """ValueError for what is not JSON. (RecursionError is what a million brackets give.)"""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
 def payload(content: bytes, shown: str) -> Any:
     """The JSON of a success; the envelope of servers before 1.0 is taken off."""
     try:
-        data = _parse_json(content)
+        data = parse_json(content)
+    except TooLarge as error:
+        raise ProtocolError(f"{shown}: the answer is too large: {error}") from None
     except ValueError as error:
         raise ProtocolError(
             f"{shown}: the answer is not JSON ({error}): {content[:80]!r}; is the address right?"
@@ -52,7 +46,7 @@ def http_error(
     code = ""
     port: object = None
     try:
-        data = _parse_json(content)
+        data = parse_json(content)
     except ValueError:
         # A proxy's HTML page says less than the status line; nsqd's one-line texts say more.
         text = content.decode("utf-8", "replace").strip()

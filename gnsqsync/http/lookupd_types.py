@@ -63,7 +63,7 @@ def _address(entry: Entry) -> dict[str, Any]:
     """The fields of a Producer by which it is dialled; ProtocolError when they cannot be right."""
     host = scalar(entry, "broadcast_address", "")
     if not 0 < len(host) <= _LONGEST_HOST or any(
-        c.isspace() or not c.isprintable() or c in "/,@" for c in host
+        c.isspace() or not c.isprintable() or c in "/,@?#\\" for c in host
     ):
         raise ProtocolError(
             f"'broadcast_address' is {host[:80]!r}; it must be a host name or an IP"

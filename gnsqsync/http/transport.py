@@ -43,8 +43,9 @@ ACCEPT = "application/vnd.nsq; version=1.0"
 # Of one request; requests alone would follow thirty.
 _MOST_REDIRECTS = 5
 
-# An answer larger than this comes from something that is not nsqd or nsqlookupd.
-MAX_ANSWER = 64 * 1024 * 1024
+# Bytes of an answer. A larger one comes from something that is not nsqd or nsqlookupd. How much
+# memory its JSON may take is in json_memory.
+MAX_ANSWER = 32 * 1024 * 1024
 
 Self = TypeVar("Self", bound="HTTPClient")
 

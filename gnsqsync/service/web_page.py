@@ -10,9 +10,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication
+
+from gnsqsync.daemon.framing import HeaderLines, fault
 
 __all__ = ["Page", "served", "text_page"]
 
@@ -37,6 +39,20 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     timeout = _REQUEST_SECONDS
+
+    def parse_request(self) -> bool:
+        """Read the headers. Return False, after a 400, if they say twice where the body ends."""
+        connection = self.rfile
+        headers = HeaderLines(connection)
+        self.rfile = cast("Any", headers)
+        try:
+            found = super().parse_request()
+        finally:
+            self.rfile = connection
+        why = fault(headers.lines, self.request_version) if found else ""
+        if why:
+            self.send_error(400, explain=why)
+        return found and not why
 
     def address_string(self) -> str:
         return str(self.client_address[0])

@@ -19,6 +19,9 @@ from gnsqsync.wire.json_fields import Entry, scalar
 
 __all__ = ["Negotiated", "Receive", "Send", "Step", "Upgrade", "handshake"]
 
+# Bytes of an answer to IDENTIFY or AUTH. The real ones have a few hundred.
+_MOST_JSON = 64 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Send:
@@ -222,7 +225,8 @@ def _secret_missing(nsqd: str) -> NegotiationFailed:
 
 def _read_json(data: bytes, command: str, nsqd: str) -> dict[str, Any]:
     try:
-        answer = json.loads(data.decode())
+        # A frame may have megabytes, and JSON takes more memory once it is parsed.
+        answer = json.loads(data.decode()) if len(data) <= _MOST_JSON else None
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):

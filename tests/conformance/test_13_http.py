@@ -141,7 +141,6 @@ def test_many_headers(http: Address) -> None:
     ("headers", "line"),
     [
         (b"Content-Length: 2\r\n", OK),
-        (b"Content-Length: 2\r\nContent-Length: 2\r\n", OK),
         (b"Content-Length: 00000000000000000000000000002\r\n", OK),
         (b"Content-Length: 2\r\nContent-Length: 3\r\n", BAD),
         (b"Content-Length: 2, 2\r\n", BAD),
@@ -160,9 +159,7 @@ def test_the_size_of_a_body(http: Address, post: bytes, headers: bytes, line: st
     assert answers(http, post + headers + b"\r\nab") == ([line], line == OK)
 
 
-@pytest.mark.parametrize(
-    "headers", [CHUNKED, b"Transfer-Encoding: CHUNKED\r\n", CHUNKED + b"Content-Length: 7\r\n"]
-)
+@pytest.mark.parametrize("headers", [CHUNKED, b"Transfer-Encoding: CHUNKED\r\n"])
 @pytest.mark.parametrize(
     "chunks",
     [
@@ -176,6 +173,22 @@ def test_the_size_of_a_body(http: Address, post: bytes, headers: bytes, line: st
 )
 def test_chunks(http: Address, post: bytes, headers: bytes, chunks: bytes) -> None:
     assert answers(http, post + headers + b"\r\n" + chunks) == ([OK], True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (b"Content-Length: 2\r\n" * 2, b"ab"),
+        (CHUNKED + b"Content-Length: 7\r\n", CHUNKS),
+        (b"Content-Length: 7\r\n" + CHUNKED, CHUNKS),
+    ],
+)
+def test_bodies_whose_end_is_said_twice(
+    http: Address, site: Site, post: bytes, headers: bytes, body: bytes
+) -> None:
+    """Go takes them. The embedded servers do not: a proxy may read the other end."""
+    taken = ([OK], True) if site.kind == "real" else ([BAD], False)
+    assert answers(http, post + headers + b"\r\n" + body) == taken
 
 
 @pytest.mark.parametrize(
@@ -226,7 +239,7 @@ def test_extensions_that_are_too_long(
 
 def test_old_clients(http: Address, post: bytes, program: str) -> None:
     old = post.replace(b"HTTP/1.1", b"HTTP/1.0")
-    answer = exact(http, old + CHUNKED + b"Content-Length: 2\r\n\r\nab")
+    answer = exact(http, old + b"Content-Length: 2\r\n\r\nab")
     assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
     assert b"Connection" not in answer
     # Without a length they have no body, and chunks are none to them.

@@ -10,7 +10,8 @@ from gnsqsync import ConnectionOptions
 from gnsqsync.connection import in_flight, send_queue
 from gnsqsync.embedded import command_stream, connection, listeners
 from gnsqsync.embedded.options import NsqdOptions
-from gnsqsync.http import limits, transport
+from gnsqsync.http import json_memory, limits, transport
+from gnsqsync.wire import handshake
 from tests.fuzz.targets import TARGETS
 from tests.support.claims import check_test_exists
 from tests.support.texts import DOCS
@@ -34,7 +35,9 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert in_flight.MOST_BEYOND == 64 * MEBI
     assert in_flight.MESSAGE_COST == 500
     assert send_queue._MOST_WAITING == 100_000
-    assert transport.MAX_ANSWER == 64 * MEBI
+    assert transport.MAX_ANSWER == 32 * MEBI
+    assert json_memory.MAX_MEMORY == 128 * MEBI
+    assert handshake._MOST_JSON == 64 * 1024
     assert limits.SLOWEST_ANSWER == 10
     assert (NsqdOptions().max_body_size, NsqdOptions().max_msg_size) == (5 * MEBI, MEBI)
     assert command_stream._MAX_LINE == 16 * 1024

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from gnsqsync.admin import dead_letters
 from gnsqsync.admin.access import Access
-from gnsqsync.admin.actions import Actions, Visitor
+from gnsqsync.admin.actions import Actions, NotListed, Visitor
 from gnsqsync.admin.api import visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
 from gnsqsync.admin.overview import Overview
@@ -181,7 +181,10 @@ class Forms:
                 errors = failures(self._actions.delete(topic, channel, who))
                 done = f"Deleted: {_named(topic, channel)}."
             case "tombstone":
-                errors = self._actions.tombstone(topic, node, who)
+                try:
+                    errors = self._actions.tombstone(topic, node, who)
+                except NotListed as error:
+                    raise _Wrong(str(error)) from None
                 done = f"Topic {topic} is tombstoned on {node}."
             case "publish":
                 self._finding.topic(topic)

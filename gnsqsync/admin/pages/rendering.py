@@ -6,7 +6,8 @@ Knows templates and cookies. What is shown, and what forms do, is views.py and f
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -31,6 +32,9 @@ __all__ = ["VERBS", "Rendering", "token_of"]
 
 _HTML = "text/html; charset=utf-8"
 _COOKIE = "gnsqsync_admin"
+
+# Pieces of a page after which other greenlets get a turn.
+_TURN = 1000
 
 VERBS = {
     "pause": "Pause",
@@ -118,7 +122,7 @@ class Rendering:
             token = secrets.token_hex(16)
             cookie = f"{_COOKIE}={token}; Path={root or '/'}; HttpOnly; SameSite=Strict"
             headers.append(("Set-Cookie", cookie))
-        html = self._templates.get_template(template).render(
+        pieces = self._templates.get_template(template).generate(
             url=lambda *parts: root + "/" + "/".join(quote(str(part), safe="") for part in parts),
             here=environ["PATH_INFO"],
             may_act=not refusal,
@@ -129,7 +133,7 @@ class Rendering:
             letters_page=environ.get(LETTERS, lambda topic: ""),
             **values,
         )
-        return Response(html, status, _HTML, headers, plain=True)
+        return Response("".join(_in_turns(pieces)), status, _HTML, headers, plain=True)
 
     def _graphite_link(self, root: str) -> str:
         """Where graphite draws; "" without one. Without the password of its URL."""
@@ -141,6 +145,14 @@ class Rendering:
         if parts.scheme not in ("http", "https"):
             return ""
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/render"
+
+
+def _in_turns(pieces: Iterable[str]) -> Iterator[str]:
+    """Pass ``pieces`` on, and give other greenlets of this process a turn now and then."""
+    for number, piece in enumerate(pieces, 1):
+        if number % _TURN == 0:
+            time.sleep(0)
+        yield piece
 
 
 def token_of(request: Request) -> str | None:

@@ -12,6 +12,7 @@ from gnsqsync.admin.overview import Overview
 from gnsqsync.admin.pages.finding import Absent, Finding, away_text
 from gnsqsync.admin.pages.rendering import Rendering
 from gnsqsync.admin.watch import is_raw
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.daemon.web import Answer, Request, Response, Route
 
 __all__ = ["Views"]
@@ -87,6 +88,7 @@ class Views:
             row=picture.topic(name),
             seconds=picture.seconds,
             errors=errors,
+            has_lookupds=bool(self._cluster.lookupds),
         )
 
     def _channel(self, request: Request) -> Answer:
@@ -137,7 +139,11 @@ class Views:
             except AllFailed as error:
                 errors = str(error).splitlines()
         return self._rendering.page(
-            request, "lookup.html", lookupds=lookupds, inactive=inactive, errors=errors
+            request,
+            "lookup.html",
+            lookupds=[shown(address) for address in lookupds],
+            inactive=inactive,
+            errors=errors,
         )
 
     def _watch(self, request: Request) -> Answer:

@@ -69,9 +69,17 @@ def admin(**options: Any) -> Iterator[Any]:
         (200, {"HTTP_HOST": "localhost"}),
         (200, {"HTTP_HOST": "[::1]:4171", "REMOTE_ADDR": "::1"}),
         (200, {"HTTP_ORIGIN": "http://127.0.0.1:4171"}),
+        (200, {"HTTP_REFERER": "http://localhost:4171/topics"}),
         (200, {"HTTP_SEC_FETCH_SITE": "none"}),
-        # A proxy has changed the Host.
-        (200, {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": "https://nsq.example"}),
+        # A proxy has changed the Host, and who sent it is on another machine.
+        (403, {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": "https://nsq.example"}),
+        (403, {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_REFERER": "https://nsq.example/"}),
+        (403, {"HTTP_X_FORWARDED_FOR": "127.0.0.1"}),
+        (403, {"HTTP_X_FORWARDED_PROTO": "https"}),
+        (403, {"HTTP_X_FORWARDED_USER": ""}),
+        (403, {"HTTP_X_REAL_IP": "127.0.0.1"}),
+        (403, {"HTTP_CF_CONNECTING_IP": "127.0.0.1"}),
+        (403, {"SERVER_PROTOCOL": "HTTP/1.0"}),
         (403, {"HTTP_SEC_FETCH_SITE": "same-site"}),
         (403, {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_ORIGIN": "http://127.0.0.1:4171"}),
         (403, {"HTTP_ORIGIN": "http://127.0.0.1:8000"}),
@@ -100,6 +108,88 @@ def test_who_may_act_with_admin_user(status: int, user: str) -> None:
             app, "POST", "/api/topics", ORDERS, HTTP_X_FORWARDED_USER=header, REMOTE_ADDR="10.0.0.1"
         )
         assert answer["status"] == status
+
+
+def test_a_proxy_that_changes_the_host_keeps_named_users() -> None:
+    page = {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": "https://nsq.example"}
+    with admin(admin_user=["ann"]) as app:
+        answer = ask(app, "POST", "/api/topics", ORDERS, HTTP_X_FORWARDED_USER="ann", **page)
+        assert answer["status"] == 200
+
+
+LOOKUPDS = "/config/nsqlookupd_http_addresses"
+PROXIED = {"HTTP_X_FORWARDED_FOR": "203.0.113.9"}
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "look", "change"),
+    [
+        ({}, {}, 200, 200),
+        ({}, PROXIED, 403, 403),
+        ({}, {"REMOTE_ADDR": "10.0.0.1"}, 403, 403),
+        ({"allow_config_from_cidr": ""}, PROXIED, 403, 403),
+        ({"allow_config_from_cidr": "10.0.0.0/8"}, {}, 403, 403),
+        # The proxy of this machine names its users.
+        ({"admin_user": ["ann"]}, PROXIED, 403, 403),
+        ({"admin_user": ["ann"]}, {"HTTP_X_FORWARDED_USER": ""}, 403, 403),
+        ({"admin_user": ["ann"]}, {"HTTP_X_FORWARDED_USER": "bob"}, 403, 403),
+        ({"admin_user": ["ann"]}, {"HTTP_X_FORWARDED_USER": "ann", **PROXIED}, 200, 200),
+        (
+            {"admin_user": ["ann"]},
+            {"HTTP_X_FORWARDED_USER": "ann", "REMOTE_ADDR": "10.0.0.1"},
+            403,
+            403,
+        ),
+        ({"read_only": True}, {}, 200, 403),
+        ({"read_only": True, "admin_user": ["ann"]}, {"HTTP_X_FORWARDED_USER": "ann"}, 200, 403),
+        ({}, {"gnsqsync.admin.may_act": True, "REMOTE_ADDR": "10.0.0.1"}, 200, 200),
+        ({}, {"gnsqsync.admin.may_act": False}, 403, 403),
+    ],
+)
+def test_config_needs_the_rights_of_an_action(
+    options: dict[str, Any], environ: dict[str, Any], look: int, change: int
+) -> None:
+    with admin(**options) as app:
+        assert ask(app, "GET", LOOKUPDS, **environ)["status"] == look
+        assert ask(app, "PUT", LOOKUPDS, b'["h:1"]', **environ)["status"] == change
+
+
+def test_no_answer_and_no_line_of_the_log_shows_a_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "gnsqsync.admin")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = f"127.0.0.1:{closed.getsockname()[1]}"
+    with fake_server() as server:
+        server.answer({"producers": [], "topics": []})
+        app = create_app(
+            lookupd_http_address=[f"pa55@{server.address}", f"pa55@{dead}"],
+            graphite_url=f"http://ann:pa55@{dead}/?token=tok3n",
+            notification_http_endpoint=f"http://ann:pa55@{dead}/T0/tok3n",
+            log_level="debug",
+        )
+        with contextlib.closing(app):
+            bodies = [
+                ask(app, "GET", path)["body"]
+                for path in (
+                    "/",
+                    "/lookup",
+                    "/api/topics",
+                    "/api/nodes",
+                    "/api/topics/t",
+                    LOOKUPDS,
+                    "/config/graphite_url",
+                    "/config/notification_http_endpoint",
+                )
+            ]
+            bodies.append(ask(app, "POST", "/api/topics", ORDERS)["body"])
+            target = "metric=rate&target=a"
+            bodies.append(ask(app, "GET", "/api/graphite", QUERY_STRING=target)["body"])
+            eventually(lambda: "failed to POST notification" in caplog.text)
+        assert b"127.0.0.1" in b"".join(bodies)
+    for text in (b"".join(bodies).decode(), caplog.text, repr(app.options)):
+        assert "pa55" not in text
+        assert "tok3n" not in text
 
 
 def test_nobody_acts_on_a_read_only_nsqadmin() -> None:

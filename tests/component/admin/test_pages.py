@@ -36,6 +36,7 @@ def ask(admin: Admin, method: str, path: str, body: bytes, **environ: str) -> Pa
     path, _, query = path.partition("?")
     asked: dict[str, Any] = {
         "REQUEST_METHOD": method,
+        "SERVER_PROTOCOL": "HTTP/1.1",
         "PATH_INFO": path,
         "QUERY_STRING": query,
         "REMOTE_ADDR": "127.0.0.1",

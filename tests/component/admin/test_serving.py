@@ -53,6 +53,52 @@ def test_requests_that_are_none(nsqadmin: Server, request_: bytes) -> None:
     assert said(nsqadmin, ping).endswith(b"OK")
 
 
+POST = b"POST /api/topics HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+CHUNKS = b"2\r\n{}\r\n0\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (b"Content-Length: 2\r\n" + CHUNKED, CHUNKS),
+        (CHUNKED + b"Content-Length: 2\r\n", CHUNKS),
+        (b"Content-Length: 2\r\n" * 2, b"{}"),
+        (b"Content-Length: 2\r\nContent-Length: 5\r\n", b"{}   "),
+        (b"Content-Length: +2\r\n", b"{}"),
+        (b"Content-Length : 2\r\n", b""),
+        (b"X: y\rContent-Length: 2\r\n", b"{}"),
+        (b"Transfer-Encoding: xchunked\r\n", CHUNKS),
+    ],
+)
+def test_a_request_that_says_twice_where_its_body_ends(
+    nsqadmin: Server, headers: bytes, body: bytes
+) -> None:
+    """A proxy may take the rest of such a body for the next visitor's request."""
+    answer = said(nsqadmin, POST + headers + b"\r\n" + body + PING)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (CHUNKED, CHUNKS),
+        (b"Content-Length: 2\r\n", b"{}"),
+        # gevent hands such a connection to its application as it is.
+        (b"Content-Length: 2\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n", b"{}"),
+        (b"Upgrade: websocket\r\n" + CHUNKED, CHUNKS),
+    ],
+)
+def test_the_next_request_begins_where_the_body_ends(
+    nsqadmin: Server, headers: bytes, body: bytes
+) -> None:
+    answer = said(nsqadmin, POST + headers + b"\r\n" + body + PING)
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert answer.endswith(b"OK")
+
+
 def test_a_body_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_PATIENCE_OF_BODY", 0.2)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.admin import Admin
-from gnsqsync.admin.watch import decoded
+from gnsqsync.admin.watch import _most_watches, decoded
 from gnsqsync.embedded import Nsqd
 from gnsqsync.envelope import MAGIC, encode
 from tests.component.admin.test_pages import address, ask, cluster, get, made, nsqd
@@ -199,15 +201,32 @@ def test_an_nsqd_that_lets_nobody_in(made: Callable[..., Admin], watching: Watch
         assert "AUTH" in watching(admin, "orders").until("end")
 
 
-def test_watches_are_limited(
-    cluster: Cluster, watching: Watching, monkeypatch: pytest.MonkeyPatch
+def test_a_watch_never_takes_the_last_thread(
+    cluster: Cluster, made: Callable[..., Admin], watching: Watching
 ) -> None:
-    monkeypatch.setattr("gnsqsync.admin.watch._MOST_WATCHES", 1)
     first = watching(cluster[0], "orders")
     first.until("began")
-    assert "Close one of them" in watching(cluster[0], "orders").until("end")
+    refused = "A page watches already. Close it first."
+    assert watching(cluster[0], "orders").until("end") == refused
+    # Another nsqadmin in the same process has the same threads.
+    assert watching(made(nsqd_http_address=[address(cluster[1])]), "orders").until("end") == refused
     first.close()
     watching(cluster[0], "orders").until("began")
+
+
+def test_a_server_with_one_thread_has_no_watch(cluster: Cluster, watching: Watching) -> None:
+    environ: dict[str, Any] = {"wsgi.multithread": False}
+    assert "has one thread" in watching(cluster[0], "orders", **environ).until("end")
+    assert channels(cluster[1]) == ["archive"]
+
+
+@pytest.mark.parametrize(("is_patched", "most"), [(True, 20), (False, 1)])
+def test_greenlets_take_more_watches(
+    monkeypatch: pytest.MonkeyPatch, is_patched: bool, most: int
+) -> None:
+    monkey = SimpleNamespace(is_module_patched=lambda name: is_patched)
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    assert _most_watches({}) == most
 
 
 def test_closing_nsqadmin_ends_its_watches(cluster: Cluster, watching: Watching) -> None:

@@ -53,6 +53,20 @@ def test_requests_in_turn() -> None:
         assert read_head(here) is None
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 2\r\n" * 2,
+        CHUNKED + b"Content-Length: 2\r\n",
+        b"Content-Length: 0\r\n" + CHUNKED,
+    ],
+)
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_body_whose_end_is_said_twice(headers: bytes, version: bytes) -> None:
+    with pytest.raises(Refused, match="400 Bad Request"):
+        head(b"POST / HTTP/" + version + b"\r\nHost: x\r\n" + headers + b"\r\n")
+
+
 def test_who_keeps_a_connection() -> None:
     def kept(version: str, connection: str) -> tuple[bool, bool]:
         lines = f"GET / HTTP/{version}\r\nHost: x\r\nConnection: {connection}\r\n\r\n"
