@@ -12,12 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gnsqsync.errors import NSQError
-from gnsqsync.http.transport import Answer, HTTPClient, HTTPKeywords
+from gnsqsync.http.transport import HTTPClient, HTTPKeywords
 
 __all__ = ["KEPT", "Failed", "Upstream"]
 
@@ -61,9 +60,6 @@ class Upstream(HTTPClient):
         keywords: HTTPKeywords = {"connect_timeout": 2.0, **options}  # type: ignore[typeddict-item]
         super().__init__(f"http://{address}", timeout=timeout, **keywords)
         self.address: str = address
-        self._new_client = partial(HTTPClient, timeout=timeout, **keywords)
-        # The same server's HTTPS, once it has said that it wants it. Used by whoever has the turn.
-        self._https: HTTPClient | None = None
         self._log = log
         self._clock = clock
         # Held while the server is asked: that is what makes it one request at a time.
@@ -125,10 +121,9 @@ class Upstream(HTTPClient):
         url = f"http://{self.address}{path}{query}"
         self._log(url)
         answer = self._exchange(method, path, params, body)
-        port = 0 if isinstance(answer, NSQError) else _https_port(answer)
-        if port:
+        client = None if isinstance(answer, NSQError) else self._https_client(answer)
+        if client is not None:
             # An nsqd with --tls-required: the same once more, as the Go program does.
-            client = self._https_at(port)
             url = f"{client.url}{path}{query}"
             answer = client._exchange(method, path, params, body)
         if isinstance(answer, NSQError):
@@ -137,26 +132,6 @@ class Upstream(HTTPClient):
             text = answer.content.decode("utf-8", "replace")
             raise Failed(f"got response {answer.status} {answer.reason} {_quoted(text)}")
         return answer.content
-
-    def _https_at(self, port: int) -> HTTPClient:
-        host = self.address.rpartition(":")[0]
-        if self._https is None or self._https.url != f"https://{host}:{port}":
-            if self._https is not None:
-                self._https.close()
-            self._https = self._new_client(f"https://{host}:{port}")
-        return self._https
-
-    def cut(self) -> None:
-        """As of HTTPClient."""
-        super().cut()
-        if self._https is not None:
-            self._https.cut()
-
-    def close(self) -> None:
-        """As of HTTPClient."""
-        super().close()
-        if self._https is not None:
-            self._https.close()
 
     def _why(self, error: NSQError) -> str:
         cause = error.__cause__
@@ -186,17 +161,6 @@ class Upstream(HTTPClient):
         if not isinstance(found, dict):
             raise Failed(f"the answer is a {type(found).__name__}, not an object")
         return found
-
-
-def _https_port(answer: Answer) -> int:
-    """Where nsqd wants to be asked instead; 0: nowhere else."""
-    if answer.status != 403:
-        return 0
-    try:
-        port = json.loads(answer.content)["https_port"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return 0
-    return port if type(port) is int and 0 < port < 65536 else 0
 
 
 def _refused(name: str) -> float:
