@@ -38,9 +38,15 @@ __all__ = [
     "check_tls_files",
     "check_topic",
     "did_you_mean",
+    "environment_bundle",
     "handler_name",
+    "https_options",
     "split_connection_options",
 ]
+
+_HTTPS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
+# Variables that name authorities for all programs; the first one that is set counts.
+_BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
@@ -230,6 +236,18 @@ def handler_name(function: object) -> str:
     return f"{module}.{called.__qualname__}" if module else str(called.__qualname__)
 
 
+def https_options(options: ConnectionOptions | Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of HTTP clients: the TLS files of a connection serve for https, too."""
+    if isinstance(options, ConnectionOptions):
+        return {name: getattr(options, name) for name in _HTTPS}
+    return {name: options[name] for name in _HTTPS if name in options}
+
+
+def environment_bundle() -> str | None:
+    """Return the file or folder of authorities that the environment names, None without one."""
+    return next((path for name in _BUNDLES if (path := os.environ.get(name))), None)
+
+
 def check_tls_files(**paths: str | None) -> None:
     """ConfigError for a file that does not exist, or a key without its certificate."""
     if paths.get("tls_key_file") and not paths.get("tls_cert_file"):
@@ -390,16 +408,20 @@ class ConnectionOptions:
         """
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
+        bundle = self.tls_ca_file or environment_bundle()
+        is_folder = bundle is not None and os.path.isdir(bundle)
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca_file)
+            context = ssl.create_default_context(
+                cafile=None if is_folder else bundle, capath=bundle if is_folder else None
+            )
             if self.tls_cert_file:
                 context.load_cert_chain(
                     self.tls_cert_file, self.tls_key_file, password=self._no_password
                 )
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"cannot load tls_ca_file={self.tls_ca_file!r},"
-                f" tls_cert_file={self.tls_cert_file!r}: {error}"
+                f"cannot load the authorities of {bundle!r} (tls_ca_file, or else"
+                f" {', '.join(_BUNDLES)}), or tls_cert_file={self.tls_cert_file!r}: {error}"
             ) from error
         if not self.tls_verify:
             context.check_hostname = False

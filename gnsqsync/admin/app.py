@@ -25,6 +25,7 @@ from gnsqsync.admin.pages.views import Views
 from gnsqsync.admin.watch import Watches
 from gnsqsync.daemon.golog import LEVELS, Log
 from gnsqsync.daemon.web import JSON_TYPE, App, Request, Response, rendered, url_path
+from gnsqsync.http.transport import authorities
 
 __all__ = ["Admin", "create_app"]
 
@@ -82,7 +83,7 @@ class Admin:
             options.notification_http_endpoint,
             self.log,
             timeout=(options.http_client_connect_timeout, options.http_client_request_timeout),
-            verify=(ca_file or True) if verify else False,
+            verify=authorities(ca_file or None, verify),
             cert=(cert, options.http_client_tls_key) if cert else None,
         )
         self._actions: Actions = Actions(self._cluster, self._notifications, self.log)

@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, Unpack
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
 from gnsqsync.http.nsqd_types import Stats
+from gnsqsync.http.transport import HTTPKeywords
 from gnsqsync.runtime.troubles import AWAY, more, troubles
 
 __all__ = ["ClusterMetrics"]
@@ -58,18 +60,25 @@ class ClusterMetrics:
 
     A server that does not answer within ``timeout`` seconds is ``nsq_up`` 0, and the log says why,
     at growing intervals; the others are shown. An entry that cannot be read is left out.
+    ``options``: as of NsqdHTTP.
 
     Threads:
         Any thread may ask; those that ask at the same time share one look.
     """
 
     def __init__(
-        self, nsqds: Sequence[str], lookupds: Sequence[str], *, timeout: float = 8.0
+        self,
+        nsqds: Sequence[str],
+        lookupds: Sequence[str],
+        *,
+        timeout: float = 8.0,
+        **options: Unpack[HTTPKeywords],
     ) -> None:
         self._timeout = timeout
         self._fixed = tuple(nsqds)
-        self._lookupds = {url: LookupdHTTP(url, timeout=timeout) for url in lookupds}
-        self._nsqds = {address: NsqdHTTP(address, timeout=timeout) for address in nsqds}
+        self._new_nsqd = partial(NsqdHTTP, timeout=timeout, **options)
+        self._lookupds = {url: LookupdHTTP(url, timeout=timeout, **options) for url in lookupds}
+        self._nsqds = {address: self._new_nsqd(address) for address in nsqds}
         # Held during a look; guards what is below, and the clients.
         self._turn = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -109,7 +118,7 @@ class ClusterMetrics:
         for address in addresses:
             if address not in self._nsqds:
                 try:
-                    self._nsqds[address] = NsqdHTTP(address, timeout=self._timeout)
+                    self._nsqds[address] = self._new_nsqd(address)
                 except ConfigError:
                     continue  # as an nsqd may register itself; it is shown as down
         for address in self._nsqds.keys() - addresses.keys():

@@ -13,14 +13,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import NSQError
 from gnsqsync.http.json_memory import TooLarge, parse_json
-from gnsqsync.http.transport import Answer, HTTPClient, HTTPKeywords
+from gnsqsync.http.transport import HTTPClient, HTTPKeywords
 
 __all__ = ["KEPT", "Failed", "Upstream", "failures"]
 
@@ -87,9 +86,6 @@ class Upstream(HTTPClient):
         self.address: str = address
         # Without a password, for people.
         self.shown: str = shown(address)
-        self._new_client = partial(HTTPClient, timeout=timeout, **keywords)
-        # The same server's HTTPS, once it has said that it wants it. Used by whoever has the turn.
-        self._https: HTTPClient | None = None
         self._log = log
         self._clock = clock
         # Held while the server is asked: that is what makes it one request at a time.
@@ -168,11 +164,10 @@ class Upstream(HTTPClient):
         url = f"http://{self.shown}{path}{query}"
         self._log(url)
         answer = self._exchange(method, path, params, body)
-        port = 0 if isinstance(answer, NSQError) else _https_port(answer)
-        if port:
+        client = None if isinstance(answer, NSQError) else self._https_client(answer)
+        if client is not None:
             # An nsqd with --tls-required: the same once more, as the Go program does.
-            client = self._https_at(port)
-            url = f"{client.url}{path}{query}"
+            url = f"{shown(client.url)}{path}{query}"
             answer = client._exchange(method, path, params, body)
         if isinstance(answer, NSQError):
             raise _NoAnswer(f"{method.capitalize()} {_quoted(url)}", self._why(answer))
@@ -180,26 +175,6 @@ class Upstream(HTTPClient):
             text = answer.content[:_MOST_WORDS].decode("utf-8", "replace")
             raise Failed(f"got response {answer.status} {answer.reason} {_quoted(text)}")
         return answer.content
-
-    def _https_at(self, port: int) -> HTTPClient:
-        host = self.shown.rpartition(":")[0]
-        if self._https is None or self._https.url != f"https://{host}:{port}":
-            if self._https is not None:
-                self._https.close()
-            self._https = self._new_client(f"https://{self.address.rpartition(':')[0]}:{port}")
-        return self._https
-
-    def cut(self) -> None:
-        """As of HTTPClient."""
-        super().cut()
-        if self._https is not None:
-            self._https.cut()
-
-    def close(self) -> None:
-        """As of HTTPClient."""
-        super().close()
-        if self._https is not None:
-            self._https.close()
 
     def _why(self, error: NSQError) -> str:
         cause = error.__cause__
@@ -233,17 +208,6 @@ class Upstream(HTTPClient):
         if not isinstance(found, dict):
             raise Failed(f"the answer is a {type(found).__name__}, not an object")
         return found
-
-
-def _https_port(answer: Answer) -> int:
-    """Where nsqd wants to be asked instead; 0: nowhere else."""
-    if answer.status != 403:
-        return 0
-    try:
-        port = parse_json(answer.content)["https_port"]
-    except (ValueError, LookupError, TypeError):
-        return 0
-    return port if type(port) is int and 0 < port < 65536 else 0
 
 
 def _refused(name: str) -> float:

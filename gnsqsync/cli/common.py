@@ -79,12 +79,22 @@ def asked(addresses: Sequence[str]) -> str:
     return f"(asked: {names}{f' and {more} more' if more > 0 else ''})"
 
 
-_CONNECTION_OPTIONS = (
-    click.option("--tls", is_flag=True, help="Require TLS."),
-    click.option("--tls-ca-file", metavar="FILE", help="Trust these authorities. Implies --tls."),
-    click.option("--tls-cert-file", metavar="FILE", help="Client certificate. Implies --tls."),
+_TLS_OPTIONS = (
+    click.option(
+        "--tls-ca-file",
+        metavar="FILE",
+        help="Trust these authorities. [default: of SSL_CERT_FILE or REQUESTS_CA_BUNDLE]",
+    ),
+    click.option("--tls-cert-file", metavar="FILE", help="Client certificate."),
     click.option("--tls-key-file", metavar="FILE", help="Key of the client certificate."),
     click.option("--no-tls-verify", is_flag=True, help="Do not check the server's certificate."),
+)
+_VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+_CONNECTION_OPTIONS = (
+    click.option(
+        "--tls", is_flag=True, help="Require TLS; so do --tls-ca-file and --tls-cert-file."
+    ),
+    *_TLS_OPTIONS,
     click.option(
         "--auth-secret",
         envvar="GNSQSYNC_AUTH_SECRET",
@@ -94,15 +104,28 @@ _CONNECTION_OPTIONS = (
     ),
     click.option("--snappy", is_flag=True, help="Compress with Snappy."),
     click.option("--deflate", is_flag=True, help="Compress with DEFLATE."),
-    click.option("--verbose", "-v", is_flag=True, help="Show what the library does."),
+    _VERBOSE,
 )
+_HTTP_OPTIONS = (*_TLS_OPTIONS, _VERBOSE)
+
+
+def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def connection_options(command: Command) -> Command:
     """TLS, AUTH, compression and ``--verbose``; ``connection_keywords`` takes them out again."""
-    for option in reversed(_CONNECTION_OPTIONS):
-        command = option(command)
-    return command
+    return _with(_CONNECTION_OPTIONS, command)
+
+
+def http_options(command: Command) -> Command:
+    """Add TLS and ``--verbose`` to a command that asks HTTP APIs only, for ``http_keywords``.
+
+    There is no ``--tls``: an https address is asked over TLS, and so is an nsqd that demands it.
+    """
+    return _with(_HTTP_OPTIONS, command)
 
 
 def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
@@ -110,16 +133,26 @@ def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
     Takes them out of ``options`` and sets up logging for ``--verbose``.
     """
+    return {
+        **http_keywords(options),
+        "tls": options.pop("tls"),
+        "auth_secret": options.pop("auth_secret"),
+        "snappy": options.pop("snappy"),
+        "deflate": options.pop("deflate"),
+    }
+
+
+def http_keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """Keyword options of NsqdHTTP and LookupdHTTP from what ``http_options`` added to a command.
+
+    Takes them out of ``options`` and sets up logging for ``--verbose``.
+    """
     show_log(options.pop("verbose"))
     return {
-        "tls": options.pop("tls"),
         "tls_ca_file": options.pop("tls_ca_file"),
         "tls_cert_file": options.pop("tls_cert_file"),
         "tls_key_file": options.pop("tls_key_file"),
         "tls_verify": not options.pop("no_tls_verify"),
-        "auth_secret": options.pop("auth_secret"),
-        "snappy": options.pop("snappy"),
-        "deflate": options.pop("deflate"),
     }
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from gnsqsync.cli.common import Flag, Number, Signals, lookupd_option, nsqd_http_option, show_log
+from gnsqsync.cli.common import (
+    Flag,
+    Number,
+    Signals,
+    http_keywords,
+    http_options,
+    lookupd_option,
+    nsqd_http_option,
+)
 from gnsqsync.errors import ConfigError
 from gnsqsync.service.metrics_address import parse_metrics_address
 from gnsqsync.service.output import mention
@@ -35,20 +44,20 @@ Examples:
     show_default=True,
     help="Seconds for all servers to answer; less than Prometheus' scrape_timeout.",
 )
-@click.option("--verbose", is_flag=True, help="Show the log of the library.")
+@http_options
 def exporter(
     nsqd_http_addresses: tuple[str, ...],
     lookupd_http_addresses: tuple[str, ...],
     listen: str,
     timeout: float,
-    verbose: bool,
+    **options: Any,
 ) -> None:
     """Serve the counts of every topic and channel of a cluster to Prometheus.
 
     Each scrape asks all nsqds then. Without an address that is the nsqd on this machine. Ctrl-C or
     SIGTERM ends it.
     """
-    show_log(verbose)
+    keywords = http_keywords(options)
     try:
         from prometheus_client import CollectorRegistry, make_wsgi_app
 
@@ -59,7 +68,7 @@ def exporter(
         ) from None
     host, port = parse_metrics_address(listen)
     nsqds = nsqd_http_addresses or (() if lookupd_http_addresses else ("127.0.0.1:4151",))
-    metrics = ClusterMetrics(nsqds, lookupd_http_addresses, timeout=timeout)
+    metrics = ClusterMetrics(nsqds, lookupd_http_addresses, timeout=timeout, **keywords)
     registry = CollectorRegistry()
     registry.register(metrics)
     pages = {"/metrics": make_wsgi_app(registry), "/livez": text_page(lambda: (True, ["alive"]))}

@@ -14,7 +14,13 @@ from typing import Any, TypeVar
 import click
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cli.common import asked, lookupd_option, nsqd_http_option, show_log
+from gnsqsync.cli.common import (
+    asked,
+    http_keywords,
+    http_options,
+    lookupd_option,
+    nsqd_http_option,
+)
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.service.output import mention, say
@@ -47,6 +53,7 @@ class Work:
         channel: str | None,
         nsqds: Sequence[str],
         lookupds: Sequence[str],
+        options: dict[str, Any] | None = None,
     ) -> None:
         self.action = action
         self.topic: str = check_topic(topic)
@@ -54,8 +61,11 @@ class Work:
         self.failed: bool = False
         self.asked: list[str] = []
         self._clients = ExitStack()
+        self._options: dict[str, Any] = options or {}
         self._nsqds = {address: self._nsqd(address) for address in nsqds}
-        self._lookupds = [self._clients.enter_context(LookupdHTTP(each)) for each in lookupds]
+        self._lookupds = [
+            self._clients.enter_context(LookupdHTTP(each, **self._options)) for each in lookupds
+        ]
 
     def close(self) -> None:
         self._clients.close()
@@ -118,7 +128,7 @@ class Work:
             return None
 
     def _nsqd(self, address: str) -> NsqdHTTP:
-        return self._clients.enter_context(NsqdHTTP(address))
+        return self._clients.enter_context(NsqdHTTP(address, **self._options))
 
     def _act(self, client: Client) -> None:
         if self.action == "create":
@@ -250,21 +260,18 @@ def _command(kind: str, action: str) -> click.Command:
         topic: str,
         nsqd_http_addresses: tuple[str, ...],
         lookupd_http_addresses: tuple[str, ...],
-        verbose: bool,
         channel: str | None = None,
         yes: bool = False,
+        **options: Any,
     ) -> int:
-        show_log(verbose)
         nsqds = nsqd_http_addresses or (() if lookupd_http_addresses else ("127.0.0.1:4151",))
-        work = Work(action, topic, channel, nsqds, lookupd_http_addresses)
+        work = Work(action, topic, channel, nsqds, lookupd_http_addresses, http_keywords(options))
         try:
             return run(work, yes)
         finally:
             work.close()
 
-    decorated: Any = click.option(
-        "--verbose", "-v", is_flag=True, help="Show what the library does."
-    )(command)
+    decorated: Any = http_options(command)
     if action in ("delete", "empty"):
         decorated = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(decorated)
     decorated = nsqd_http_option()(lookupd_option()(decorated))

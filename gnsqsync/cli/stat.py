@@ -19,10 +19,11 @@ from gnsqsync.cli.common import (
     Number,
     Signals,
     asked,
+    http_keywords,
+    http_options,
     lookupd_option,
     nsqd_http_option,
     print_json,
-    show_log,
 )
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.options import check_channel, check_topic
@@ -53,10 +54,12 @@ class Source:
         lookupds: tuple[str, ...],
         topic: str | None,
         channel: str | None,
+        options: dict[str, Any] | None = None,
     ) -> None:
+        self._options: dict[str, Any] = options or {}
         self._fixed = nsqds or (() if lookupds else ("127.0.0.1:4151",))
-        self._lookupds = [LookupdHTTP(address) for address in lookupds]
-        self._nsqds = {address: NsqdHTTP(address) for address in self._fixed}
+        self._lookupds = [LookupdHTTP(address, **self._options) for address in lookupds]
+        self._nsqds = {address: NsqdHTTP(address, **self._options) for address in self._fixed}
         self._topic = topic
         self._channel = channel
 
@@ -77,7 +80,7 @@ class Source:
             for address in addresses:
                 try:
                     if address not in self._nsqds:
-                        self._nsqds[address] = NsqdHTTP(address)
+                        self._nsqds[address] = NsqdHTTP(address, **self._options)
                 except ConfigError as wrong:
                     # As an nsqd may register itself; the others are asked.
                     servers.append({"kind": "nsqd", "address": address, "error": str(wrong)})
@@ -197,7 +200,7 @@ none has TOPIC or CHANNEL; 2 wrong usage.
 )
 @click.option("--once", is_flag=True, help="Measure once and end; there are no rates then.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per measurement.")
-@click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+@http_options
 def stat(
     topic: str | None,
     channel: str | None,
@@ -206,7 +209,7 @@ def stat(
     interval: float,
     once: bool,
     as_json: bool,
-    verbose: bool,
+    **options: Any,
 ) -> int:
     """Show depth, rates and clients of all topics and channels, or of TOPIC.
 
@@ -215,13 +218,13 @@ def stat(
     timed out count since the nsqd started. On a terminal the table stays and changes; Ctrl-C ends
     it. With --once the exit code is 1 when no nsqd answered, or none has what was asked for.
     """
-    show_log(verbose)
+    keywords = http_keywords(options)
     # Checked here, or else the error would seem to come from each nsqd.
     if topic is not None:
         check_topic(topic)
     if channel is not None:
         check_channel(channel)
-    source = Source(nsqd_http_addresses, lookupd_http_addresses, topic, channel)
+    source = Source(nsqd_http_addresses, lookupd_http_addresses, topic, channel, keywords)
     try:
         if once:
             servers, topics = source.measure()

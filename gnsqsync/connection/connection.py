@@ -372,7 +372,7 @@ class Connection:
                 self.publishes.replies.end_futures()
         finally:
             try:
-                self.send_queue.close(str(reason))
+                self.send_queue.close(reason)
             finally:
                 self.in_flight.clear()
                 self._owner.on_lost(self, reason)

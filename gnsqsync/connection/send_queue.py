@@ -520,7 +520,7 @@ class SendQueue:
             slot = self.pending.popleft()
             slot.fail(Refused(f"{nsqd_address} refused the publish: {error}", error))
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Exception) -> None:
         """Close the stream and fail what has no answer. By the reading thread, once.
 
         The stream was shut down before, so a sender that blocks leaves and gives the lock back;
@@ -539,16 +539,17 @@ class SendQueue:
             # After that: a thread that saw a publish waiting may begin to wait only now.
             self.tell_drained()
 
-    def _lost_slots(self, reason: str) -> Iterator[tuple[PublishSlot, PublishError]]:
-        """What has no answer, each taken out, and what is known of it."""
+    def _lost_slots(self, reason: Exception) -> Iterator[tuple[PublishSlot, PublishError]]:
+        """Take out each publish that has no answer, with what is known of it."""
         torn = self._torn_slot()
         while self.pending:
             slot = self.pending.popleft()
             if self.peer_stopped:
                 text = f"nsqd ended the connection before it read this: {reason}"
-                yield slot, NotSent(text)
+                yield slot, NotSent(text, [reason])
             elif slot is torn:
-                yield slot, NotSent(f"the connection closed while the message was sent: {reason}")
+                text = f"the connection closed while the message was sent: {reason}"
+                yield slot, NotSent(text, [reason])
             else:
                 text = f"the connection closed before nsqd answered the publish: {reason}"
                 yield slot, OutcomeUnknown(text)
@@ -557,7 +558,8 @@ class SendQueue:
                 slot = self.slots.popleft()
             except IndexError:
                 break  # its publisher took it back at the same moment
-            yield slot, NotSent(f"the connection closed before the message was sent: {reason}")
+            text = f"the connection closed before the message was sent: {reason}"
+            yield slot, NotSent(text, [reason])
 
     def _torn_slot(self) -> PublishSlot | None:
         """The publish of whose bytes the kernel took some, and never the last one.

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from gnsqsync.addresses import Address
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import HTTPError, NSQError
+from gnsqsync.options import https_options
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import counted
 
@@ -87,16 +88,12 @@ class Places:
         # Here, so that this room loads requests only where it is used.
         from gnsqsync.http.clients import NsqdHTTP
 
-        options = self._lookups.options
         return NsqdHTTP(
             address,
             timeout=_PATIENCE,
             connect_timeout=_PATIENCE,
-            tls_ca_file=options.tls_ca_file,
-            tls_cert_file=options.tls_cert_file,
-            tls_key_file=options.tls_key_file,
-            tls_verify=options.tls_verify,
             runtime=self._runtime,
+            **https_options(self._lookups.options),
         )
 
     def _guess(self, address: Address) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import ConnectionOptions, check_duration
+from gnsqsync.options import ConnectionOptions, check_duration, https_options
 from gnsqsync.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -88,9 +88,6 @@ class Lookups:
     def _http_options(self, runtime: Runtime | None) -> dict[str, Any]:
         return {
             "authorization": self.authorization,
-            "tls_ca_file": self.options.tls_ca_file,
-            "tls_cert_file": self.options.tls_cert_file,
-            "tls_key_file": self.options.tls_key_file,
-            "tls_verify": self.options.tls_verify,
             "runtime": runtime,
+            **https_options(self.options),
         }

@@ -25,6 +25,7 @@ from gnsqsync.admin.access import LETTERS, MAY_ACT, USER
 from gnsqsync.admin.app import Admin, create_app
 from gnsqsync.django.config import DEFAULT, Alias, get_alias
 from gnsqsync.django.login import login_url
+from gnsqsync.options import https_options
 from gnsqsync.service.commands import next_port
 
 __all__ = ["nsqadmin", "urlpatterns"]
@@ -94,7 +95,20 @@ def _letters_page(topic: str) -> str:
 def _of_this_process() -> Admin:
     admin = _admins.get(DEFAULT)
     # One that is made and not kept has started nothing.
-    return admin or _admins.setdefault(DEFAULT, create_app(None, **_addresses(get_alias(DEFAULT))))
+    return admin or _admins.setdefault(DEFAULT, _new(get_alias(DEFAULT)))
+
+
+def _new(alias: Alias) -> Admin:
+    tls = https_options(alias.options)
+    return create_app(
+        None,
+        http_client_tls_root_ca_file=tls.get("tls_ca_file") or "",
+        http_client_tls_cert=tls.get("tls_cert_file") or "",
+        # A file with both is named once in the settings, and twice as nsqadmin has it.
+        http_client_tls_key=tls.get("tls_key_file") or tls.get("tls_cert_file") or "",
+        http_client_tls_insecure_skip_verify=not tls.get("tls_verify", True),
+        **_addresses(alias),
+    )
 
 
 def _addresses(alias: Alias) -> dict[str, list[str]]:

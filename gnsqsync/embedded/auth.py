@@ -15,6 +15,7 @@ from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.daemon.secrets import shown
 from gnsqsync.embedded.options import NsqdOptions
+from gnsqsync.options import environment_bundle
 
 __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
 
@@ -170,7 +171,7 @@ class Authenticator:
             session.trust_env = False
             session.headers["Accept"] = "application/vnd.nsq; version=1.0"
             session.headers["User-Agent"] = "nsqd/1.3.0 (gnsqsync embedded)"
-            session.verify = options.tls_root_ca_file or True
+            session.verify = options.tls_root_ca_file or environment_bundle() or True
             try:
                 answer = session.get(url, timeout=timeouts)
                 if answer.status_code == 403 and url.startswith("http://"):

@@ -327,6 +327,7 @@ def _stat(topic: str | None, as_json: bool) -> None:
         nsqd_http=settings.nsqd_http,
         lookupd_http=settings.lookupd,
         nsqd_tcp=settings.nsqd or ("127.0.0.1:4150",),
+        options=settings.options,
     )
     for line in shown(topics, failures, as_json=as_json):
         _say(line)

@@ -92,7 +92,8 @@ class NsqdHTTP(HTTPClient):
         authorization: A bearer token.
         session: Your own ``requests.Session``; it is not closed.
         trust_env: Whether proxy variables and .netrc count.
-        tls_ca_file: PEM path, for https.
+        tls_ca_file: PEM path, for https; None: the bundle of ``SSL_CERT_FILE``,
+            ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``, or else that of certifi.
         tls_cert_file: PEM path, for https.
         tls_key_file: PEM path, for https.
         tls_verify: Whether to check the certificate.

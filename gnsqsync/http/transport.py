@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import ssl
 import sys
 import time
 from collections.abc import Mapping
@@ -27,8 +28,9 @@ from gnsqsync.errors import (
     ProtocolError,
 )
 from gnsqsync.http.envelopes import http_error, payload, words
+from gnsqsync.http.json_memory import parse_json
 from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
-from gnsqsync.options import check_duration, check_tls_files
+from gnsqsync.options import check_duration, check_tls_files, environment_bundle
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import LONGEST
@@ -36,7 +38,7 @@ from gnsqsync.runtime.dial import LONGEST
 if TYPE_CHECKING:
     from gnsqsync.runtime.base import RuntimeLike
 
-__all__ = ["Answer", "HTTPClient", "HTTPKeywords", "Line"]
+__all__ = ["Answer", "HTTPClient", "HTTPKeywords", "Line", "authorities", "https_port"]
 
 ACCEPT = "application/vnd.nsq; version=1.0"
 
@@ -82,9 +84,11 @@ class HTTPKeywords(TypedDict, total=False):
 
 
 class HTTPClient:
-    """What NsqdHTTP and LookupdHTTP share.
+    """A client of one server, the base of NsqdHTTP and LookupdHTTP.
 
-    Nothing is connected before the first call. After a fork the child starts with no session.
+    Nothing is connected before the first call. After a fork the child starts with no session. An
+    nsqd with ``--tls-required`` answers http with 403 and its ``https_port``: the same request is
+    then sent there, verified as any https.
 
     NsqdHTTP says what its arguments mean.
 
@@ -140,9 +144,25 @@ class HTTPClient:
             raise ConfigError(f"session is {type(session).__name__}; give a requests.Session")
         self._session = session
         self._trust_env = trust_env
-        self._verify = _check_tls(tls_ca_file, tls_cert_file, tls_key_file, tls_verify)
+        check_tls_files(
+            tls_ca_file=tls_ca_file, tls_cert_file=tls_cert_file, tls_key_file=tls_key_file
+        )
+        self._verify = authorities(tls_ca_file, tls_verify)
         self._cert: Any = (tls_cert_file, tls_key_file) if tls_key_file else tls_cert_file
         self._runtime = runtime
+        self._https_keywords: dict[str, Any] = {
+            "timeout": timeout,
+            "connect_timeout": connect_timeout,
+            "authorization": authorization,
+            "session": session,
+            "trust_env": trust_env,
+            "tls_ca_file": tls_ca_file,
+            "tls_cert_file": tls_cert_file,
+            "tls_key_file": tls_key_file,
+            "tls_verify": tls_verify,
+        }
+        # The same server's HTTPS by port, once it has said that it wants it.
+        self._https: dict[int, HTTPClient] = {}
         self._pid = os.getpid()
         self._closed = False
         # Sessions that no call uses now. list.pop and list.append are atomic, so no lock.
@@ -161,6 +181,8 @@ class HTTPClient:
         self._closed = True
         while self._idle:
             self._idle.pop().session.close()
+        for client in list(self._https.values()):
+            client.close()
 
     def cut(self) -> None:
         """End the calls under way: they raise ClosedError soon, and later ones at once.
@@ -174,6 +196,8 @@ class HTTPClient:
         self._closed = self._is_cut = True
         for call in list(self._calls):
             call.cut()
+        for client in list(self._https.values()):
+            client.cut()
 
     def __enter__(self: Self) -> Self:
         return self
@@ -212,7 +236,7 @@ class HTTPClient:
         if isinstance(self._runtime, str):
             # Chosen at the first call, not in the constructor: nothing may be made there.
             self._runtime = choose(self._runtime)
-        exchange = partial(self._exchange, method, path, params or {}, body)
+        exchange = partial(self._followed, method, path, params or {}, body)
         runtime = self._runtime
         answer: Answer | NSQError = (
             exchange() if runtime is None else runtime.call_blocking(exchange)
@@ -228,6 +252,29 @@ class HTTPClient:
                 answer.status, answer.reason, answer.content, answer.url, self._kind_hint
             )
         return answer
+
+    def _followed(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None
+    ) -> Answer | NSQError:
+        answer = self._exchange(method, path, params, body)
+        client = None if isinstance(answer, NSQError) else self._https_client(answer)
+        return answer if client is None else client._exchange(method, path, params, body)
+
+    def _https_client(self, answer: Answer) -> HTTPClient | None:
+        """Return the client to repeat a request with that ``answer`` refused for want of TLS."""
+        port = https_port(answer)
+        parts = urlsplit(self._url)
+        if not port or parts.scheme != "http" or self._socket_path:
+            return None
+        client = self._https.get(port)
+        if client is None:
+            user, at, host = parts.netloc.rpartition("@")
+            host = host.rpartition(":")[0]
+            url = parts._replace(scheme="https", netloc=f"{user}{at}{host}:{port}").geturl()
+            client = self._https.setdefault(port, HTTPClient(url, **self._https_keywords))
+        if self._is_cut:
+            client.cut()
+        return client
 
     def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None
@@ -338,6 +385,9 @@ class HTTPClient:
         if isinstance(first, (ConnectionResetError, http.client.BadStatusLine)):
             what = getattr(first, "strerror", None) or f"no HTTP answer ({words(str(first))})"
             return f"{what}; {self._port_hint}"
+        if isinstance(first, ssl.SSLCertVerificationError):
+            how = "trust its authority by tls_ca_file, or by SSL_CERT_FILE in the environment"
+            return f"the certificate does not verify ({first.verify_message}); {how}"
         if isinstance(first, OSError) and first.strerror:
             return first.strerror
         if isinstance(first, requests.RequestException):
@@ -396,10 +446,19 @@ def _bearer(token: str, url: str) -> str:
     return f"Bearer {token}"
 
 
-def _check_tls(
-    ca_file: str | None, cert_file: str | None, key_file: str | None, verify: bool
-) -> bool | str:
-    check_tls_files(tls_ca_file=ca_file, tls_cert_file=cert_file, tls_key_file=key_file)
+def authorities(ca_file: str | None, verify: bool) -> bool | str:
+    """Return ``verify`` as requests takes it. The environment's bundle is the default."""
     if not isinstance(verify, bool):
         raise ConfigError(f"tls_verify is {verify!r}; it must be True or False")
-    return ca_file if ca_file and verify else verify
+    return (ca_file or environment_bundle() or True) if verify else False
+
+
+def https_port(answer: Answer) -> int:
+    """Return the port where nsqd wants to be asked instead; 0: nowhere else."""
+    if answer.status != 403:
+        return 0
+    try:
+        port = parse_json(answer.content)["https_port"]
+    except (ValueError, LookupError, TypeError):
+        return 0
+    return port if type(port) is int and 0 < port < 65536 else 0

@@ -14,6 +14,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
 from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
 from gnsqsync.foreign import ends_worker, repr_of
+from gnsqsync.options import https_options
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.runtime import Runtime
 
@@ -102,7 +103,8 @@ class ChannelMaker:
             address = setup.options.dial_address(
                 Address(producer.broadcast_address, producer.http_port)
             )
-            with NsqdHTTP(address, timeout=self._left, runtime=self._runtime) as nsqd:
+            tls = https_options(setup.options)
+            with NsqdHTTP(address, timeout=self._left, runtime=self._runtime, **tls) as nsqd:
                 nsqd.create_topic(setup.topic)
                 nsqd.create_channel(setup.topic, setup.channel)
         except (ConnectionLost, HTTPError) as error:

@@ -18,6 +18,7 @@ from gnsqsync.connection.joining import join_or_cut
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.foreign import repr_of
 from gnsqsync.message import Fate, Message
+from gnsqsync.policy import credentials
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
@@ -85,6 +86,8 @@ class Subscription:
         self._tasks: list[Task] = []
         # Addresses whose nsqd refused us for a reason that a retry does not change.
         self._refused: dict[Address, NSQError] = {}
+        # Addresses where this Reader was subscribed: a function may give a right secret again.
+        self._subscribed: set[Address] = set()
         self._stopping = False
         self._tick_at = math.inf
         self._nodes = ReaderNodes(self._direct, rng)
@@ -191,6 +194,7 @@ class Subscription:
             joined = not self._stopping and self._nodes.connected(address, now)
             if joined:
                 self._refused.pop(address, None)
+                self._subscribed.add(address)
                 changed = self._rdy.join(connection, now)
                 limit = self._rdy.max_in_flight
                 crowd = self._rdy.is_new_crowd()
@@ -220,8 +224,7 @@ class Subscription:
             direct = address in self._direct
             end = end_of_dial(error, reached=connection.reached)
             again = self._nodes.ended(address, self._runtime.now(), end)
-            # A ConfigError comes from a file or function that has changed since the check.
-            if direct and not error.retriable and not isinstance(error, ConfigError):
+            if direct and not error.retriable and not self._may_change(address, error):
                 self._refused[address] = error
                 if not self.discovers and self._refused.keys() >= self._direct:
                     hopeless = error
@@ -239,6 +242,13 @@ class Subscription:
             if hopeless is not None:
                 self._on_hopeless(hopeless)
             self._tick()
+
+    def _may_change(self, address: Address, error: NSQError) -> bool:
+        """Return True if a file or function that has changed since the start caused this."""
+        if isinstance(error, ConfigError):
+            return True
+        by_function = callable(self._setup.options.auth_secret)
+        return by_function and address in self._subscribed and credentials.are_refused(error)
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         # nsqd delivers its waiting messages again.

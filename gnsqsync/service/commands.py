@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
+from gnsqsync.options import https_options
 from gnsqsync.reader import Reader
 from gnsqsync.service.hard_limit import HardLimit
 from gnsqsync.service.process_limits import ProcessLimits
@@ -183,21 +184,23 @@ def topics_of(
     nsqd_http: Sequence[str] = (),
     lookupd_http: Sequence[str] = (),
     nsqd_tcp: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Row], list[str]]:
     """Depths and clients by topic, summed over nsqds, and what failed while asking.
 
     Asked are the nsqds of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
-    those of ``nsqd_tcp``.
+    those of ``nsqd_tcp``. ``options``: of connections; their TLS files serve for https.
     """
     # Here, so that to consume and to publish loads no requests.
     from gnsqsync.http.clients import NsqdHTTP
 
     failures: list[str] = []
     topics: dict[str, Row] = {}
-    addresses = _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures)
+    tls = https_options(options or {})
+    addresses = _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures, tls)
     for address in addresses:
         try:
-            with NsqdHTTP(address) as nsqd:
+            with NsqdHTTP(address, **tls) as nsqd:
                 stats = nsqd.stats(topic)
         except NSQError as error:
             failures.append(f"{address}: {error}")
@@ -235,6 +238,7 @@ def _addresses(
     lookupd_http: Sequence[str],
     nsqd_tcp: Sequence[str],
     failures: list[str],
+    tls: dict[str, Any],
 ) -> list[str]:
     if nsqd_http:
         return list(nsqd_http)
@@ -243,7 +247,7 @@ def _addresses(
     found: dict[str, None] = {}
     for url in lookupd_http:
         try:
-            with LookupdHTTP(url) as lookupd:
+            with LookupdHTTP(url, **tls) as lookupd:
                 found.update(dict.fromkeys(node.http_address for node in lookupd.nodes()))
         except NSQError as error:
             failures.append(f"{url}: {error}")

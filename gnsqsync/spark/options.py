@@ -16,6 +16,7 @@ from typing import Any
 
 from gnsqsync import ConnectionOptions, NsqdHTTP, Reader
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import https_options
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.reach import FAIL_ON
 
@@ -382,8 +383,7 @@ class SourceOptions:
 
     def http_options(self) -> dict[str, Any]:
         """Keywords for NsqdHTTP and LookupdHTTP: the same files for https as for TLS."""
-        names = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
-        return {name: self.connection[name] for name in names if name in self.connection}
+        return https_options(self.connection)
 
 
 def _nsqds(given: Given) -> tuple[tuple[str, str], ...]:

@@ -75,6 +75,10 @@ class CopyingPublisher(Publisher):
                         self.pool.prove(connection)
                     continue
                 copies.causes.append(error)
+                if self._is_outdated(connection, error, started):
+                    copies.used.discard(connection.address)
+                    self.pool.pass_over(connection)
+                    continue
                 self._leave(connection, error)
                 if isinstance(error, Refused) and not error.error.retriable:
                     # Another nsqd would say the same.

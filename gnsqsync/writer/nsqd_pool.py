@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
@@ -91,7 +91,9 @@ class NsqdPool:
         lookups: Lookups,
         outage: Outage,
         events: Events,
+        after_lost: Callable[[Connection], None],
     ) -> None:
+        """``after_lost``: called by the reading thread of a connection that is lost, at its end."""
         self.pid: int = os.getpid()
         self.runtime = runtime
         self._failover = policy == "failover"
@@ -103,6 +105,7 @@ class NsqdPool:
         self._closed = False
         self._outage = outage
         self._events = events
+        self._after_lost = after_lost
         self._dials = Dials(options, runtime, self._lock, self, outage, events)
         self._nodes = WriterNodes(addresses, policy)
         self._live: dict[Address, Connection] = {}
@@ -309,8 +312,14 @@ class NsqdPool:
         ``on_lost`` is called only after callbacks of futures have returned.
         """
         with self._lock:
-            if connection.is_closed or connection.send_queue.has_ended:
+            queue = connection.send_queue
+            if connection.is_closed or queue.has_ended or queue.peer_stopped:
                 self._forget(connection)
+
+    def others(self, address: Address) -> Collection[Address]:
+        """Return all nsqds but this one, for a publish that must go there."""
+        with self._lock:
+            return {*self._nodes.listed, *self._live} - {address}
 
     @property
     def is_single(self) -> bool:
@@ -430,7 +439,10 @@ class NsqdPool:
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
             self._forget(connection)
-        self._events.lost(connection, reason)
+        try:
+            self._events.lost(connection, reason)
+        finally:
+            self._after_lost(connection)
 
     def _forget(self, connection: Connection) -> None:
         """No publish goes there any more; once, holding ``_lock``."""

@@ -5,12 +5,13 @@ Knows outcomes and deadlines; its NsqdPool says which nsqd takes a publish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
-from gnsqsync.connection.send_queue import PublishSlot
+from gnsqsync.connection.send_queue import PublishSlot, end_each
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import (
     ClosedError,
@@ -21,6 +22,7 @@ from gnsqsync.errors import (
     Refused,
 )
 from gnsqsync.options import ConnectionOptions
+from gnsqsync.policy import credentials
 from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import Outage
 from gnsqsync.runtime import Runtime
@@ -52,8 +54,59 @@ def _oldest(connection: Connection) -> PublishSlot | None:
         return None
 
 
+class _WindowSlot(PublishSlot):
+    """A publish of the window. It may be put off to a fresh connection before its future ends."""
+
+    __slots__ = (
+        "began",
+        "connection",
+        "deadline",
+        "has_room",
+        "is_copy",
+        "put_off",
+        "reason",
+        "timeout",
+    )
+
+    # Set before it is submitted.
+    connection: Connection
+    # Why it was put off.
+    reason: PublishError
+
+    def __init__(
+        self,
+        data: bytes,
+        future: Future[None],
+        messages: int,
+        *,
+        began: float,
+        timeout: float,
+        is_copy: bool,
+        on_end: Callable[[PublishSlot], None],
+        put_off: Callable[[_WindowSlot, PublishError], bool],
+    ) -> None:
+        super().__init__(data, None, future, messages, on_end)
+        self.began = began
+        self.timeout = timeout
+        self.deadline = began + timeout
+        # True while it counts in the window.
+        self.has_room = True
+        # True if its nsqds must be different ones, and it goes to its own only.
+        self.is_copy = is_copy
+        self.put_off = put_off
+
+    def fail(self, error: PublishError) -> None:
+        if not self.put_off(self, error):
+            super().fail(error)
+
+
 class Publisher:
-    """Publishes through NsqdPool; any number of threads share them. ``_lock`` guards the counts."""
+    """Publishes through NsqdPool; any number of threads share them. ``_lock`` guards the counts.
+
+    A refusal of credentials on a connection that was there before the publish began is of no
+    account: the secret may be another one by now, and so may its rights. The publish goes to a
+    fresh connection. What a connection refuses that was opened for it, or since, stays refused.
+    """
 
     def __init__(
         self,
@@ -71,7 +124,11 @@ class Publisher:
         self.check_thread: Callable[[], None] | None = (
             runtime.check_thread if runtime.has_home_thread else None
         )
-        self.pool: NsqdPool = NsqdPool(addresses, policy, options, runtime, lookups, outage, events)
+        self.pool: NsqdPool = NsqdPool(
+            addresses, policy, options, runtime, lookups, outage, events, self._send_again
+        )
+        # Publishes of the window that were put off, each list for its connection's reading thread.
+        self._waiting: dict[Connection, list[_WindowSlot]] = {}
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
         self._now = runtime.now
@@ -115,6 +172,7 @@ class Publisher:
         if deadline is None:
             deadline = started + timeout
         causes: list[BaseException] = []
+        began = started
         try:
             while True:
                 ready = pool.ready
@@ -137,7 +195,10 @@ class Publisher:
                     return
                 # At the deadline it would leave, and nobody would wait for the answer.
                 started = self._now()
-                if started >= deadline or not self._may_try_again(connection, error):
+                if started >= deadline or not (
+                    self._is_outdated(connection, error, began)
+                    or self._may_try_again(connection, error)
+                ):
                     raise error
                 pool.pass_over(connection)
                 causes.append(error)
@@ -189,33 +250,51 @@ class Publisher:
         """
         future: Future[None] = Future()
         started = self._now()
-        deadline = started + timeout
-        connection: Connection
 
         def ended(slot: PublishSlot, keep: object = keep) -> None:
-            self._window.leave(len(slot.data))
+            self._leave_window(place)
             if slot.error is not None:
                 self._count(slot.error)
-            self._prove(connection, slot)
+            self._prove(place.connection, slot)
 
-        slot = PublishSlot(data, None, future, messages=messages, on_end=ended)
+        place = _WindowSlot(
+            data,
+            future,
+            messages,
+            began=started,
+            timeout=timeout,
+            is_copy=used is not None,
+            on_end=ended,
+            put_off=self._put_off,
+        )
         try:
             if not self._window.enter(len(data), started):
                 self._wait_for_room(len(data), started, timeout)
-            while True:
-                try:
-                    connection = self.pool.pick(deadline, timeout, [], used or ())
-                except BaseException:  # also one from outside: no slot gives the room back
-                    self._window.leave(len(data))
-                    raise
-                if connection.publishes.submit(slot, max(0.0, deadline - self._now())):
-                    if used is not None:
-                        used.add(connection.address)
-                    return future
-                self.pool.pass_over(connection)
+            self._submit(place, used or ())
         except PublishError as error:
             self._count(error)
             raise
+        if used is not None:
+            used.add(place.connection.address)
+        return future
+
+    def _submit(self, slot: _WindowSlot, without: Collection[Address]) -> None:
+        """Send it to a connection that it may have; raises as ``NsqdPool.pick``."""
+        while True:
+            try:
+                connection = self.pool.pick(slot.deadline, slot.timeout, [], without)
+            except BaseException:  # also one from outside: no outcome gives the room back
+                self._leave_window(slot)
+                raise
+            slot.connection = connection
+            if connection.publishes.submit(slot, max(0.0, slot.deadline - self._now())):
+                return
+            self.pool.pass_over(connection)
+
+    def _leave_window(self, slot: _WindowSlot) -> None:
+        if slot.has_room:
+            slot.has_room = False
+            self._window.leave(len(slot.data))
 
     def _wait_for_room(self, size: int, started: float, timeout: float) -> None:
         """Until there is room for a publish of ``size`` bytes; NotSent when there is none in time.
@@ -279,6 +358,52 @@ class Publisher:
         if isinstance(error.error, MpubFailed) or self.pool.is_single:
             return False
         return self.pool.leave(connection)
+
+    @staticmethod
+    def _is_outdated(connection: Connection, error: PublishError, began: float) -> bool:
+        """Return True if credentials were refused that are older than a publish begun then."""
+        return connection.connected_at < began and credentials.are_refused(error)
+
+    def _put_off(self, slot: _WindowSlot, error: PublishError) -> bool:
+        """Keep it for a fresh connection, if that may take it. By the reading thread."""
+        if not self._is_outdated(slot.connection, error, slot.began):
+            return False
+        slot.reason = error
+        self._waiting.setdefault(slot.connection, []).append(slot)
+        return True
+
+    def _send_again(self, lost: Connection) -> None:
+        """Send what was put off. By the reading thread of ``lost``, as the last thing it does."""
+        waiting = self._waiting.pop(lost, [])
+        why: PublishError | None = None
+
+        def again(slot: _WindowSlot) -> None:
+            nonlocal why
+            error = why or slot.reason
+            try:
+                if why is None:
+                    self._resubmit(slot)
+                    return
+            except ClosedError:
+                why = slot.reason
+            except PublishError as raised:
+                error = raised
+                if self._now() < slot.deadline:
+                    # No nsqd takes this client. The others would each wait to be told the same.
+                    why = raised
+            except BaseException:
+                if not slot.has_room:
+                    # It went to no connection, which would tell its outcome.
+                    PublishSlot.fail(slot, error)
+                raise
+            PublishSlot.fail(slot, error)
+
+        end_each(partial(again, slot) for slot in waiting)
+
+    def _resubmit(self, slot: _WindowSlot) -> None:
+        # Another nsqd may have another copy.
+        others = self.pool.others(slot.connection.address) if slot.is_copy else ()
+        self._submit(slot, others)
 
     def _count(self, error: PublishError) -> None:
         with self._lock:

@@ -325,7 +325,8 @@ class Writer:
 
         Blocks, up to ``publish_timeout``, as long as there is no connection, and while 16 MiB or
         10,000 of these publishes wait for their outcome. Once the message is on its way it is not
-        sent again, ``retry_unknown`` or not.
+        sent again, ``retry_unknown`` or not. The one exception: nsqd refused the credentials of an
+        older connection, and so did not take the message.
 
         Args:
             topic: The topic; nsqd creates it.

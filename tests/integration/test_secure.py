@@ -120,6 +120,29 @@ def test_client_certificates(client: Client, site: Site, topic: str) -> None:
         client.writer(nsqd, tls_ca_file=str(certificates.ca_file)).publish(topic, b"x", timeout=3)
 
 
+def test_a_rotated_secret_costs_no_publish(
+    client: Client, site: Site, world: World, topic: str
+) -> None:
+    rights = (200, grant(rule(".*", [".*"], "publish"), ttl=1))
+    with AuthServer() as auth:
+        auth.replies["first"] = rights
+        nsqd = site.own_nsqd(f"-auth-http-address={auth.address}")
+        writer = client.writer(nsqd, auth_secret=lambda: next(iter(auth.replies)))
+        writer.publish(topic, b"x")
+        auth.replies = {"second": rights}
+
+        def publish_until_the_ttl_is_over() -> bool:
+            futures = [writer.publish_async(topic, b"x") for _ in range(20)]
+            writer.publish(topic, b"x")
+            for future in futures:
+                world.eventually(future.done)
+                assert future.result(0) is None
+            return any("secret=second" in target for target in auth.targets)
+
+        world.eventually(publish_until_the_ttl_is_over)
+        assert writer.stats().refused == writer.stats().not_sent == 0
+
+
 def test_auth(client: Client, site: Site, world: World, topic: str) -> None:
     with AuthServer() as auth:
         auth.replies["open sesame"] = (200, grant(rule(".*", [".*"], "publish", "subscribe")))

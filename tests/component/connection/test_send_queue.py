@@ -114,7 +114,7 @@ def outcomes_of_a_cut(room: int, answered: int, *, together: bool, clear: bool =
             each.fail(NotSent("taken back"))
     for _ in range(answered):
         send_queue.pending.popleft().succeed()
-    send_queue.close("reset")
+    send_queue.close(ConnectionLost("reset"))
     assert kernel.is_closed
     assert not send_queue.pending
     assert not send_queue.slots
@@ -163,7 +163,7 @@ def test_behind_the_end_nothing_is_written_and_nothing_in_doubt(clear: bool, bre
     assert list(send_queue.pending) == [early]
     assert list(send_queue.slots) == [late]
     assert not send_queue.submit(later, 0.0)
-    send_queue.close("ended")
+    send_queue.close(ConnectionLost("ended"))
     assert outcome(early) == "OutcomeUnknown"
     assert outcome(late) == "NotSent"
     assert not later.done
@@ -195,7 +195,7 @@ def test_the_rest_of_what_was_begun_is_not_written_behind_the_end() -> None:
     kernel.time += 0.002
     send_queue.flush(1.0)
     assert kernel.taken == (FIRST + SECOND)[: len(FIRST) + 1]
-    send_queue.close("ended")
+    send_queue.close(ConnectionLost("ended"))
     assert [outcome(each) for each in (whole, torn, late)] == [
         "OutcomeUnknown",
         "NotSent",
@@ -237,7 +237,7 @@ def test_who_is_killed_while_it_gives_a_batch_to_the_kernel_leaves_it_in_doubt()
     send_queue.slots.append(other)
     with pytest.raises(Killed):
         send_queue.send(own, send_queue._now())
-    send_queue.close("killed")
+    send_queue.close(ConnectionLost("killed"))
     assert [outcome(own), outcome(other)] == ["OutcomeUnknown"] * 2
 
 
@@ -248,14 +248,14 @@ def test_after_a_fatal_error_nothing_behind_it_was_read() -> None:
     for each in slots:
         send_queue.submit(each, 1.0)
     send_queue.peer_stopped = True
-    send_queue.close("E_BAD_TOPIC")
+    send_queue.close(ConnectionLost("E_BAD_TOPIC"))
     assert [outcome(each) for each in slots] == ["NotSent", "NotSent"]
     assert "before it read this: E_BAD_TOPIC" in str(slots[0].error)
 
 
 def test_a_publish_on_a_closed_connection() -> None:
     send_queue = outbox_on(Kernel())
-    send_queue.close("gone")
+    send_queue.close(ConnectionLost("gone"))
     late = slot(FIRST)
     assert not send_queue.submit(late, 1.0)
     assert not late.done
@@ -503,7 +503,7 @@ def test_a_caller_with_much_time_gives_a_stalled_connection_up_too() -> None:
     send_queue.submit(cut, 1000.0)
     assert kernel.is_shut
     assert STALL <= kernel.time - 100 <= 3 * STALL
-    send_queue.close("stalled")
+    send_queue.close(ConnectionLost("stalled"))
     assert isinstance(cut.error, NotSent)
 
 
@@ -545,7 +545,7 @@ def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
         send_queue.submit(torn, 1.0)
     assert kernel.is_shut
     # Which waits for the lock, as the reading thread does.
-    send_queue.close("killed")
+    send_queue.close(ConnectionLost("killed"))
     assert isinstance(torn.error, NotSent)
 
 
@@ -570,7 +570,7 @@ def test_a_lock_to_write_that_nobody_gives_back() -> None:
     assert kernel.is_shut
     assert isinstance(send_queue.broken, ConnectionLost)
     assert not send_queue.submit(slot(SECOND), 0.0)
-    send_queue.close("cut")
+    send_queue.close(ConnectionLost("cut"))
     assert kernel.is_closed
     assert outcome(waiting) == "NotSent"
 
@@ -644,7 +644,7 @@ def test_a_close_waits_for_a_sender_but_not_for_ever(monkeypatch: pytest.MonkeyP
     kernel = Kernel()
     send_queue = outbox_on(kernel)
     send_queue._lock.acquire()
-    send_queue.close("gone")
+    send_queue.close(ConnectionLost("gone"))
     assert kernel.is_closed
 
 
@@ -662,7 +662,7 @@ def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -
     send_queue.pending.popleft().succeed()
     assert futures[1].result(0) is None
     assert futures[2].cancel()
-    send_queue.close("gone")
+    send_queue.close(ConnectionLost("gone"))
     assert futures[2].cancelled()
 
 
@@ -687,7 +687,7 @@ def test_many_threads_keep_their_order() -> None:
     for who in range(8):
         mine = [line for line in lines if line.startswith(f"{who}-")]
         assert mine == [f"{who}-{n}" for n in range(300)]
-    send_queue.close("the end")
+    send_queue.close(ConnectionLost("the end"))
     assert all(isinstance(s.error, OutcomeUnknown) for slots in published for s in slots)
 
 

@@ -531,10 +531,23 @@ def test_a_post_is_not_redirected_because_it_would_become_a_get(fake: FakeServer
     assert len(fake.requests) == 1
 
 
-def test_tls_required_says_what_to_do(fake: FakeServer) -> None:
-    fake.answer({"message": "TLS_REQUIRED", "https_port": 4152}, 403)
-    with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="https://<host>:4152"):
+@pytest.mark.parametrize("port", [0, 65536, True, "4152", None])
+def test_a_403_without_a_port_is_an_error(fake: FakeServer, port: object) -> None:
+    fake.answer({"message": "TLS_REQUIRED", "https_port": port}, 403)
+    with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="TLS_REQUIRED"):
         nsqd.ping()
+
+
+def test_a_403_with_the_port_of_https_is_followed_there(fake: FakeServer) -> None:
+    """The port is one where nobody speaks TLS, so the error names what was asked."""
+    _, _, port = fake.address.rpartition(":")
+    fake.answer({"message": "TLS_REQUIRED", "https_port": int(port)}, 403)
+    with (
+        NsqdHTTP(f"http://user:geheim@{fake.address}/kept") as nsqd,
+        pytest.raises(ConnectionLost, match=rf"GET https://{fake.address}/kept/ping: ") as caught,
+    ):
+        nsqd.ping()
+    assert "geheim" not in str(caught.value)
 
 
 def test_500_after_work_that_was_done(fake: FakeServer) -> None:

@@ -192,6 +192,23 @@ def test_a_refused_secret_is_loud_and_tried_again(
         assert "E_AUTH_FAILED AUTH failed; it is tried again in 0." in caplog.text
 
 
+@pytest.mark.parametrize("step", ["AUTH", "SUB"])
+def test_a_secret_by_a_function_may_be_right_again_after_it_had_no_rights(
+    client: Client, world: World, step: str
+) -> None:
+    """A Reader that was subscribed goes on; one that never was ends (test_reader)."""
+    hooks = {step: refuse("E_UNAUTHORIZED AUTH failed")}
+    good = automatic(auth_required=True)
+    bad = automatic(hooks=hooks, auth_required=True)
+    with ScriptedNsqd([good], [bad], [good]) as nsqd:
+        reader = client.consume(print, nsqd, auth_secret=lambda: "secret")
+        world.eventually(lambda: nsqd.received("RDY"))
+        nsqd.drop_connections()
+        world.eventually(lambda: len(nsqd.received("RDY")) == 2)
+        assert len(nsqd.connections) == 3
+        assert len(reader.stats().connections) == 1
+
+
 def test_a_function_of_an_option_that_fails_at_a_redial_is_asked_again(
     client: Client, world: World
 ) -> None:

@@ -37,6 +37,7 @@ class Command(NSQCommand):
             nsqd_http=alias.nsqd_http,
             lookupd_http=alias.lookupd,
             nsqd_tcp=alias.nsqd,
+            options=alias.options,
         )
         for line in shown(topics, failures, as_json=options["json"]):
             say(self.stdout, line)
