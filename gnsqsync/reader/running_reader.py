@@ -28,6 +28,7 @@ from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
+from gnsqsync.runtime.loggers import keep_enabled
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import ReaderStats, StopResult, counted
 
@@ -136,6 +137,7 @@ class RunningReader:
         )
 
     def start(self) -> None:
+        keep_enabled()
         flow = self._setup.flow
         in_flight = flow.initial_max_in_flight
         if in_flight == 1 or 0 < in_flight < flow.concurrency:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.reader import Reader
 from gnsqsync.service.hard_limit import HardLimit
+from gnsqsync.service.log_output import heard
 from gnsqsync.service.process_limits import ProcessLimits
 from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
@@ -108,11 +109,13 @@ def run_consumers(
                 at_end()
 
     place = reloaded_place()
-    if reload and place is None:
-        return run_reloading(say, stop_timeout=stop_timeout)
-    return supervise(
-        run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
-    )
+    # The modules of the program are imported, and have set up logging.
+    with heard("gnsqsync.reader"):
+        if reload and place is None:
+            return run_reloading(say, stop_timeout=stop_timeout)
+        return supervise(
+            run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
+        )
 
 
 def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterator[str]:
