@@ -70,7 +70,8 @@ def test_an_address_where_nobody_answers_is_one_warning() -> None:
         """,
     )
     port, warning = out.splitlines()
-    assert warning == WARNING.format(f"127.0.0.1:{port} (Connection refused)")
+    refused = f"127.0.0.1:{port} (Connection refused)"
+    assert warning == WARNING.format(f"{refused}, {refused}")
 
 
 @pytest.mark.parametrize(
