@@ -35,8 +35,13 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
 
     # What ends the Go programs has this prefix, whatever --log-prefix says.
     log = Log("[nsqadmin] ")
+    unread: list[str] = []
     try:
-        serve(flags.parse(AdminOptions, argv), exit_with_parent=exit_with_parent)
+        options = flags.parse(AdminOptions, argv, unread.append)
+        told = Log(options.log_prefix, options.log_level)
+        for text in unread:
+            told.warning("%s", text)
+        serve(options, exit_with_parent=exit_with_parent)
     except Exit as exit_:
         sys.stdout.write(exit_.out)
         sys.stderr.write(exit_.err)

@@ -13,7 +13,7 @@ from typing import Any
 import sentry_sdk
 from sentry_sdk.utils import event_from_exception
 
-from gnsqsync import Discard, Message, Middleware, Observer, Publication, Requeue
+from gnsqsync import Discard, Message, Middleware, Observer, Publication, Reject, Requeue
 from gnsqsync.contrib import conventions as names
 from gnsqsync.contrib.guard import Guard
 from gnsqsync.foreign import ends_worker
@@ -32,7 +32,7 @@ class Sentry(Middleware, Observer):
     * A handler that fails: one warning for each message and kind of exception, however many
       attempts follow, with topic, channel, nsqd, id, attempts and handler as the context ``nsq``.
     * A message that is given up: an error; this needs the ``observer=``. ``Requeue`` and
-      ``Discard`` are none.
+      ``Discard`` are no errors. The ``Reject`` of each handler is an issue of its own.
     * A transaction around each handler, and a span around each publish, with what Sentry's page on
       queues shows. With headers on both sides they are one trace.
 
@@ -44,7 +44,9 @@ class Sentry(Middleware, Observer):
 
     def __init__(self) -> None:
         self._guard = Guard("Sentry")
-        self._told: dict[tuple[str, str, type[BaseException]], None] = {}
+        self._told: dict[tuple[str, str, str, type[BaseException]], None] = {}
+        # By topic and channel: an Observer is not told which handler had a message.
+        self._handlers: dict[tuple[str, str], str] = {}
 
     # -- publish -----------------------------------------------------------------------------------
 
@@ -83,6 +85,7 @@ class Sentry(Middleware, Observer):
     ) -> object:
         with sentry_sdk.isolation_scope() as scope:
             self._guard(_describe, scope, message, handler)
+            self._guard(self._remember, message, handler)
             transaction = self._guard(_begin_process, message, handler)
             try:
                 result = proceed(message)
@@ -93,16 +96,32 @@ class Sentry(Middleware, Observer):
             self._guard(_end_span, transaction, True)
             return result
 
+    def _remember(self, message: Message, handler: Handler) -> None:
+        self._handlers[message.topic, message.channel] = handler_name(handler)
+
+    def _fingerprint(self, message: Message, error: BaseException) -> list[str] | None:
+        """Return what Sentry groups an event by, or None for its own way.
+
+        Rejections are issues of their handler. A Reject may come from one place of this package
+        for all handlers, as for a body that cannot be read, and Sentry groups by the place.
+        """
+        if not isinstance(error, Reject):
+            return None
+        where = message.topic, message.channel
+        return ["{{ default }}", self._handlers.get(where, "/".join(where))]
+
     def _failed(self, message: Message, error: BaseException) -> None:
         if isinstance(error, (Requeue, Discard)) or ends_worker(error):
             return
-        which = message.nsqd_address, message.id, type(error)
+        # Each channel of a topic has the message under the same id.
+        which = message.nsqd_address, message.channel, message.id, type(error)
         if which in self._told:
             return
         self._told[which] = None
         while len(self._told) > _MOST_TOLD:
             self._told.pop(next(iter(self._told), which), None)
-        sentry_sdk.capture_exception(error, level="warning")
+        fingerprint = self._fingerprint(message, error)
+        sentry_sdk.capture_exception(error, level="warning", fingerprint=fingerprint)
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
         """As of an Observer."""
@@ -117,6 +136,9 @@ class Sentry(Middleware, Observer):
             else:
                 # Without a hint: that it was told as a warning a moment ago makes it no double.
                 event, _ = event_from_exception(error)
+                fingerprint = self._fingerprint(message, error)
+                if fingerprint is not None:
+                    event["fingerprint"] = fingerprint
                 sentry_sdk.capture_event({**event, "level": "error"})
 
 

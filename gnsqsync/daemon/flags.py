@@ -138,20 +138,33 @@ def flag_set(cls: type[Options]) -> FlagSet:
     return FlagSet(cls.program, flags, cls.introduction)
 
 
-def parse(cls: type[_T], arguments: Sequence[str]) -> _T:
-    """The options of a command line and its --config file; flags win over the file.
+def _no_warning(text: str) -> None:
+    """Drop the warning."""
 
+
+def parse(
+    cls: type[_T], arguments: Sequence[str], warn: Callable[[str], object] = _no_warning
+) -> _T:
+    """Return the options of a command line and its --config file; flags win over the file.
+
+    ``warn`` gets a sentence for each key of the file and for the arguments that nothing reads.
     Raises goflag.Exit (unknown flag, -help, --version), StartError (a bad config file) and
     OptionsError (a value that the program does not start with).
     """
-    found = flag_set(cls).parse(arguments)
+    flags = flag_set(cls)
+    found = flags.parse(arguments)
     if found.pop("version", False):
         raise Exit(0, out=version_text(cls.program) + "\n")
     path = found.pop("config", "")
     for name in cls.without_effect:
         found.pop(name, None)
-    values = _read_config(cls, path) if path else {}
+    values = _read_config(cls, path, warn) if path else {}
     values |= {name.replace("-", "_"): value for name, value in found.items()}
+    if flags.unread:
+        warn(
+            f"nothing reads {' '.join(flags.unread)!r}: flags begin with '-', and end at the first"
+            " argument that does not"
+        )
     options = cls(**values)
     options.check()
     return options
@@ -177,18 +190,35 @@ def _load_toml(path: str) -> dict[str, Any]:
         raise StartError(f"failed to load config file {path} - {error}") from None
 
 
-def _read_config(cls: type[Options], path: str) -> dict[str, Any]:
-    """Field values from the file. Names that are no option are ignored, as the Go program does."""
+def _read_config(cls: type[Options], path: str, warn: Callable[[str], object]) -> dict[str, Any]:
+    """Return field values from the file.
+
+    The program starts with keys that are no option, as the Go program does, which says nothing.
+    """
     names = config_names(cls)
     values = {}
     for name, value in _load_toml(path).items():
-        if name in names:
+        if name not in names:
+            warn(f"nothing reads the key {name!r} of {path}{_meant(name, names)}")
+        else:
             field_name = names[name]
             try:
                 values[field_name] = _from_config(cls.known[field_name].kind, value)
             except BadValue as error:
                 raise StartError(f"failed parsing {name} {value} - {error}") from None
     return values
+
+
+def _meant(name: str, names: Mapping[str, str]) -> str:
+    # Here, as most files have no such key.
+    from difflib import get_close_matches
+
+    # A flag's name, with dashes, may have another one in the file.
+    as_field = name.strip("-").replace("-", "_").lower()
+    by_field = {field: key for key, field in names.items()}
+    for near in get_close_matches(as_field, [*names, *by_field], 1, 0.75):
+        return f"; did you mean {by_field.get(near, near)!r}?"
+    return f"; {next(iter(names))!r} and others are known, see -help"
 
 
 def _from_config(kind: str, value: Any) -> Any:

@@ -122,13 +122,14 @@ class FlagSet:
     """The flags of one program; reads an argument list like Go's flag.FlagSet.
 
     ``parse`` gives the flags that occurred, {name: value}. The first argument that is not a flag
-    ends the flags, the rest is ignored as nsqd ignores it. Raises Exit(2) with Go's wording and
-    the usage on a mistake, Exit(0) for -h and -help.
+    ends the flags; the rest is ignored, as nsqd ignores it, and kept in ``unread``. Raises Exit(2)
+    with Go's wording and the usage on a mistake, Exit(0) for -h and -help.
     """
 
     def __init__(self, program: str, flags: Iterable[Flag], introduction: str = "") -> None:
         self.program = program
         self.introduction = introduction
+        self.unread: list[str] = []
         self.flags: Mapping[str, Flag] = {f.name: f for f in sorted(flags, key=lambda f: f.name)}
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
@@ -154,6 +155,7 @@ class FlagSet:
                     raise self._mistake(f"flag needs an argument: -{name}")
             value = self._value(flag, text)
             found[name] = (*found.get(name, ()), *value) if flag.repeated else value
+        self.unread = rest
         return found
 
     def _value(self, flag: Flag, text: str) -> Any:

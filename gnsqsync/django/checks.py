@@ -16,7 +16,7 @@ from gnsqsync.django.known_handlers import Known, claims, known_handlers
 from gnsqsync.errors import ConfigError
 from gnsqsync.middleware import fails_after
 from gnsqsync.service.handler_claims import problems_of_claims
-from gnsqsync.service.log_output import is_readable
+from gnsqsync.service.log_output import disabled_loggers, is_readable, takes_warnings
 
 __all__ = ["check_handlers", "check_logging", "check_settings"]
 
@@ -24,7 +24,8 @@ LOGGING_EXAMPLE = """Add it to LOGGING, which Django's own default is merged wit
     LOGGING = {
         "version": 1,
         "disable_existing_loggers": False,
-        "handlers": {"console": {"class": "logging.StreamHandler"}},
+        "formatters": {"dated": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "dated"}},
         "loggers": {"gnsqsync": {"handlers": ["console"], "level": "WARNING"}},
     }"""
 
@@ -97,18 +98,38 @@ def _warnings_of_once(known: Known) -> Iterator[CheckMessage]:
 
 
 def check_logging(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """No handler for the log in production: gnsqsync.W005.
+    """Report a set-up of logging that hides failures, or takes their time away: gnsqsync.W005.
 
-    Not for the commands of ours, which show the log themselves, and not in tests, where Django
-    sets DEBUG to False.
+    Commands of this package show the log themselves. Tests are no production, and set DEBUG to
+    False.
     """
-    if settings.DEBUG or in_tests() or is_readable() or logging.getLogger("gnsqsync").hasHandlers():
+    if in_tests() or is_readable():
         return []
-    return [
-        Warning(
-            "The logger 'gnsqsync' has no handler: failures and outages go to standard error as"
-            " bare text, without time and level.",
-            hint=LOGGING_EXAMPLE,
-            id="gnsqsync.W005",
+    reason = _why_log_is_hidden()
+    if reason is None:
+        return []
+    return [Warning(reason, hint=LOGGING_EXAMPLE, id="gnsqsync.W005")]
+
+
+def _why_log_is_hidden() -> str | None:
+    disabled = disabled_loggers()
+    if disabled:
+        return (
+            f"LOGGING disables loggers that exist before it, such as {disabled[0]!r}: failures and"
+            " outages are shown nowhere in web processes. It needs 'disable_existing_loggers':"
+            " False, or the logger 'gnsqsync'."
         )
-    ]
+    logger = logging.getLogger("gnsqsync")
+    if not logger.hasHandlers():
+        if settings.DEBUG:
+            return None
+        return (
+            "The logger 'gnsqsync' has no handler: failures and outages go to standard error as"
+            " bare text, without time and level."
+        )
+    if logger.isEnabledFor(logging.WARNING) and not takes_warnings(logger):
+        return (
+            "No handler takes warnings of the logger 'gnsqsync', by their levels and filters:"
+            " failures and outages are shown nowhere in web processes."
+        )
+    return None

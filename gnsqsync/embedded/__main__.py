@@ -67,9 +67,10 @@ def _run(
 ) -> int:
     # What ends the Go programs has this prefix, whatever --log-prefix says.
     log = Log(f"[{cls.program}] ")
+    unread: list[str] = []
     try:
-        options = flags.parse(cls, argv)
-        _say_what_it_is(Log(options.log_prefix, options.log_level), options)
+        options = flags.parse(cls, argv, unread.append)
+        _say_what_it_is(Log(options.log_prefix, options.log_level), options, unread)
         _serve(_made(make, options), exit_with_parent)
     except Exit as exit_:
         sys.stdout.write(exit_.out)
@@ -93,7 +94,7 @@ def _made(make: Callable[[_Options], Server], options: _Options) -> Server:
         gc.enable()
 
 
-def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions) -> None:
+def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions, unread: Sequence[str]) -> None:
     program = options.program
     log.info("this is gnsqsync's embedded %s, for development and tests", program)
     log.info("%s", flags.version_text(program))
@@ -105,6 +106,8 @@ def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions) -> None:
     for address in addresses:
         if not is_loopback(address):
             log.warning("%s can be reached from other machines", address)
+    for text in unread:
+        log.warning("%s", text)
 
 
 def _serve(server: Server, exit_with_parent: bool) -> None:

@@ -84,6 +84,21 @@ class Broker:
         """What /ping answers, and /stats shows."""
         return "OK" if self.trouble is None else f"NOK - {self.trouble}"
 
+    def in_memory_only(self) -> dict[str, int]:
+        """Return how many messages no stop can save, by the name of their queue."""
+        found: dict[str, int] = {}
+        for topic in self.topics.values():
+            if topic.ephemeral:
+                continue
+            if topic.backlog is None and topic.queue:
+                found[topic.name] = len(topic.queue)
+            for channel in topic.channels.values():
+                if channel.backlog is None and not is_ephemeral(channel.name):
+                    waiting = sum(1 for _ in channel.unsaved())
+                    if waiting:
+                        found[f"{topic.name}/{channel.name}"] = waiting
+        return found
+
     # -- topics and channels ---------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:

@@ -6,6 +6,7 @@ Knows how the parts are connected; the protocol, the queues and the HTTP answers
 from __future__ import annotations
 
 import gc
+import secrets
 import socket
 import time
 from collections import deque
@@ -40,6 +41,8 @@ __all__ = ["NsqdServer"]
 
 # How long the start may take until every nsqlookupd is connected (seconds).
 _LOOKUP_WAIT = 1.0
+# Upper bound of the queues that a line names.
+_MOST_NAMED = 10
 _T = TypeVar("_T")
 
 
@@ -85,6 +88,7 @@ class NsqdServer:
         self._tcp: StreamServer | None = None
         self._http: list[tuple[str, str, HTTPServer]] = []
         self._lookup: LookupPeers | None = None
+        self._test_call: gevent.Greenlet | None = None
         self._statsd: Pusher | None = None
         self._stopped = Event()
         self._gc_threshold = gc.get_threshold()
@@ -141,6 +145,7 @@ class NsqdServer:
         for kind, address, server in self._http:
             server.start()
             self.log.info("%s: listening on %s", kind, address)
+        self._call_itself()
         if self.options.statsd_address:
             self._statsd = Pusher(self.options, self._statsd_figures, self.log)
             self._statsd.start()
@@ -181,6 +186,38 @@ class NsqdServer:
         broker.known_channels = lookup.channels
         lookup.start(wait)
 
+    def _call_itself(self) -> None:
+        """Warn once if the addresses that nsqlookupd hands out do not lead here."""
+        if self._lookup is None or self._test_call is not None:
+            return
+        from gnsqsync.embedded import reach
+
+        options = self.options
+        host = options.broadcast_address
+        tcp, http = options.broadcast_tcp_port, options.broadcast_http_port
+        if reach.is_certain(host, tcp, self.tcp_address) and (
+            not http or reach.is_certain(host, http, self.http_address)
+        ):
+            return
+
+        def call() -> None:
+            token = secrets.token_hex(8)
+            failures = reach.unreachable(
+                host,
+                tcp,
+                http,
+                token,
+                lambda: any(one.settings.client_id == token for one in self.sessions()),
+            )
+            if failures:
+                self.log.warning(
+                    "nsqlookupd hands out addresses at which this nsqd cannot be reached: %s;"
+                    " correct --broadcast-address and the ports, or the addresses it listens on",
+                    ", ".join(failures),
+                )
+
+        self._test_call = gevent.spawn(call)
+
     def _listen_http(self) -> None:
         options = self.options
         routes = NsqdHandlers(self).routes
@@ -219,6 +256,8 @@ class NsqdServer:
         gc.set_threshold(*self._gc_threshold)
         if self._lookup is not None:
             self._lookup.stop()
+        if self._test_call is not None:
+            self._test_call.kill()
         self.log.info("LOOKUP: closing")
         if self._statsd is not None:
             self._statsd.stop()
@@ -242,6 +281,26 @@ class NsqdServer:
                 self._store.save(self.broker)
                 self._loaded = False
             self._store.close()
+        self._tell_what_is_lost()
+
+    def _tell_what_is_lost(self) -> None:
+        """Warn of the messages that end with this process. Ephemeral queues promise nothing."""
+        lost = self.broker.in_memory_only()
+        if not lost:
+            return
+        number = sum(lost.values())
+        most = sorted(lost, key=lambda name: -lost[name])
+        self.log.warning(
+            "%d message%s of %d queue%s %s lost, as %s: %s%s",
+            number,
+            "" if number == 1 else "s",
+            len(lost),
+            "" if len(lost) == 1 else "s",
+            "is" if number == 1 else "are",
+            "their files cannot be used" if self.options.data_path else "there is no --data-path",
+            ", ".join(f"{name} ({lost[name]})" for name in most[:_MOST_NAMED]),
+            "" if len(most) <= _MOST_NAMED else " and others",
+        )
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -341,3 +400,4 @@ class NsqdServer:
             self._lookup.set_addresses(addresses or ())
         elif addresses:
             self._start_lookup(addresses, wait=0.0)
+            self._call_itself()

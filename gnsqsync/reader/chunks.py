@@ -13,7 +13,7 @@ from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.message import Message
 from gnsqsync.policy.ownership import lost_at
 from gnsqsync.reader.lanes import Lanes
-from gnsqsync.reader.timings import Timings
+from gnsqsync.reader.timings import Late, Timings
 from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
@@ -24,6 +24,9 @@ _CHUNK_SECONDS = 0.001
 _CHUNK_MAX = 64
 # A chunk that takes longer than this was cut for faster handlers than it has met.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS
+
+# No msg_timeout is shorter than this, in seconds: a cheap first look.
+_SOON = 0.05
 
 Chunk = tuple[Connection, list[Message]]
 """Messages of one connection."""
@@ -98,14 +101,32 @@ class Chunks:
     def end_of(self, worker: int) -> float:
         """The worker's chunk is done; the time."""
         now = self._now()
-        _, messages, _, started = self._at_work.pop(worker)
+        connection, messages, _, started = self._at_work.pop(worker)
         if messages:  # relieve() may have taken all
+            since = now - messages[0]._received_at
+            if since > _SOON and since > connection.msg_timeout:
+                self.timings.note_late(messages, started, now)
             pace = max(1e-7, (now - started) / len(messages))
             self._pace += (pace - self._pace) * 0.25
             self.timings.note(worker, messages, now - started)
         if self.lanes is not None:
             self._leave_lanes(messages)
         return now
+
+    def late(self, message_id: str) -> Late | None:
+        """Return how long the handler of a message took whose answer nsqd refused, if it is known.
+
+        A handler that answers by itself, and goes on, has its time until now.
+        """
+        id = message_id.encode()
+        found = self.timings.late(id)
+        if found is None:
+            for _, (started, _), begun in self.at_work():
+                for message in begun:
+                    if message._id == id:
+                        waited = max(0.0, started - message._received_at)
+                        return Late(self._now() - started, len(begun), waited)
+        return found
 
     def forget(self, worker: int) -> None:
         """The worker ended, perhaps in the middle of a chunk."""

@@ -14,12 +14,21 @@ from gnsqsync.observer import Observer, tell
 from gnsqsync.policy.backoff import Rule, Step
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.rdy_control import UNCONNECTED
+from gnsqsync.reader.timings import Late
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
 from gnsqsync.stats import counted
 
 __all__ = ["Events"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
+
+
+def _time_of(late: Late) -> str:
+    messages = "" if late.messages == 1 else f" for {late.messages} messages"
+    waited = f", after the message had waited here for {duration(late.waited)}"
+    return (
+        f", and its handler took {duration(late.seconds)}{messages}{waited * (late.waited >= 0.1)}"
+    )
 
 
 class Events:
@@ -224,15 +233,20 @@ class Events:
                 extra=self._fields,
             )
 
-    def answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
+    def answer_failed(
+        self, connection: Connection, message_id: str, error: ServerError, late: Late | None
+    ) -> None:
+        """nsqd refused an answer. ``late``: the handler's time, if it is known."""
         address = connection.nsqd_address
         tell = troubles().happened(address, (type(error).__name__, self._name))
         if tell is not None:
             log.warning(
-                "%s: %s: %s; it comes again, or was delivered again%s",
+                "%s: %s: %s; it comes again, or was delivered again; msg_timeout is %g s%s%s",
                 self._name,
                 address,
                 error,
+                connection.msg_timeout,
+                "" if late is None else _time_of(late),
                 more(tell),
                 extra={**self._fields_of(connection), "message_id": message_id},
             )

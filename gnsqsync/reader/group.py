@@ -9,19 +9,21 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.options import check_int
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rdy import Load, RdyAllocator
+from gnsqsync.reader.advice import advise
 from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import StopResult
 
-__all__ = ["Group", "Members", "ReaderGroup"]
+__all__ = ["Group", "Members", "ReaderGroup", "advise_once"]
 
 # Seconds between two divisions of a shared max_in_flight, if nothing else causes one.
 _ROUND_SECONDS = 1.0
@@ -173,8 +175,20 @@ class ReaderGroup(Group):
         return self._given
 
     def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
+        advise_once(self._given)
         members.add(self._given)
         return ()
+
+
+def advise_once(readers: Iterable[Reader]) -> None:
+    """Warn of the options of Readers that start soon, equal ones in one line.
+
+    The processes that are forked from this one do not repeat it.
+    """
+    chosen = [reader for reader in readers if not reader._setup.is_advised]
+    advise([reader._setup for reader in chosen])
+    for reader in chosen:
+        reader._setup = replace(reader._setup, is_advised=True)
 
 
 class Members:

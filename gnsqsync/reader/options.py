@@ -259,6 +259,8 @@ class ReaderSetup:
     timer: Timer | None = None
     # Called when a message is answered while the group has lent its slot for one message.
     on_turn_used: Callable[[], None] | None = None
+    # True if the warnings about these options are logged: by the process that forked this one.
+    is_advised: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.shared, bool):

@@ -13,7 +13,7 @@ import random
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import nsqds_of
 from gnsqsync.errors import ClosedError
-from gnsqsync.middleware import fails_after
+from gnsqsync.reader.advice import advise
 from gnsqsync.reader.batches import Batches
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.counters import stats_of
@@ -22,12 +22,12 @@ from gnsqsync.reader.events import Events
 from gnsqsync.reader.health import Health
 from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.lanes import Lanes
-from gnsqsync.reader.once import handles_once
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.workers import Workers
 from gnsqsync.runtime import Runtime, Task, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
+from gnsqsync.runtime.loggers import keep_enabled
 from gnsqsync.runtime.timer import Timer
 from gnsqsync.stats import ReaderStats, StopResult, counted
 
@@ -136,27 +136,9 @@ class RunningReader:
         )
 
     def start(self) -> None:
-        flow = self._setup.flow
-        in_flight = flow.initial_max_in_flight
-        if in_flight == 1 or 0 < in_flight < flow.concurrency:
-            log.log(
-                logging.WARNING if in_flight < flow.concurrency else logging.INFO,
-                "%s: max_in_flight is %d for %s; raise it when messages are small and many",
-                self._setup.name,
-                in_flight,
-                counted(flow.concurrency, "worker"),
-                extra=self._setup.log_fields,
-            )
-        if flow.max_attempts and not flow.gives_up:
-            log.warning(
-                "%s: a message that fails on attempt %d (max_attempts) or later is not finished: it"
-                " waits in nsqd and comes again every %g s; set dead_letter_topic or on_giving_up",
-                self._setup.name,
-                flow.max_attempts,
-                flow.max_requeue_delay,
-                extra=self._setup.log_fields,
-            )
-        self._warn_of_middleware()
+        keep_enabled()
+        if not self._setup.is_advised:
+            advise([self._setup])
         self.runtime.on_fork(self._after_fork)
         at_exit(self.end_now)
         if self._owns_timer:
@@ -164,20 +146,6 @@ class RunningReader:
         self.workers.start()
         self.subscription.start()
         self._discovery.start()
-
-    def _warn_of_middleware(self) -> None:
-        setup = self._setup
-        names = fails_after(setup.middleware) if handles_once(setup.handler) else ""
-        if names:
-            log.warning(
-                "%s: if the middleware %s fails after handler %s has returned, its own work is"
-                " lost: the message counts as handled; set fails_after_handler = False in a"
-                " middleware that cannot fail there",
-                setup.name,
-                names,
-                setup.handler_name,
-                extra=setup.log_fields,
-            )
 
     def supervise_aside(self) -> None:
         """A thread of our own waits for the stop."""

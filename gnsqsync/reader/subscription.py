@@ -427,7 +427,8 @@ class Subscription:
         self.settled()
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
-        self._events.answer_failed(connection, message_id, error)
+        late = self._chunks.late(message_id) if isinstance(error, FinFailed) else None
+        self._events.answer_failed(connection, message_id, error, late)
         if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
             self.pauses.answer_failed(connection, message_id)
         self.answered()

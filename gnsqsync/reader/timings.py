@@ -9,12 +9,26 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from time import time
+from typing import NamedTuple
 
 from gnsqsync.message import Message
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import TIME_BOUNDS, Histogram
 
-__all__ = ["Timings"]
+__all__ = ["Late", "Timings"]
+
+# Upper bound of messages whose late handlers are remembered.
+_MOST_LATE = 1000
+
+
+class Late(NamedTuple):
+    """The time of a handler that ended after the msg_timeout of its message."""
+
+    seconds: float
+    # Messages that the handler had in this time, one after the other.
+    messages: int
+    # Seconds that the message waited here before.
+    waited: float
 
 
 class _Counts:
@@ -43,6 +57,8 @@ class Timings:
         self._past = _Counts()
         # By worker: setting one is atomic.
         self._counts: dict[int, _Counts] = {}
+        # By id. Only ever single items are set and taken.
+        self._late: dict[bytes, Late] = {}
 
     def note(self, worker: int, messages: Sequence[Message], seconds: float) -> None:
         """The worker has just handled these, in ``seconds`` together."""
@@ -60,6 +76,18 @@ class Timings:
         counts.seconds += seconds
         if age > 0.0:
             counts.age += age * count
+
+    def note_late(self, messages: Sequence[Message], started: float, now: float) -> None:
+        """Remember a chunk that ended after the msg_timeout: nsqd may refuse its answers."""
+        for message in messages:
+            waited = max(0.0, started - message._received_at)
+            self._late[message._id] = Late(now - started, len(messages), waited)
+        while len(self._late) > _MOST_LATE:
+            self._late.pop(next(iter(self._late), b""), None)
+
+    def late(self, message_id: bytes) -> Late | None:
+        """Return the time of the late handler of this message, if its chunk has ended."""
+        return self._late.pop(message_id, None)
 
     def forget(self, worker: int) -> None:
         """The worker ends; what it has counted stays."""

@@ -15,7 +15,9 @@ from typing import Any, TextIO
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.options import https_options
 from gnsqsync.reader import Reader
+from gnsqsync.reader.group import advise_once
 from gnsqsync.service.hard_limit import HardLimit
+from gnsqsync.service.log_output import heard
 from gnsqsync.service.process_limits import ProcessLimits
 from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
@@ -35,6 +37,9 @@ __all__ = [
 
 # Messages of an MPUB.
 _BATCH = 200
+
+# Looks, about a second apart, after which a Reader without a connection is worth a line.
+_PATIENT_LOOKS = 5
 
 Row = dict[str, Any]
 
@@ -65,24 +70,21 @@ def run_consumers(
     became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
     """
 
-    def say_started() -> None:
-        for name, reader in named:
-            stats = reader.stats()
-            say(f"{name} consumes {stats.topic}/{stats.channel}")
-
     def consume(place: Place) -> int:
         readers = [reader for _, reader in named]
+        started = _Started(named, say)
         try:
             limits.check_start()
             watch = limits.watch(readers)
 
             def worn() -> bool:
+                started.look()
                 reason = watch.reason()
                 if reason is not None:
                     say(f"stopping, as {reason}")
                 return reason is not None
 
-            ending = run_readers(readers, stop_timeout, place, say_started, worn)
+            ending = run_readers(readers, stop_timeout, place, started.look, worn)
         except NSQError as error:
             complain(f"ended by itself: {error}")
             return 1
@@ -109,11 +111,36 @@ def run_consumers(
                 at_end()
 
     place = reloaded_place()
-    if reload and place is None:
-        return run_reloading(say, stop_timeout=stop_timeout)
-    return supervise(
-        run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
-    )
+    # The modules of the program are imported, and have set up logging.
+    with heard("gnsqsync.reader"):
+        if reload and place is None:
+            return run_reloading(say, stop_timeout=stop_timeout)
+        # Here, and not in each of the processes.
+        advise_once(reader for _, reader in named)
+        return supervise(
+            run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
+        )
+
+
+class _Started:
+    """The lines on Readers that have begun to consume, one for each: it is connected by then."""
+
+    def __init__(self, named: Sequence[tuple[str, Reader]], say: Callable[[str], object]) -> None:
+        self._waiting = dict(named)
+        self._say = say
+        self._looks = 0
+
+    def look(self) -> None:
+        """Say which Readers are connected since the last look; and once, which still are not."""
+        self._looks += 1
+        for name, reader in list(self._waiting.items()):
+            stats = reader.stats()
+            where = f"{stats.topic}/{stats.channel}"
+            if stats.connections:
+                del self._waiting[name]
+                self._say(f"{name} consumes {where}")
+            elif self._looks == _PATIENT_LOOKS:
+                self._say(f"{name} is not connected to an nsqd of {where} yet")
 
 
 def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterator[str]:

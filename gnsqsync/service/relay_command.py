@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 
+from gnsqsync.service.log_output import heard
 from gnsqsync.service.outbox_rows import Lag
 from gnsqsync.service.relay import Relay
 from gnsqsync.service.supervisor import StopSignals
@@ -30,7 +31,7 @@ def run_relay(
     worked out; None for nothing, and after a signal.
     """
     try:
-        with StopSignals(lambda timeout: relay.stop(), 0.0):
+        with heard("gnsqsync.outbox"), StopSignals(lambda timeout: relay.stop(), 0.0):
             relay.run(interval=interval, until_empty=once)
     finally:
         say(f"{relay.published} published")

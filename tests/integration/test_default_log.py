@@ -62,6 +62,23 @@ GNSQSYNC = {"default": {
 }}
 """
 
+DISABLING = """
+from gnsqsync import Reader
+LOGGING = {
+    "version": 1,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "WARNING"},
+}
+"""
+ERRORS_ONLY = """
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"file": {"class": "logging.FileHandler", "filename": "log", "level": "ERROR"}},
+    "root": {"handlers": ["file"], "level": "WARNING"},
+}
+"""
+
 Run = Callable[..., Program]
 
 
@@ -249,9 +266,7 @@ def test_a_handler_of_ones_own_gets_the_lines(
     command.end()
 
 
-def test_django_checks_that_production_has_a_log_handler(
-    project: Path, run: Run, tmp_path: Path
-) -> None:
+def test_django_checks_that_failures_are_logged(project: Path, run: Run, tmp_path: Path) -> None:
     assert "W005" not in run("python", "manage.py", "check").end()
     settings = tmp_path / "site_of_shop" / "settings.py"
     default = settings.read_text()
@@ -269,6 +284,31 @@ def test_django_checks_that_production_has_a_log_handler(
     lines = [line.strip() for line in logging[0].splitlines()]
     settings.write_text(settings.read_text() + "\n" + "\n".join(lines) + "\n")
     assert "W005" not in run("python", "manage.py", "check").end()
+
+
+@EMBEDDED
+def test_logging_that_would_hide_failures_is_reported_and_hides_none(
+    project: Path, run: Run, tmp_path: Path, nsqd: Server
+) -> None:
+    settings = tmp_path / "site_of_shop" / "settings.py"
+    default = settings.read_text()
+    # Loggers that the settings made by an import are disabled, whatever DEBUG says; and handlers
+    # may take errors only.
+    for hidden, lines in (
+        ("LOGGING disables loggers that exist before it", DISABLING),
+        ("No handler takes warnings of the logger 'gnsqsync'", ERRORS_ONLY),
+    ):
+        settings.write_text(default + lines)
+        told = run("python", "manage.py", "check").end()
+        assert f"(gnsqsync.W005) {hidden}" in told
+    command = run("python", "manage.py", "nsq_consume", ADDRESS=address(nsqd))
+    publish_what_fails(nsqd, command)
+    command.wait_for("ValueError: the disk is full")
+    command.signal(signal.SIGTERM)
+    command.end()
+    shown = [line for line in command.output.splitlines() if "failed on message" in line]
+    assert len(shown) == 1
+    assert re.match(TIME + "WARNING gnsqsync.reader: orders/store", shown[0])
 
 
 @EMBEDDED

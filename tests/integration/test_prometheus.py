@@ -10,6 +10,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from gnsqsync.errors import ConfigError, NotSent
 from gnsqsync.prometheus import Metrics
 from gnsqsync.service.metrics_page import Exposed
 from tests.integration.conftest import address
+from tests.support.interpreter import run_script
 from tests.support.servers import Pool, Server, unique
 from tests.support.texts import DOCS
 
@@ -278,3 +280,48 @@ def test_the_guide_tells_every_metric_with_its_labels(
         grouped = re.findall(r"by \((.*?)\)", expression)[0].split(", ")
         filtered = re.findall(r"(\w+)=~", expression)
         assert {*grouped, *filtered} - {"le"} <= set(rows[name].split(", ")), expression
+
+
+def test_the_page_tells_what_multiprocess_mode_shows(tmp_path: Path) -> None:
+    """In a process of its own: prometheus_client reads the variable when it is imported."""
+    page = (DOCS / "guides" / "prometheus.rst").read_text(encoding="utf-8")
+    table = page.split("=============", 3)[-1]
+    shown, _, rest = table.partition("\nmissing ")
+    missing = rest.partition("\n====")[0]
+    out = run_script(
+        f"""
+        import os
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = {str(tmp_path)!r}
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.multiprocess import MultiProcessCollector
+        from gnsqsync import Reader, Writer
+        from gnsqsync.errors import NotSent
+        from gnsqsync.prometheus import Metrics
+        metrics = Metrics()
+        observer = metrics.observer("t", "c")
+        observer.batch("a:1", 3, 1, 2.0)
+        observer.lost("a:1", OSError())
+        observer.lookup_failed("http://b:2", OSError())
+        observer.answer_failed("a:1", "id", "E_FIN_FAILED")
+        observer.backoff(1, 2.0)
+        writer = Writer("127.0.0.1:1", publish_timeout=0.05)
+        metrics.watch(writer)
+        metrics.watch(Reader("t", "c", print, nsqd_tcp_addresses="127.0.0.1:1"))
+        try:
+            writer.publish("t", b"x")
+        except NotSent:
+            pass
+        writer.close()
+        for registry in (CollectorRegistry(), metrics.registry):
+            if registry is not metrics.registry:
+                MultiProcessCollector(registry)
+            text = generate_latest(registry).decode()
+            types = [line.split() for line in text.splitlines() if line.startswith("# TYPE")]
+            names = {{words[2].removesuffix("_total") for words in types}}
+            print(*sorted(name for name in names if name.startswith("gnsqsync_")))
+        """
+    )
+    of_files, of_process = (set(line.split()) for line in out.splitlines())
+    in_both = {name.removesuffix("_created") for name in of_process}
+    assert set(re.findall(r"``(gnsqsync_\w+)``", shown)) == of_files
+    assert set(re.findall(r"``(gnsqsync_\w+)``", missing)) == in_both - of_files

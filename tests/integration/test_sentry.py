@@ -10,7 +10,7 @@ import sentry_sdk
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
-from gnsqsync import Discard, Message, Requeue
+from gnsqsync import Discard, Message, Reject, Requeue
 from gnsqsync.contrib.sentry import Sentry
 from tests.integration.conftest import Client, address
 from tests.support.servers import Server
@@ -174,3 +174,53 @@ def test_few_failures_are_remembered() -> None:
     message._responder = type("R", (), {"nsqd_address": "n"})()
     sentry._failed(message, ValueError())
     assert len(sentry._told) == 10_000
+
+
+def test_rejections_are_issues_of_their_handlers(
+    client: Client, nsqd: Server, world: World, topic: str, kept: Kept
+) -> None:
+    """The place is the same, as where a body cannot be read."""
+
+    def refuse(message: Message) -> None:
+        raise Reject("no")
+
+    def mails(message: Message) -> None:
+        refuse(message)
+
+    def bills(message: Message) -> None:
+        refuse(message)
+
+    def fails(message: Message) -> None:
+        raise ValueError("a bug")
+
+    sentry = Sentry()
+    readers = []
+    for handler in (mails, bills, fails):
+        reader = client.consume(
+            topic,
+            handler,
+            nsqd,
+            channel=handler.__name__,
+            middleware=[sentry],
+            observer=sentry,
+            max_attempts=1,
+            on_giving_up="discard",
+        )
+        readers.append(reader)
+    world.eventually(lambda: all(reader.stats().connections for reader in readers))
+    client.writer(nsqd).publish(topic, b"x")
+    world.eventually(lambda: len(kept.events()) == 6)
+    found = {
+        (event["level"], *(event.get("fingerprint") or ()))
+        for event in kept.events()
+        if event["exception"]["values"][-1]["type"] == "Reject"
+    }
+    name = f"{__name__}.test_rejections_are_issues_of_their_handlers.<locals>"
+    assert found == {
+        (level, "{{ default }}", f"{name}.{handler}")
+        for level in ("warning", "error")
+        for handler in ("mails", "bills")
+    }
+    others = [e for e in kept.events() if e["exception"]["values"][-1]["type"] == "ValueError"]
+    assert len(others) == 2
+    assert not any(event.get("fingerprint") for event in others)

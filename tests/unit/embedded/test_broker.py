@@ -525,6 +525,20 @@ def test_everything_for_a_clean_stop() -> None:
     assert [(m.body, m.attempts) for m in kept] == [(b"2", 0), (b"1", 1), (b"3", 0)]
 
 
+def test_what_only_memory_has_is_counted_by_queue() -> None:
+    bench = Bench()
+    assert bench.broker.in_memory_only() == {}
+    bench.consumer()
+    bench.publish(b"1", b"2")
+    bench.publish(b"3", delay=60.0)
+    bench.broker.topic("waits").publish([b"4"])
+    for name in ("t#ephemeral", "with"):
+        bench.broker.topic(name).channel("c#ephemeral")
+        bench.broker.topic(name).publish([b"5"])
+    bench.broker.schedule.settle()
+    assert bench.broker.in_memory_only() == {f"{bench.topic().name}/c": 3, "waits": 1}
+
+
 def test_latencies_of_half_a_window_to_a_whole_one() -> None:
     from gnsqsync.embedded.latency import LatencyWindow, latency_figures
 

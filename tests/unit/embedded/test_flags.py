@@ -267,6 +267,36 @@ def test_config_file_mistakes(tmp_path: Path, text: str, reason: str) -> None:
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("mem_queue_sise", "; did you mean 'mem_queue_size'?"),
+        ('"mem-queue-size"', "; did you mean 'mem_queue_size'?"),
+        ("lookupd_tcp_address", "; did you mean 'nsqlookupd_tcp_addresses'?"),
+        ("node_id", "; did you mean 'id'?"),
+        ("colour", "; 'log_level' and others are known, see -help"),
+    ],
+)
+def test_what_nothing_reads_is_one_warning_each(tmp_path: Path, key: str, meant: str) -> None:
+    warnings: list[str] = []
+    config = _config(tmp_path, f"max_rdy_count = 9\n{key} = 1\n")
+    flags.parse(NsqdOptions, [config], warnings.append)
+    name = key.strip('"')
+    assert warnings == [f"nothing reads the key {name!r} of {tmp_path / 'nsqd.cfg'}{meant}"]
+
+
+def test_arguments_that_nothing_reads_are_one_warning() -> None:
+    warnings: list[str] = []
+    flags.parse(NsqdOptions, ["--snappy", "false", "--deflate"], warnings.append)
+    assert warnings == [
+        "nothing reads 'false --deflate': flags begin with '-', and end at the first argument that"
+        " does not"
+    ]
+    warnings.clear()
+    flags.parse(NsqdOptions, ["--snappy=false"], warnings.append)
+    assert warnings == []
+
+
 def test_missing_config_file() -> None:
     with pytest.raises(OptionsError) as caught:
         flags.parse(NsqdOptions, ["--config=/no/such.cfg"])

@@ -74,7 +74,8 @@ USE_TZ = True
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "formatters": {"dated": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "dated"}},
     "loggers": {
         "gnsqsync": {"handlers": ["console"], "level": "WARNING"},
         "orders": {"handlers": ["console"], "level": "INFO"},
