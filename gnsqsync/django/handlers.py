@@ -16,6 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
 from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.django.kept import make_kept
 from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.options import check_handler, check_ran
@@ -217,6 +218,10 @@ class Handler:
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> Handler:
         """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""
         return replace(self, function=wrap(self.function), is_limited=True)
+
+    def _worker_began(self) -> None:
+        """On the thread of a worker, before its first message."""
+        make_kept()
 
     def worker_ended(self) -> None:
         """On the thread of a worker that ends: first ``worker_ended()`` of the function, then close

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import count
 
@@ -57,7 +57,7 @@ class _Run:
         self.is_over = False
 
 
-# Set only in the context that handlers run in.
+# Set only in the contexts that handlers run in.
 _run: ContextVar[_Run | None] = ContextVar("gnsqsync_eager_run", default=None)
 
 
@@ -66,8 +66,8 @@ def deliver(
 ) -> None:
     """Call the handlers with the messages, and with those that handlers publish meanwhile.
 
-    On this thread, in an empty context (``contextvars``), as a worker has it. Within a handler it
-    only notes the messages: the call that began runs them after it.
+    On this thread, each message in an empty context of its own (``contextvars``), as on a worker.
+    Within a handler it only notes the messages: the call that began runs them after it.
 
     Args:
         messages: What was published just now.
@@ -96,7 +96,7 @@ def _add(deliveries: list[tuple[_Source, Message]]) -> None:
         return
     run = _Run()
     run.waiting.extend(deliveries)
-    # Empty, as that of a worker: without the request, the language and the like of the caller.
+    # Empty, as that of a worker: without the caller's request, language and time zone.
     Context().run(_work, run)
 
 
@@ -105,7 +105,7 @@ def _work(run: _Run) -> None:
     try:
         while run.waiting:
             source, message = run.waiting.popleft()
-            source.handle(message)
+            copy_context().run(source.handle, message)
             if run.caused > _MOST_CAUSED:
                 raise RuntimeError(
                     f"one publish has caused more than {_MOST_CAUSED} messages, the last ones by"
