@@ -654,6 +654,22 @@ class Checks(SimpleTestCase):
                 "E002 'publish_timout' Did you mean 'publish_timeout'?",
             ),
             (
+                {"default": {"NSQD": "a", "OPTIONS": {"max_tries": 1}}},
+                "E002 'max_tries' Did you mean 'max_attempts'?",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"message_handler": 1}}},
+                "E002 Its place is @nsq_handler",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"timeout": 1}}},
+                "E002 'connect_timeout' limits connecting,",
+            ),
+            (
+                {"default": {"NSQD": "a", "maxAttempts": 3}},
+                "E002 Put it into 'OPTIONS': {'max_attempts': ...}",
+            ),
+            (
                 {"default": {"NSQD": "a", "OPTIONS": {"nsqd_tcp_addresses": "a"}}},
                 "E002 Its place is NSQD",
             ),

@@ -589,6 +589,9 @@ class Settings(TestCase):
     def test_wrong_options(self):
         for options, says in (
             ({"topic": "x"}, "unknown option 'topic'; did you mean 'topics'?"),
+            ({"max_retries": 3}, "'max_attempts' counts the first try, too"),
+            ({"max_tries": 3}, "put it into 'reader': {'max_attempts': ...}"),
+            ({"reader": {"time_limt": 3}}, "did you mean 'time_limit'?"),
             ({"zzz": 1}, "there are alias, channel"),
             ({"outbox": "yes"}, "'outbox': 'yes'; it must be a bool"),
             ({"once": 5}, "it must be a bool or str"),
