@@ -14,7 +14,7 @@ from django.core.cache import caches
 from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
-from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
+from gnsqsync import Message, Reader, ReaderOptionKeywords, Reject, typed
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.django.kept import make_kept
 from gnsqsync.django.once import Once
@@ -244,6 +244,11 @@ class Handler:
     def __wrapped__(self) -> Callable[[Message], object]:
         """As of any decorator: what log lines name."""
         return self.function
+
+    @property
+    def gives_up_eagerly(self) -> Callable[[Message, Reject], None] | None:
+        """The end of a rejected message in eager mode; None: who publishes gets the Reject."""
+        return None
 
     @property
     def _gnsqsync_once_by_header(self) -> bool | None:

@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import count
 
-from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue, Uncalled
+from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Reject, Requeue, Uncalled
 from gnsqsync.middleware import Middleware, around_handler
 from gnsqsync.writer.memory import CapturedMessage
 
@@ -36,6 +36,9 @@ class Channel:
     handler: Callable[[Message], object]
     max_attempts: int
     middleware: tuple[Middleware, ...] = ()
+    # Called with a rejected message, in place of the Reader that would make it a dead letter.
+    # None: the publish raises the Reject.
+    give_up: Callable[[Message, Reject], None] | None = None
 
     def call(self, message: Message) -> object:
         """The handler, within the middlewares."""
@@ -144,10 +147,19 @@ class _Source:
         return message
 
     def handle(self, message: Message) -> None:
-        """Call the handler; what it raises is raised, but Discard and a Requeue that is granted."""
+        """Call the handler, and raise what it raises.
+
+        Not raised are Discard, a Requeue that is granted, and a Reject if the channel gives up.
+        """
         try:
             self._to.call(message)
         except Discard:
+            self._end(message)
+        except Reject as error:
+            message._status |= FAILED
+            if self._to.give_up is None:
+                raise
+            self._to.give_up(message, error)
             self._end(message)
         except Uncalled as error:
             # Nobody waits here for a database to come back.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from gnsqsync.django.config import KEYS
-from tests.integration.django.conftest import Project
-from tests.support.texts import DOCS
+from gnsqsync.django.schedule import NEEDED
+from tests.integration.django.conftest import ON_EACH, Project
+from tests.support.texts import DOCS, files_of
 
 GUIDE = DOCS / "guides" / "django.rst"
 # Of every command of Django.
@@ -38,3 +40,35 @@ def test_every_option_of_a_command_is_in_the_guide(
 def test_every_key_of_the_settings_is_in_the_guide() -> None:
     section = GUIDE.read_text(encoding="utf-8").split("\nSettings\n")[1].split("\nPublish\n")[0]
     assert tuple(re.findall(r"^``([A-Z_]+)``  ", section, re.MULTILINE)) == KEYS
+
+
+@ON_EACH
+def test_the_migration_of_the_guide_works_on_an_empty_database(project: Project) -> None:
+    """The app comes before ours in the alphabet, by which Django orders apps."""
+    page = DOCS / "guides" / "schedule.rst"
+    (migration,) = files_of(page).items()
+    for path in ("billing/__init__.py", "billing/migrations/__init__.py", migration[0]):
+        (project.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (project.folder / path).write_text("")
+    with (project.folder / "settings.py").open("a") as settings:
+        settings.write('\nINSTALLED_APPS.insert(0, "billing")\n')
+    needs = f'dependencies = [("{NEEDED[0]}", "{NEEDED[1]}")]'
+    assert needs in migration[1]
+    # Without the dependency the error names it.
+    file = project.folder / migration[0]
+    file.write_text(migration[1].replace(needs, "dependencies = []"))
+    output = project.manage("migrate", "-v0").end(code=1)
+    assert f"needs {NEEDED!r} among its dependencies" in output
+    file.write_text(migration[1])
+    project.manage("migrate", "-v0").end()
+    query = "SELECT name, cron FROM gnsqsync_outbox_periodicmessage"
+    assert [tuple(row) for row in project.database.ask(query)] == [
+        ("nightly-report", "30 3 * * mon-fri")
+    ]
+
+
+def test_a_migration_needs_the_newest_one_that_changes_the_table() -> None:
+    from gnsqsync.django import outbox
+
+    folder = Path(outbox.__file__).parent / "migrations"
+    assert NEEDED[1] == max(path.stem for path in folder.glob("0*.py"))
