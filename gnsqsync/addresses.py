@@ -27,6 +27,8 @@ __all__ = [
 NSQD_TCP_PORT = 4150
 NSQD_HTTP_PORT = 4151
 NSQLOOKUPD_HTTP_PORT = 4161
+# The question of a nsqlookupd that other clients want in its address.
+_LOOKUP = "/lookup"
 
 
 class Address(NamedTuple):
@@ -110,10 +112,24 @@ def _parts(value: object, what: str) -> Iterable[object]:
 def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[str, ...]:
     """One HTTP address or an iterable: ``host``, ``host:port`` or a whole http(s) URL.
 
-    Scheme, path, query and user info of a URL are kept. ConfigError when one is not valid.
+    Scheme, path, query and user info of a URL are kept. The address of a nsqlookupd may end with
+    ``/lookup``, as pynsq, go-nsq and nsqjs take it: all its questions go beside that one then.
+    ConfigError when one is not valid.
     """
     parts = _parts(value, "HTTP addresses")
     return tuple(dict.fromkeys(_http_url(part, default_port) for part in parts))
+
+
+def _without_lookup(url: str) -> str:
+    """Return the URL without a last ``/lookup`` of its path; a query stays."""
+    before, question, query = url.partition("?")
+    base = before.rstrip("/").removesuffix(_LOOKUP)
+    # A host may be called lookup.
+    if base == before.rstrip("/") or base.endswith(":/"):
+        return url
+    if "://" not in base:
+        base = f"http://{parse_address(base, NSQLOOKUPD_HTTP_PORT)}"
+    return f"{base}{question}{query}"
 
 
 def _shown(url: str) -> str:
@@ -128,6 +144,8 @@ def _shown(url: str) -> str:
 def _http_url(text: object, default_port: int) -> str:
     if not isinstance(text, str) or not text:
         raise ConfigError(f"HTTP address is a {type(text).__name__}; it must be host:port or a URL")
+    if default_port == NSQLOOKUPD_HTTP_PORT:
+        text = _without_lookup(text)
     if "://" not in text:
         return f"http://{parse_address(text, default_port)}"
     try:

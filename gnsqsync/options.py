@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
+from gnsqsync.hints import meant
 
 if TYPE_CHECKING:
     from gnsqsync.message import Message
@@ -37,7 +38,6 @@ __all__ = [
     "check_ran",
     "check_tls_files",
     "check_topic",
-    "did_you_mean",
     "environment_bundle",
     "handler_name",
     "https_options",
@@ -527,14 +527,6 @@ class ConnectionOptionKeywords(TypedDict, total=False):
 _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like it, if one does."""
-    import difflib
-
-    close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
-    return close[0] if close else None
-
-
 def split_connection_options(
     options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: type
 ) -> ConnectionOptions:
@@ -544,9 +536,10 @@ def split_connection_options(
     """
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
-        close = did_you_mean(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))
-        hint = f"; did you mean {close!r}?" if close else ""
-        raise ConfigError(f"{owner.__name__} has no option {unknown[0]!r}{hint}")
+        hint = meant(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))
+        raise ConfigError(
+            f"{owner.__name__} has no option {unknown[0]!r}{'; ' if hint else ''}{hint}"
+        )
     if options is None:
         return ConnectionOptions(**keywords)
     if not isinstance(options, ConnectionOptions):

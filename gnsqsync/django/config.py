@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import did_you_mean
+from gnsqsync.hints import did_you_mean, meant, right_name, sentence
 from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
@@ -228,24 +228,24 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
 
 def _what_key(key: object) -> str:
     text = str(key)
-    option = text.lower()
+    option = right_name(text)
     if option in known_options():
         return f"Put it into 'OPTIONS': {{{option!r}: ...}}."
+    if option in _ELSEWHERE and text.upper() not in KEYS:
+        return f"Its place is {_ELSEWHERE[option]}."
     close = did_you_mean(text.upper(), KEYS)
     if close is not None:
         return f"Did you mean {close!r}?"
-    return f"Known are {', '.join(KEYS)}."
+    return sentence(meant(text, known_options()) or f"known are {', '.join(KEYS)}")
 
 
 def _what_option(option: object, known: Iterable[str]) -> str:
-    text = str(option).lower()
-    place = _ELSEWHERE.get(text)
+    text = str(option)
+    place = _ELSEWHERE.get(right_name(text))
     if place is not None:
         return f"Its place is {place}."
-    close = did_you_mean(text, known)
-    if close is not None:
-        return f"Did you mean {close!r}?"
-    return "Known are the options of Reader, Writer and ConnectionOptions."
+    other = "known are the options of Reader, Writer and ConnectionOptions"
+    return sentence(meant(text, known) or other)
 
 
 def _problems_of_values(alias: Alias) -> Iterator[Problem]:

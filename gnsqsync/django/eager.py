@@ -43,6 +43,7 @@ def _channels_of(alias: str, topic: str) -> list[Channel]:
             _OnTheseConnections(handler),
             max_attempts_of({**settings.options, **handler.options}),
             settings.middleware_with(handler.options),
+            handler.gives_up_eagerly,
         )
         for handler in by_channel.values()
     ]

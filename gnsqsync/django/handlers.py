@@ -14,8 +14,9 @@ from django.core.cache import caches
 from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
-from gnsqsync import Message, Reader, ReaderOptionKeywords, typed
+from gnsqsync import Message, Reader, ReaderOptionKeywords, Reject, typed
 from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.django.kept import make_kept
 from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.options import check_handler, check_ran
@@ -218,6 +219,10 @@ class Handler:
         """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""
         return replace(self, function=wrap(self.function), is_limited=True)
 
+    def _worker_began(self) -> None:
+        """On the thread of a worker, before its first message."""
+        make_kept()
+
     def worker_ended(self) -> None:
         """On the thread of a worker that ends: first ``worker_ended()`` of the function, then close
         its connections."""
@@ -239,6 +244,11 @@ class Handler:
     def __wrapped__(self) -> Callable[[Message], object]:
         """As of any decorator: what log lines name."""
         return self.function
+
+    @property
+    def gives_up_eagerly(self) -> Callable[[Message, Reject], None] | None:
+        """The end of a rejected message in eager mode; None: who publishes gets the Reject."""
+        return None
 
     @property
     def _gnsqsync_once_by_header(self) -> bool | None:

@@ -6,11 +6,13 @@ publishes each message when it is due. nsqd never has one that is not due yet.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from django.conf import settings
+from django.db import connections
 
 from gnsqsync import envelope
 from gnsqsync.django.config import DEFAULT
@@ -22,8 +24,15 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.service.cron import Cron, check_zone
 from gnsqsync.service.due import future, later
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
+from gnsqsync.stats import counted
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
+
+log: logging.Logger = logging.getLogger("gnsqsync.django")
+
+# The migration that a migration must depend on that calls ``periodic()``: the newest one that
+# changes the columns of the table.
+NEEDED = ("gnsqsync_outbox", "0004_keys_by_bytes")
 
 # Called when messages with a key were cancelled, with None, or moved to another time. An app that
 # keeps something beside such messages adds a function.
@@ -49,7 +58,7 @@ def publish_at(
         body: bytes, or a str, which is sent as UTF-8; not empty.
         when: A time to come, with a time zone.
         key: For ``cancel()`` and ``reschedule()``, and the message's key header; None: one is made.
-            Several messages may have it.
+            Several messages may have it, with a WARNING if one waits already.
         alias: The entry of ``GNSQSYNC`` whose nsqds get it.
         headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
         using: The alias of a database; None: as the router says.
@@ -104,6 +113,15 @@ def _insert(
 ) -> str:
     if key is not None and headers is not None and headers.get(envelope.KEY, key) != key:
         raise ConfigError(f"key is {key!r}, and the header 'key' {headers['key']!r}; give one")
+    if key is not None:
+        waiting = _scheduled(key, using).filter(failed_at=None).count()
+        if waiting:
+            log.warning(
+                "%s already under the key %r; this one comes, too. reschedule() moves what waits,"
+                " cancel() takes it back",
+                f"{counted(waiting, 'message')} wait{'s' if waiting == 1 else ''}",
+                key,
+            )
     made = insert(topic, [body], alias=alias, due=due, headers=headers, key=key, using=using)
     assert made is not None
     return made
@@ -194,9 +212,10 @@ def periodic(
 ) -> None:
     """Have the message published whenever the cron text says so, until ``stop_periodic()``.
 
-    Call it again, as in a migration or at each deployment: what is there under this name is changed
-    and keeps its next time, unless the cron text or the zone is another one. Each due time is
-    published by one relay, however many run; its key is ``<name>@<time in UTC>``.
+    Call it again, as in a migration, whose ``dependencies`` then need
+    ``("gnsqsync_outbox", "0004_keys_by_bytes")``, or at each deployment: what is there under
+    this name is changed and keeps its next time, unless the cron text or the zone is another one.
+    Each due time is published by one relay, however many run; its key is ``<name>@<time in UTC>``.
 
     Args:
         name: 1 to 100 characters; one message has it.
@@ -239,10 +258,24 @@ def periodic(
         "body": body.encode() if isinstance(body, str) else bytes(body),
         "headers": dict(headers or {}) if writer._has_headers else None,
     }
+    _require_table(using)
     manager = _periodic(using)
     changed = manager.filter(name=name, cron=checked.text, timezone=zone.key).update(**row)
     if not changed:
         manager.update_or_create(name=name, defaults={**row, "next_at": next_at})
+
+
+def _require_table(using: str | None) -> None:
+    """Raise ConfigError if the table has not been migrated yet, as in another app's migration."""
+    from gnsqsync.django.outbox.models import PeriodicMessage
+
+    database = written(PeriodicMessage, using, joins=True)
+    table = PeriodicMessage._meta.db_table
+    if table not in connections[database].introspection.table_names():
+        raise ConfigError(
+            f"the database {database!r} has no table {table}: run manage.py migrate; a migration"
+            f" that calls periodic() needs {NEEDED!r} among its dependencies"
+        )
 
 
 def stop_periodic(name: str, *, using: str | None = None) -> bool:

@@ -14,7 +14,7 @@ from flask import Flask
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.relay import check_outbox
-from gnsqsync.options import did_you_mean
+from gnsqsync.hints import did_you_mean, meant, right_name
 from gnsqsync.service.settings import (
     ClientSettings,
     as_if_complete,
@@ -135,18 +135,19 @@ def _addresses(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _what_key(key: str) -> str:
-    close = did_you_mean(key, KEYS)
-    option = key.removeprefix(PREFIX).lower()
+    option = right_name(key.removeprefix(PREFIX))
     if option in known_options():
         return f"put it into NSQ_OPTIONS = {{{option!r}: ...}}"
-    return f"did you mean {close!r}?" if close else f"known are {', '.join(KEYS)}"
+    if option in _ELSEWHERE:
+        return f"its place is {_ELSEWHERE[option]}"
+    close = did_you_mean(key, KEYS)
+    if close is not None:
+        return f"did you mean {close!r}?"
+    return meant(option, known_options()) or f"known are {', '.join(KEYS)}"
 
 
 def _what_option(option: str, known: set[str]) -> str:
-    place = _ELSEWHERE.get(option)
+    place = _ELSEWHERE.get(right_name(option))
     if place is not None:
         return f"its place is {place}"
-    close = did_you_mean(option.lower(), known)
-    if close is not None:
-        return f"did you mean {close!r}?"
-    return "known are the options of Reader, Writer and ConnectionOptions"
+    return meant(option, known) or "known are the options of Reader, Writer and ConnectionOptions"

@@ -87,9 +87,9 @@ class Reader:
             ``[ipv6]:port`` or ``unix:///path``; a str, with commas for several, or a list. These or
             the next are needed.
         lookupd_http_addresses: The nsqlookupds that say where the topic is: ``host:port`` (4161
-            without one) or URLs; a str or a list. Path, query and user info of a URL are kept; an
-            https one is verified with the ``tls_`` files of the connection options, if there are
-            any.
+            without one) or URLs; a str or a list. Path, query and user info of a URL are kept, and
+            the path may end with ``/lookup``; an https one is verified with the ``tls_`` files of
+            the connection options, if there are any.
         max_in_flight: Messages unanswered at a time over all nsqds, 0 or more; None: as
             ``concurrency``.
         concurrency: Workers, 1 or more.
@@ -227,6 +227,10 @@ class Reader:
     ) -> None:
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
+        # First of the rest: a wrong name may be the reason for what else is wrong.
+        options = split_connection_options(options, connection_options, Reader)
+        if options.uses_tls:
+            options.ssl_context()
         if handler is not None:
             check_handler("handler", handler)
         nsqds = parse_addresses(nsqd_tcp_addresses)
@@ -273,9 +277,6 @@ class Reader:
                 f"dead_letter_topic is the Reader's own topic {topic!r}: what is given up would"
                 " come again on all its channels, without an end; give another topic"
             )
-        options = split_connection_options(options, connection_options, Reader)
-        if options.uses_tls:
-            options.ssl_context()
         self._setup = ReaderSetup(
             topic=topic,
             channel=channel,

@@ -6,8 +6,8 @@ Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextvars import Context, copy_context
+from collections.abc import Callable, Iterator
+from contextvars import Context
 from enum import Enum
 from itertools import count
 
@@ -29,6 +29,7 @@ from gnsqsync.message import (
 from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.options import check_ran
 from gnsqsync.reader.chunks import Chunk, Chunks
+from gnsqsync.reader.contexts import context_maker
 from gnsqsync.reader.dead_letters import DeadLetters, retry_delay
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.expiry import unless_expired
@@ -94,11 +95,12 @@ class Workers:
         self._dead_letters = dead_letters
         self._events = events
         self._handler = setup.handler
-        # The handler with what stands around it; whether each message has a context of its own.
-        self._isolates = bool(overriding(setup.middleware, "handle"))
         innermost = self._innermost(setup, after)
-        # Without a middleware _handle() itself looks at what the handler returned.
-        self._call = around_handler(setup.middleware, innermost) if self._isolates else innermost
+        has_middleware = bool(overriding(setup.middleware, "handle"))
+        # The handler with what stands around it.
+        self._call = around_handler(setup.middleware, innermost) if has_middleware else innermost
+        # True where no middleware stands around the check of what the handler returned.
+        self._checks_return = not has_middleware
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
         self._tries = dead_letters.tries
@@ -189,6 +191,8 @@ class Workers:
         # What it has read by itself.
         following: Chunk | None = None
         try:
+            self._tell_handler_of_start()
+            new_context = context_maker()
             while True:
                 if following is not None:
                     chunk, following = following, None
@@ -203,7 +207,7 @@ class Workers:
                 if unsent is not None and unsent is not connection:
                     unsent.send_queue.flush(PASSING_WAIT)
                     unsent = None
-                all_finished = self._handle(connection, *chunks.begin(number, chunk))
+                all_finished = self._handle(connection, new_context, *chunks.begin(number, chunk))
                 ended = chunks.end_of(number)
                 if all_finished and not empty() and ended - flushed_at < _FLUSH_SECONDS:
                     unsent = connection
@@ -249,11 +253,17 @@ class Workers:
         return chunk
 
     def _handle(
-        self, connection: Connection, messages_left: Iterator[Message], started: float
+        self,
+        connection: Connection,
+        new_context: Callable[[], Context],
+        messages_left: Iterator[Message],
+        started: float,
     ) -> bool:
-        """Run the handler on each message and note the answers. True when all got FIN."""
-        handler, isolates = self._call, self._isolates
-        context: Context | None = None
+        """Run the handler on each message and note the answers. True when all got FIN.
+
+        Whatever runs for a message runs in a context of that message.
+        """
+        handler, checks_return = self._call, self._checks_return
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
         limited = self._has_limit or self._killers
@@ -272,17 +282,16 @@ class Workers:
                 continue
             message._status = BEGUN
             try:
-                if limited and self._was_given_up(connection, message):
-                    neutral += 1
-                    continue
+                context = new_context()
+                if limited:
+                    given_up: bool = context.run(self._was_given_up, connection, message)
+                    if given_up:
+                        neutral += 1
+                        continue
                 try:
-                    if isolates:
-                        context = copy_context()
-                        context.run(handler, message)
-                    else:
-                        returned = handler(message)
-                        if returned is not None:
-                            check_ran(returned, message)
+                    returned = context.run(handler, message)
+                    if returned is not None and checks_return:
+                        check_ran(returned, message)
                 except BaseException as error:
                     # Whatever it is, it is a failure of this message, unless this worker ends.
                     if ends_worker(error):
@@ -291,11 +300,8 @@ class Workers:
                     # The successes before this failure weigh against it.
                     self._evidence.successes += finished - counted
                     counted = finished
-                    if context is None:
-                        tally = self._answer_failure(connection, message, error)
-                    else:
-                        # Its log lines, too, have what the middlewares have set.
-                        tally = context.run(self._answer_failure, connection, message, error)
+                    # Log lines and hooks have what the handler and its middlewares have set.
+                    tally = context.run(self._answer_failure, connection, message, error)
                     if tally is Tally.FINISHED:
                         finished += 1
                     elif tally is Tally.FAILED:
@@ -431,6 +437,12 @@ class Workers:
         if pause <= delay:
             return f"requeued, comes again in {round(delay, 1):g} s"
         return f"requeued, comes again after the pause of the consumer, in {round(pause, 1):g} s"
+
+    def _tell_handler_of_start(self) -> None:
+        """Let a handler of an integration make what all messages of this worker share."""
+        began = getattr(self._handler, "_worker_began", None)
+        if began is not None:
+            began()
 
     def _tell_handler(self) -> None:
         # A stop counts the worker as busy until this is over.

@@ -18,12 +18,14 @@ from gnsqsync.middleware import Middleware, check_middleware
 from gnsqsync.observer import Observer
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.reader import Reader
+from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.verdicts import Verdicts
 from gnsqsync.writer import Writer
 
 __all__ = [
     "ClientSettings",
     "as_if_complete",
+    "death_headers",
     "known_options",
     "load_middleware",
     "load_observer",

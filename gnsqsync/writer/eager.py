@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import count
 
-from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Requeue, Uncalled
+from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Reject, Requeue, Uncalled
 from gnsqsync.middleware import Middleware, around_handler
 from gnsqsync.writer.memory import CapturedMessage
 
@@ -36,6 +36,9 @@ class Channel:
     handler: Callable[[Message], object]
     max_attempts: int
     middleware: tuple[Middleware, ...] = ()
+    # Called with a rejected message, in place of the Reader that would make it a dead letter.
+    # None: the publish raises the Reject.
+    give_up: Callable[[Message, Reject], None] | None = None
 
     def call(self, message: Message) -> object:
         """The handler, within the middlewares."""
@@ -57,7 +60,7 @@ class _Run:
         self.is_over = False
 
 
-# Set only in the context that handlers run in.
+# Set only in the contexts that handlers run in.
 _run: ContextVar[_Run | None] = ContextVar("gnsqsync_eager_run", default=None)
 
 
@@ -66,8 +69,8 @@ def deliver(
 ) -> None:
     """Call the handlers with the messages, and with those that handlers publish meanwhile.
 
-    On this thread, in an empty context (``contextvars``), as a worker has it. Within a handler it
-    only notes the messages: the call that began runs them after it.
+    On this thread, each message in an empty context of its own (``contextvars``), as on a worker.
+    Within a handler it only notes the messages: the call that began runs them after it.
 
     Args:
         messages: What was published just now.
@@ -96,7 +99,7 @@ def _add(deliveries: list[tuple[_Source, Message]]) -> None:
         return
     run = _Run()
     run.waiting.extend(deliveries)
-    # Empty, as that of a worker: without the request, the language and the like of the caller.
+    # Empty, as that of a worker: without the caller's request, language and time zone.
     Context().run(_work, run)
 
 
@@ -105,7 +108,7 @@ def _work(run: _Run) -> None:
     try:
         while run.waiting:
             source, message = run.waiting.popleft()
-            source.handle(message)
+            copy_context().run(source.handle, message)
             if run.caused > _MOST_CAUSED:
                 raise RuntimeError(
                     f"one publish has caused more than {_MOST_CAUSED} messages, the last ones by"
@@ -144,10 +147,19 @@ class _Source:
         return message
 
     def handle(self, message: Message) -> None:
-        """Call the handler; what it raises is raised, but Discard and a Requeue that is granted."""
+        """Call the handler, and raise what it raises.
+
+        Not raised are Discard, a Requeue that is granted, and a Reject if the channel gives up.
+        """
         try:
             self._to.call(message)
         except Discard:
+            self._end(message)
+        except Reject as error:
+            message._status |= FAILED
+            if self._to.give_up is None:
+                raise
+            self._to.give_up(message, error)
             self._end(message)
         except Uncalled as error:
             # Nobody waits here for a database to come back.

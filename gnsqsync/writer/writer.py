@@ -127,6 +127,8 @@ class Writer:
         options: ConnectionOptions | None = None,
         **connection_options: Unpack[ConnectionOptionKeywords],
     ) -> None:
+        # First: a wrong name may be the reason for what else is wrong.
+        self._options = split_connection_options(options, connection_options, Writer)
         urls = http_urls(lookupd_http_addresses)
         if nsqd_tcp_addresses is None:
             nsqd_tcp_addresses = () if urls else ("127.0.0.1:4150",)
@@ -164,7 +166,6 @@ class Writer:
         # Whether a publish goes through that.
         self._is_plain = self._around.is_plain
         self._events = Events(observer)
-        self._options = split_connection_options(options, connection_options, Writer)
         if self._options.uses_tls:
             self._options.ssl_context()
         self._lookups = Lookups(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gnsqsync.addresses import Address, http_urls, parse_address, parse_addresses
+from gnsqsync.http import LookupdHTTP
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,32 @@ def test_several(value: Any) -> None:
 
 def test_one_pair_is_one_address() -> None:
     assert parse_addresses(("a", 1)) == (Address("a", 1),)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("http://host/lookup", "http://host"),
+        ("http://host:4161/lookup/", "http://host:4161"),
+        ("http://host/lookup?token=a/lookup", "http://host?token=a/lookup"),
+        ("https://ann:s@host/nsq/lookup?token=t", "https://ann:s@host/nsq?token=t"),
+        ("host:4161/lookup?token=t", "http://host:4161?token=t"),
+        ("host/lookup", "http://host:4161"),
+        ("http://host/nsq?token=t", "http://host/nsq?token=t"),
+        ("http://lookup", "http://lookup"),
+        ("http://host/prelookup", "http://host/prelookup"),
+    ],
+)
+def test_an_address_of_nsqlookupd_may_end_with_its_question(given: str, asked: str) -> None:
+    """pynsq and go-nsq ask the path that is given, and ``/lookup`` if there is none."""
+    assert http_urls([given, asked]) == (asked,)
+    url, shown = LookupdHTTP(given)._join("/lookup", {"topic": "t"})
+    assert url.startswith(asked.partition("?")[0] + "/lookup?")
+    assert url.endswith("topic=t")
+    assert "token" not in shown
+    # An nsqd has no such question.
+    if "://" in given:
+        assert http_urls(given, 4151) == (given,)
 
 
 def test_urls_are_kept_whole() -> None:

@@ -26,8 +26,9 @@ from gnsqsync.django.tasks.results import Request, ResultTable, as_stored
 from gnsqsync.django.tasks.storable import MAX_NAME, MAX_PATH, as_json, check_text
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_channel, check_topic, did_you_mean
-from gnsqsync.service.settings import as_if_complete
+from gnsqsync.hints import meant, right_name
+from gnsqsync.options import check_channel, check_topic
+from gnsqsync.service.settings import as_if_complete, known_options
 
 __all__ = ["NsqBackend"]
 
@@ -296,8 +297,10 @@ def _outbox_database() -> str:
 
 
 def _meant(name: object, known: set[str]) -> str:
-    close = did_you_mean(str(name), known)
-    return f"did you mean {close!r}?" if close else f"there are {', '.join(sorted(known))}"
+    option = right_name(str(name))
+    if option in known_options() and option not in known:
+        return f"put it into 'reader': {{{option!r}: ...}}"
+    return meant(str(name), known) or f"there are {', '.join(sorted(known))}"
 
 
 def _due(run_after: datetime | None) -> datetime | None:

@@ -21,7 +21,7 @@ from django.tasks.base import TaskError
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from gnsqsync import Message, Reject, Requeue
+from gnsqsync import Discard, Message, Reject, Requeue
 from gnsqsync.django.config import get_alias
 from gnsqsync.django.handlers import Handler, forget_connections
 from gnsqsync.django.once import Once
@@ -31,9 +31,11 @@ from gnsqsync.django.tasks.ends import Ends, task_error
 from gnsqsync.django.tasks.reasons import CallLost, TaskCancelled, TaskGivenUp, UnknownTask
 from gnsqsync.django.tasks.results import Request, StaleResult, is_outage, set_fields
 from gnsqsync.django.tasks.storable import as_json
+from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.foreign import class_of, ends_worker, line_of
-from gnsqsync.service.settings import meaning_of
+from gnsqsync.options import handler_name
+from gnsqsync.service.settings import death_headers, meaning_of
 
 __all__ = [
     "TaskHandler",
@@ -90,6 +92,7 @@ class TaskHandler(Handler):
     meaning: Callable[[BaseException], str] = field(kw_only=True, repr=False)
     # True if the Reader has a place for messages whose task has failed.
     rejects: bool = field(default=False, kw_only=True)
+    dead_letter_topic: str | None = field(default=None, kw_only=True)
     is_eager: bool = field(default=False, kw_only=True)
 
     def handle(self, message: Message) -> None:
@@ -124,6 +127,20 @@ class TaskHandler(Handler):
                 raise end from error
         else:
             self._ended(call)
+
+    @property
+    def gives_up_eagerly(self) -> Callable[[Message, Reject], None] | None:
+        """The hook and the dead letter of the Reader, where it would have one."""
+        return self._give_up if self.rejects else None
+
+    def _give_up(self, message: Message, error: Reject) -> None:
+        self.options["on_giving_up"](message, error)
+        topic = self.dead_letter_topic
+        if topic is None:
+            return
+        writer = get_writer(self.alias)
+        headers = death_headers(message, error, handler_name(self)) if writer._has_headers else None
+        writer.publish(topic, message.body, headers=headers)
 
     # -- before the call -------------------------------------------------------------------------
 
@@ -305,7 +322,8 @@ class TaskHandler(Handler):
             calls = len(result.worker_ids)
         if meaning == "retry_on" and not 0 < self.max_attempts <= calls:
             self._again(result, is_try=True)
-            return error
+            # In eager mode no Reader is there that knows the lists of exceptions.
+            return Requeue() if self.is_eager else error
         set_fields(
             result,
             status=TaskResultStatus.FAILED,
@@ -324,7 +342,7 @@ class TaskHandler(Handler):
         )
         self._tell_end(result)
         if meaning == "discard_on":
-            return error
+            return Discard(line_of(error)) if self.is_eager else error
         return Reject(f"task {result.id} has failed: {line_of(error)}") if self.rejects else None
 
     def _again(self, result: TaskResult[Any, Any], *, is_try: bool) -> None:
@@ -385,7 +403,10 @@ def backends() -> Iterator[NsqBackend]:
 
 
 def handler_of(backend: NsqBackend, queue: str, *, is_eager: bool = False) -> TaskHandler:
-    """The handler of the tasks of that queue. In eager mode nothing comes again after a failure."""
+    """Return the handler of the tasks of that queue.
+
+    In eager mode another try comes at once, and dead letters are captured.
+    """
     database = backend.once_database
     of_alias = get_alias(backend.entry).options
     given = {**READER, **of_alias, **backend.reader}
@@ -415,9 +436,10 @@ def handler_of(backend: NsqBackend, queue: str, *, is_eager: bool = False) -> Ta
         backend=backend,
         queue=queue,
         is_eager=is_eager,
-        max_attempts=1 if is_eager else backend.reader["max_attempts"],
+        max_attempts=backend.reader["max_attempts"],
         meaning=meaning_of(given),
         rejects=letters is not None or callable(hook),
+        dead_letter_topic=letters,
     )
 
 

@@ -93,6 +93,7 @@ class Bench:
         self.workers: Any = None
 
     def make(self, handler: Callable[[Message], object] | None, **options: Any) -> None:
+        middleware = options.pop("middleware", ())
         flow = ReaderOptions(**{"concurrency": 1, "on_giving_up": "discard", **options})
         setup = ReaderSetup(
             topic="orders",
@@ -111,6 +112,7 @@ class Bench:
             options=ConnectionOptions(),
             observers=(),
             runtime=None,
+            middleware=middleware,
         )
         runtime = choose(self.world.runtime)
         self.queued = Chunks(runtime.queue(), runtime, cuts=True)
@@ -272,11 +274,11 @@ def test_a_chunk_whose_worker_was_not_scheduled_is_done_by_another_one(
     held, go_on = [], bench.workers._runtime.latch()
     handle = bench.workers._handle
 
-    def late(connection: Any, left: Iterator[Message], started: float) -> bool:
+    def late(connection: Any, new_context: Any, left: Iterator[Message], started: float) -> bool:
         held.append(left)
         if len(held) == 1:
             go_on.wait(15.0)
-        return bool(handle(connection, left, started))
+        return bool(handle(connection, new_context, left, started))
 
     bench.workers._handle = late
     bench.queued._pace = 1e-6

@@ -272,11 +272,13 @@ def test_a_handler_sees_nothing_of_the_context_of_who_publishes(topics: Topics) 
         caller.set("a handler")
 
     topics.consume("t", handle)
+    # The publish makes two messages, and the second sees nothing of the first.
+    topics.consume("t", handle)
     token = caller.set("a request")
     topics.publish("t")
     assert caller.get() == "a request"
     caller.reset(token)
-    assert seen == ["nobody"]
+    assert seen == ["nobody", "nobody"]
 
 
 def test_a_thread_of_a_handler_that_outlives_it_has_its_messages_handled(topics: Topics) -> None:

@@ -2,13 +2,17 @@
 
 import io
 import threading
+from contextvars import Context
 from datetime import timedelta
 from functools import partial
-from unittest import mock
+from unittest import mock, skipIf
 from urllib.request import urlopen
 
+import django
+from django.conf import settings as of_project
 from django.contrib.auth.models import User
 from django.core import checks, mail
+from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command, load_command_class
 from django.core.management.base import CommandError
@@ -20,7 +24,7 @@ from django.test import (
     TransactionTestCase,
     override_settings,
 )
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from gnsqsync import Requeue
 from gnsqsync.django import (
@@ -44,6 +48,7 @@ from gnsqsync.errors import (
     PubFailed,
     Refused,
 )
+from gnsqsync.reader.contexts import context_maker
 from gnsqsync.service.relay import Relay
 from gnsqsync.writer.memory import MemoryWriter
 from shop.models import Order
@@ -500,6 +505,47 @@ class Handlers(TestCase):
         self.assertEqual(Order.objects.get().number, 2)
 
 
+class Contexts(SimpleTestCase):
+    """What Django keeps in context variables, in the contexts of two messages of one worker."""
+
+    def of_two_messages(self, function, *arguments):
+        def as_a_worker():
+            handler("shop.store_order")._worker_began()
+            new_context = context_maker()
+            return [new_context().run(function, *arguments) for _ in range(2)]
+
+        return Context().run(as_a_worker)
+
+    def test_language_and_time_zone_end_with_their_message(self):
+        def handle():
+            before = (translation.get_language(), timezone.get_current_timezone_name())
+            translation.activate("de")
+            timezone.activate("Asia/Tokyo")
+            return before
+
+        with timezone.override("Europe/Vienna"):
+            first, second = self.of_two_messages(handle)
+        self.assertEqual(first, (of_project.LANGUAGE_CODE, of_project.TIME_ZONE))
+        self.assertEqual(second, first)
+
+    def test_caches_and_their_connections_stay_with_the_worker(self):
+        first, second = self.of_two_messages(lambda: caches["default"])
+        self.assertIs(first, second)
+
+    @skipIf(django.VERSION < (6,), "there are no tasks")
+    def test_task_backends_stay_with_the_worker(self):
+        from django.tasks import task_backends
+
+        first, second = self.of_two_messages(lambda: task_backends["default"])
+        self.assertIs(first, second)
+
+    def test_a_cache_that_cannot_be_made_is_the_matter_of_who_uses_it(self):
+        wrong = {"default": {"BACKEND": "shop.nothing.Cache"}}
+        with override_settings(CACHES=wrong), self.assertLogs("gnsqsync.django", "INFO") as logs:
+            self.assertEqual(self.of_two_messages(lambda: 1), [1, 1])
+        self.assertIn("CacheHandler cannot be made at the start of a worker", logs.output[0])
+
+
 class Connections(TransactionTestCase):
     def test_an_old_connection_is_closed_and_a_young_one_kept(self):
         store_order = handler("shop.store_order")
@@ -606,6 +652,22 @@ class Checks(SimpleTestCase):
             (
                 {"default": {"NSQD": "a", "OPTIONS": {"publish_timout": 1}}},
                 "E002 'publish_timout' Did you mean 'publish_timeout'?",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"max_tries": 1}}},
+                "E002 'max_tries' Did you mean 'max_attempts'?",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"message_handler": 1}}},
+                "E002 Its place is @nsq_handler",
+            ),
+            (
+                {"default": {"NSQD": "a", "OPTIONS": {"timeout": 1}}},
+                "E002 'connect_timeout' limits connecting,",
+            ),
+            (
+                {"default": {"NSQD": "a", "maxAttempts": 3}},
+                "E002 Put it into 'OPTIONS': {'max_attempts': ...}",
             ),
             (
                 {"default": {"NSQD": "a", "OPTIONS": {"nsqd_tcp_addresses": "a"}}},

@@ -490,3 +490,17 @@ class Periodic(TestCase):
         self.assertIn("'@reboot', which is no time", call(cron="@reboot"))
         self.assertIn("200 characters at most", call(cron="0 " * 101))
         self.assertEqual(PeriodicMessage.objects.count(), 0)
+
+
+class KeysThatWait(TestCase):
+    def test_a_second_message_under_a_key_is_told(self):
+        schedule.publish_after("t", "x", 60, key="k")
+        with self.assertLogs("gnsqsync.django", "WARNING") as logs:
+            schedule.publish_after("t", "y", 60, key="k")
+        self.assertIn(
+            "1 message waits already under the key 'k'; this one comes, too", logs.output[0]
+        )
+        self.assertEqual(schedule.cancel("k"), 2)
+        with self.assertNoLogs("gnsqsync.django", "WARNING"):
+            schedule.publish_after("t", "z", 60, key="k")
+            schedule.publish_after("t", "z", 60)

@@ -1,5 +1,6 @@
 """gnsqsync.django.tasks; run by manage.py test. Django has tasks since version 6."""
 
+import json
 import sys
 import time
 import unittest
@@ -122,6 +123,36 @@ class Eager(TestCase):
             self.assertEqual(result.status, FAILED)
             self.assertIs(result.errors[0].exception_class, kind)
             self.assertIn("Traceback", result.errors[0].traceback)
+
+    def test_another_try_comes_at_once(self):
+        with backend(reader={"max_attempts": 3, "retry_on": [ValueError]}):
+            result = tasks.attempts.enqueue()
+        self.assertEqual((result.status, result.return_value), (SUCCESSFUL, 3))
+        with backend(reader={"max_attempts": 2, "retry_on": [ValueError]}):
+            result = tasks.attempts.enqueue()
+        self.assertEqual((result.status, result.attempts, len(result.errors)), (FAILED, 2, 2))
+
+    def test_what_is_rejected_is_a_dead_letter(self):
+        reader = {"dead_letter_topic": "tasks-dead", "headers": True}
+        entry = {"BACKEND": "eager", "OPTIONS": {"headers": True}}
+        for error in (Reject("no such order"), KeyError("wrong")):
+            with (
+                override_settings(GNSQSYNC={"default": entry}),
+                backend(reader=reader),
+                captured_messages(eager=True) as messages,
+                mock.patch.object(tasks, "ERROR", error),
+            ):
+                result = tasks.raises.enqueue()
+            self.assertEqual((result.status, result.attempts), (FAILED, 1))
+            letter = messages[-1]
+            self.assertEqual(letter.topic, "tasks-dead")
+            self.assertEqual(json.loads(letter.body)["id"], result.id)
+            self.assertEqual(letter.headers["deadtopic"], "tasks.default")
+
+    def test_what_is_discarded_is_no_error_of_who_enqueues(self):
+        with backend(reader={"discard_on": [KeyError]}):
+            result = tasks.raises.enqueue()
+        self.assertEqual(result.status, FAILED)
 
     def test_without_results(self):
         with backend(results=False):
@@ -589,6 +620,9 @@ class Settings(TestCase):
     def test_wrong_options(self):
         for options, says in (
             ({"topic": "x"}, "unknown option 'topic'; did you mean 'topics'?"),
+            ({"max_retries": 3}, "'max_attempts' counts the first try, too"),
+            ({"max_tries": 3}, "put it into 'reader': {'max_attempts': ...}"),
+            ({"reader": {"time_limt": 3}}, "did you mean 'time_limit'?"),
             ({"zzz": 1}, "there are alias, channel"),
             ({"outbox": "yes"}, "'outbox': 'yes'; it must be a bool"),
             ({"once": 5}, "it must be a bool or str"),

@@ -1,0 +1,99 @@
+"""Names of options of other clients and of task queues: one table leads to the names here."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gnsqsync import Reader, Writer
+from gnsqsync.errors import ConfigError
+from gnsqsync.hints import _ELSEWHERE, meant, right_name, sentence
+from gnsqsync.service.settings import known_options
+from tests.support.texts import DOCS
+
+# Arguments of Reader and Writer, which settings name in another way, and of their methods.
+OURS = known_options() | {
+    "body",
+    "channel",
+    "topic",
+    "handler",
+    "lookupd_http_addresses",
+    "nsqd_tcp_addresses",
+    "options",
+}
+CONSUMER = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("max_tries", "did you mean 'max_attempts'?"),
+        ("message_handler", "did you mean 'handler'?"),
+        ("tls_v1", "did you mean 'tls'?"),
+        ("tls_options", "'tls_ca_file'"),
+        ("timeout", "'connect_timeout' limits connecting"),
+        ("delay", "publish(..., defer=seconds)"),
+        ("maxAttempts", "did you mean 'max_attempts'?"),
+        ("MaxInFlight", "did you mean 'max_in_flight'?"),
+        ("lookupdHTTPAddresses", "did you mean 'lookupd_http_addresses'?"),
+        ("TLSConfig", "did you mean 'tls'?"),
+        ("--max-in-flight", "did you mean 'max_in_flight'?"),
+        ("prefetch_count", "did you mean 'max_in_flight'?"),
+        ("max_retries", "'max_attempts' counts the first try"),
+        ("write_timeout", "'publish_timeout' is an option of something else"),
+        ("max_atempts", "did you mean 'max_attempts'?"),
+    ],
+)
+def test_a_reader_leads_to_the_right_name(given: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        # What is wrong besides comes after it: without a handler there is no time_limit.
+        Reader("t", "c", time_limit=1, **CONSUMER, **{given: 1})  # type: ignore[arg-type]
+    assert f"Reader has no option {given!r}; " in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_servers_under_another_name_are_told_before_servers_are_missed() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'nsqd_tcp_addresses'"):
+        Reader("t", "c", nsqd="127.0.0.1:4150")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="'max_attempts' is an option of something else"):
+        Writer(max_tries=3)  # type: ignore[call-arg]
+
+
+def test_nothing_is_said_of_a_name_that_is_like_none() -> None:
+    assert meant("zzz", OURS) == ""
+    with pytest.raises(ConfigError, match=r"has no option 'zzz'$"):
+        Reader("t", "c", zzz=1, **CONSUMER)  # type: ignore[arg-type]
+
+
+def test_the_table_leads_only_to_names_that_are_there() -> None:
+    assert not _ELSEWHERE.keys() & OURS, "an option of ours is not foreign"
+    for foreign, here in _ELSEWHERE.items():
+        names = {here} if here.isidentifier() else set(re.findall(r"'([a-z_]+)'", here))
+        assert names <= OURS | {"eager", "gnsqsync"}, foreign
+        assert foreign == right_name(foreign) or here.isidentifier(), foreign
+        assert sentence(meant(foreign, OURS))[-1] in ".?", foreign
+
+
+@pytest.mark.parametrize("page", ["pynsq", "gnsq"])
+def test_the_pages_on_migration_and_the_table_agree(page: str) -> None:
+    """An option of the other client has its name here, or leads to what the page says."""
+    text = (DOCS / "migration" / f"{page}.rst").read_text(encoding="utf-8")
+    options = text.split("\nOptions of ", 1)[1].split("\nMethods of ", 1)[0]
+    rows = re.findall(r"^   \* - ``(\w+)``\n     - .*\n     - (.*)$", options, re.MULTILINE)
+    assert len(rows) > 20
+    for foreign, cell in rows:
+        here = re.findall(r"``(\w+)``", cell)
+        if here == [foreign]:
+            assert foreign in OURS
+        elif foreign in OURS:
+            continue  # of the Writer, where it has another meaning
+        else:
+            told = meant(foreign, OURS)
+            assert told, foreign
+            assert all(f"'{name}'" in told for name in here), (foreign, told)
+
+
+def test_a_sentence() -> None:
+    assert sentence("did you mean 'a'?") == "Did you mean 'a'?"
+    assert sentence("log lines name it") == "Log lines name it."
