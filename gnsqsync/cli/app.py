@@ -52,6 +52,9 @@ SERVERS = {
 }
 
 
+_ASKS_FOR_HELP = "gnsqsync.help"
+
+
 class Commands(click.Group):
     """Loads a command's module when it is asked for: ``pub`` need not import what ``stat`` does."""
 
@@ -70,6 +73,7 @@ class Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_ASKS_FOR_HELP] = not {"-h", "--help"}.isdisjoint(args)
         with _broken_pipe_kept():
             return super().parse_args(ctx, args)
 
@@ -99,7 +103,9 @@ def _broken_pipe_kept(ctx: click.Context | None = None) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise ReaderLeft(None if ctx is None else ctx.invoked_subcommand) from error
+        if ctx is None or ctx.meta[_ASKS_FOR_HELP]:
+            raise ReaderLeft(None) from error
+        raise ReaderLeft(ctx.invoked_subcommand) from error
 
 
 def _names() -> dict[str, click.Command]:

@@ -119,6 +119,8 @@ def test_a_reader_that_left_is_no_error(commands: Commands, words: tuple[str, ..
 def test_the_command_line_without_a_reader(commands: Commands, words: tuple[str, ...]) -> None:
     if words[0] == "stat":
         words += ("-H", url(commands.nsqd))
+        with NsqdHTTP(url(commands.nsqd)) as http:
+            http.create_topic(commands.topic)  # there is something to show
     assert commands.without_reader(*CLI, *words) == (0, "")
 
 
