@@ -201,6 +201,8 @@ def test_an_outage_is_a_line_at_each_end_for_each_process(
     command = consume("--processes", str(processes))
     readers = 1 if "gnsqsync" in command.words else 3
     command.eventually(lambda: sum(consumers(nsqd).values()) == readers * processes)
+    # nsqd knows of a consumer before the consumer does.
+    command.eventually(lambda: command.output.count(" consumes orders/") == readers * processes)
     nsqd.kill()
     command.eventually(lambda: len(warnings(command)) == processes)
     # Long enough for some dials of each.
