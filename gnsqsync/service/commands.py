@@ -88,6 +88,8 @@ def run_consumers(
         except NSQError as error:
             complain(f"ended by itself: {error}")
             return 1
+        # It may have been over before the second look.
+        started.look()
         for name, reader in named:
             stats = reader.stats()
             say(
@@ -136,7 +138,7 @@ class _Started:
         for name, reader in list(self._waiting.items()):
             stats = reader.stats()
             where = f"{stats.topic}/{stats.channel}"
-            if stats.connections:
+            if stats.connections or stats.received:
                 del self._waiting[name]
                 self._say(f"{name} consumes {where}")
             elif self._looks == _PATIENT_LOOKS:

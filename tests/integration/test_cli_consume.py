@@ -124,7 +124,8 @@ def test_metrics_and_an_observer(site: Site, nsqd: Server, tmp_path: Path) -> No
     arguments += ["--observer", "watching:Noting"]
     with started(arguments, cwd=tmp_path) as process:
         assert process.stderr is not None
-        page = process.stderr.readline().decode().split(" at ")[1].strip()
+        lines = iter(process.stderr.readline, b"")
+        page = next(line.decode().split(" at ")[1].strip() for line in lines if b" at " in line)
         labels = f'channel="c",outcome="finished",topic="{topic}"'
         line = f"gnsqsync_messages_total{{{labels}}} 3.0"
         site.eventually(lambda: line in requests.get(page, timeout=60).text, 60)

@@ -9,7 +9,7 @@ from gnsqsync.service.commands import _Started
 
 
 def reader(channel: str, connections: tuple[str, ...] = ()) -> Any:
-    stats = SimpleNamespace(topic="t", channel=channel, connections=connections)
+    stats = SimpleNamespace(topic="t", channel=channel, connections=connections, received=0)
     return SimpleNamespace(stats=lambda: stats, found=stats)
 
 
