@@ -50,6 +50,8 @@ _CHANNEL = (
 )
 # Entries of a list after which other greenlets of this process get a turn.
 _TURN = 100
+# Entries of a list that may be left out. A sentence each would take more memory than the answer.
+_MOST_WRONG = 1000
 # Keys whose value names an entry in the log.
 _NAMES = ("topic_name", "channel_name", "hostname", "client_id")
 _CLIENT = {
@@ -104,6 +106,8 @@ def strings(entry: Shape, key: str, left_out: Callable[[str], object]) -> dict[i
     found = {place: item for place, item in enumerate(items) if type(item) is str}
     if items and not found:
         raise Failed(f"'{key}' has entries that are not strings")
+    if len(items) - len(found) > _MOST_WRONG:
+        raise Failed(f"more than {_MOST_WRONG} entries of '{key}' are not strings")
     for place, item in enumerate(items):
         if place not in found:
             left_out(f"entry {place} of '{key}' is left out: it is a {type(item).__name__}")
@@ -126,7 +130,8 @@ def each(
     One bad entry hides no other: ``left_out`` gets a sentence for each entry for which ``make``
     raises Failed. Raise Failed if nothing is left.
     """
-    made, wrong = [], []
+    made: list[_T] = []
+    wrong: list[tuple[Any, Failed]] = []
     for number, item in enumerate(value(entry, key, list), 1):
         if number % _TURN == 0:
             time.sleep(0)
@@ -135,7 +140,9 @@ def each(
                 raise Failed(f"'{key}' has entries that are not objects")
             made.append(make(item))
         except Failed as error:
-            wrong.append((item, error))
+            if len(wrong) == _MOST_WRONG:
+                raise Failed(f"more than {_MOST_WRONG} entries of '{key}' cannot be read") from None
+            wrong.append((item, error.with_traceback(None)))
     if wrong and not made:
         raise wrong[0][1]
     for item, reason in wrong:

@@ -17,6 +17,8 @@ S = TypeVar("S", str, int, bool)
 Entry = Mapping[str, Any]
 # Characters of an error text that go into logs: it quotes the entry, which may be long.
 _MAX_WORDS = 200
+# Entries of a list that may be left out; a list with more of them is none of NSQ's.
+_MOST_WRONG = 1000
 _TOO_LARGE = 2**64
 # Keys whose value names an entry in the log.
 _NAMES = ("topic_name", "channel_name", "client_id")
@@ -139,9 +141,16 @@ def each_valid(
     One nsqd that registered nonsense must not hide the others from a consumer.
     """
     found = []
+    wrong = 0
     for item in items(entry, key):
         try:
             found.append(parse(item))
         except (ProtocolError, ConfigError) as error:
+            wrong += 1
+            if wrong > _MOST_WRONG:
+                # A sentence each would take more memory than the answer.
+                raise ProtocolError(
+                    f"more than {_MOST_WRONG} entries of {key!r} cannot be read"
+                ) from None
             skipped(f"{_called(item)} of {key!r} is left out: {str(error)[:_MAX_WORDS]}")
     return tuple(found)

@@ -115,3 +115,11 @@ def test_an_honest_answer_of_30_000_channels_is_read() -> None:
     content = json.dumps([channel] * 100, separators=(",", ":")).encode()
     assert memory_of(content) * 300 < MAX_MEMORY
     assert memory_of(content, 4000) * 100 < MAX_MEMORY
+
+
+def test_a_list_of_nonsense_is_no_list_of_sentences() -> None:
+    left_out: list[str] = []
+    topics = [{"topic_name": "t", "channels": []}, *range(1002)]
+    with pytest.raises(ProtocolError, match="more than 1000 entries of 'topics'"):
+        Stats.parse({"topics": topics}, left_out.append)
+    assert len(left_out) == 0

@@ -179,3 +179,13 @@ def test_half_a_character(cluster_of: NewCluster) -> None:
     (liar,) = (node for node in nodes if node["hostname"] != "honest")
     assert liar["hostname"] == "?é\U0001f600"
     assert liar["topics"] == [{"topic": "?", "tombstoned": False}]
+
+
+def test_a_list_of_nonsense_is_no_list_of_sentences() -> None:
+    left_out: list[str] = []
+    topics = [{"topic_name": "t", "channels": []}, *range(1002)]
+    with pytest.raises(Failed, match="more than 1000 entries of 'topics'"):
+        shapes.each({"topics": topics}, "topics", dict, left_out.append)
+    with pytest.raises(Failed, match="more than 1000 entries of 'topics'"):
+        shapes.strings({"topics": ["t", *range(1001)]}, "topics", left_out.append)
+    assert not left_out
