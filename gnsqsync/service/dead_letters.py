@@ -13,7 +13,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC
 from typing import Any, NamedTuple
 
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
@@ -267,7 +266,8 @@ def line_of(letter: DeadLetter, width: int | None) -> str:
     """For a list; cut to ``width`` columns."""
     origin = f"{letter.topic}/{letter.channel}" if letter.topic else "-"
     why = letter.reason or ("-" if letter.topic else "(no headers)")
-    when = letter.time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    utc = letter.time.utctimetuple()[:6]
+    when = "{:04}-{:02}-{:02} {:02}:{:02}:{:02}Z".format(*utc)
     line = printable(f"{when}  {letter.id}  {letter.attempts or '-':>3}  {origin}  {why}")
     return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
 

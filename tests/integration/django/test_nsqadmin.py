@@ -111,7 +111,7 @@ def test_staff_looks_and_who_has_the_permission_acts(project: Project, topic: Ns
     output = project.run("python", *warnings, "script.py").end()
     # The log of the project is among them.
     lines = [line for line in output.splitlines() if not re.match("[A-Z]+ ", line)]
-    assert f"INFO gnsqsync.admin: unpause of 'topic {project.topic}' by 'root'" in output
+    assert f"INFO gnsqsync.admin: unpause of topic {project.topic} by 'root'" in output
     assert lines == [
         "anybody 302 /admin/login/?next=/nsq/",
         "anybody posts 403",
