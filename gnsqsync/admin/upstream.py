@@ -138,7 +138,7 @@ class Upstream(HTTPClient):
         kept = self._no_answer
         if kept is None or kept.writes != self._writes or self._clock() >= kept.until:
             return None
-        url = f"http://{self.address}{asked}"
+        url = f"http://{self.shown}{asked}"
         return f"Get {_quoted(url)}: {kept.outcome}"
 
     def _poll(self, path: str, params: dict[str, str], asked: str) -> Any:
