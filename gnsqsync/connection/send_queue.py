@@ -206,7 +206,7 @@ class SendQueue:
         while self.has_unsent:
             try:
                 is_free = lock.acquire(False)
-            except BaseException:
+            except BaseException:  # a signal may strike when the lock is just taken
                 self._find_holder()
                 raise
             if not is_free:
@@ -260,7 +260,7 @@ class SendQueue:
         lock = self._lock
         try:
             must_wait = self.slots or self.commands or not lock.acquire(False)
-        except BaseException:
+        except BaseException:  # a signal may strike when the lock is just taken
             self._find_holder()
             raise
         if must_wait:

@@ -391,7 +391,7 @@ class Publisher:
                 if self._now() < slot.deadline:
                     # No nsqd takes this client. The others would each wait to be told the same.
                     why = raised
-            except BaseException:
+            except BaseException:  # one from outside leaves no publish without an outcome
                 if not slot.has_room:
                     # It went to no connection, which would tell its outcome.
                     PublishSlot.fail(slot, error)

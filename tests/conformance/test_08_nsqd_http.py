@@ -687,7 +687,8 @@ def test_no_host_needed(http: Address, head: bytes) -> None:
 @pytest.mark.parametrize(
     ("length", "status"),
     [
-        ("2\r\nContent-Length: 2", 200),
+        # Go takes two equal lengths.
+        ("2\r\nContent-Length: 2", {"real": 200, "embedded": 400}),
         ("2\r\nContent-Length: 3", 400),
         ("+2", 400),
         ("0_2", 400),
@@ -696,7 +697,9 @@ def test_no_host_needed(http: Address, head: bytes) -> None:
         ("9" * 20, 400),
     ],
 )
-def test_the_length_of_a_body(site: Site, length: str, status: int) -> None:
+def test_the_length_of_a_body(site: Site, length: str, status: int | dict[str, int]) -> None:
+    if isinstance(status, dict):
+        status = status[site.kind]
     head = f"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
     with socket.create_connection(site.nsqd().http_address, 10) as sock:
         sock.sendall(f"{head}Connection: close\r\n\r\nab".encode())

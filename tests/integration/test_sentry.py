@@ -171,7 +171,7 @@ def test_few_failures_are_remembered() -> None:
     for number in range(10_005):
         sentry._told[("n", str(number), ValueError)] = None
     message: Any = Message(b"0" * 16, b"", 1, 0, None)  # type: ignore[arg-type]
-    message._responder = type("R", (), {"nsqd_address": "n"})()
+    message._responder = type("R", (), {"nsqd_address": "n", "channel": "c"})()
     sentry._failed(message, ValueError())
     assert len(sentry._told) == 10_000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -181,8 +182,10 @@ class WriterActor:
             )
         if kind == "async" and error is None:
             return True
+        # Bodies of one command are sent together, so they are judged at one moment.
+        in_hand = isinstance(error, OutcomeUnknown) and self._is_in_hand(bodies)
         for index, record in enumerate(records):
-            self._ended(record, error if index >= acknowledged else None)
+            self._ended(record, error if index >= acknowledged else None, in_hand)
         return not isinstance(error, ClosedError)
 
     def _may_fail(self, error: NSQError) -> bool:
@@ -191,17 +194,20 @@ class WriterActor:
         is_quick = self._plan.keywords["publish_timeout"] >= 5.0 and history.plan.is_race
         return isinstance(error, ClosedError) or not (history.is_calm and is_quick)
 
-    def _is_in_hand(self, body: bytes) -> bool:
-        """Whether a thread has taken it out of the queue, and is about to send it."""
+    def _is_in_hand(self, bodies: Sequence[bytes]) -> bool:
+        """Return True if a thread has taken one out of the queue, and is about to send it."""
         queues = [
             c.send_queue for p in self._writer._by_process.values() for c in p.pool.connections()
         ]
         return any(
-            queue._lock.locked() and any(body in slot.data for slot in list(queue.pending))
+            queue._lock.locked()
+            and any(body in slot.data for slot in list(queue.pending) for body in bodies)
             for queue in queues
         )
 
-    def _ended(self, record: Publish, error: BaseException | None) -> None:
+    def _ended(
+        self, record: Publish, error: BaseException | None, in_hand: bool | None = None
+    ) -> None:
         journal = self._history.journal
         record.ended = self._history.scheduler.now
         copies = journal.stored.get(record.body, [])
@@ -219,7 +225,9 @@ class WriterActor:
             sent = journal.sent.get(record.body)
             # Who stood still is taken for killed, and then nobody knows.
             stood_still = self._history.troubles.stood_still != record.stood_still
-            if sent is None and not stood_still and not self._is_in_hand(record.body):
+            if in_hand is None:
+                in_hand = self._is_in_hand([record.body])
+            if sent is None and not stood_still and not in_hand:
                 journal.violated(f"{shown!r} is in doubt, and was not sent: {error!r}")
             elif sent is not None and sent < 0:
                 journal.violated(f"{shown!r} is in doubt, sent after nsqd's EOF: {error!r}")

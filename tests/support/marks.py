@@ -71,6 +71,7 @@ _SYSTEM = (
     "tests/integration/test_go_tools.py",
     "tests/integration/test_hangup.py",
     "tests/integration/test_hard_limit.py",
+    "tests/integration/test_headers_of_commands.py",
     "tests/integration/test_health.py",
     "tests/integration/test_long_handler.py",
     "tests/integration/test_nsqadmin_browser.py",

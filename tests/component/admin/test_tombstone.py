@@ -35,7 +35,7 @@ class Told:
 
 def test_a_listed_nsqd_is_told() -> None:
     told = Told()
-    actions = Actions(told, Mock())  # type: ignore[arg-type]
+    actions = Actions(told, Mock(), Mock())  # type: ignore[arg-type]
     assert actions.tombstone("t", "127.0.0.1:4151", VISITOR) == []
     assert told.posts == [
         ("nsqlookupd", ("l:1",), "/topic/tombstone"),
@@ -57,14 +57,14 @@ def test_a_listed_nsqd_is_told() -> None:
 def test_another_host_is_not(node: str) -> None:
     told = Told()
     with pytest.raises(NotListed, match="No nsqlookupd lists"):
-        Actions(told, Mock()).tombstone("t", node, VISITOR)  # type: ignore[arg-type]
+        Actions(told, Mock(), Mock()).tombstone("t", node, VISITOR)  # type: ignore[arg-type]
     assert told.posts == []
 
 
 def test_without_an_nsqlookupd_nobody_is_told() -> None:
     told = Told(())
     with pytest.raises(NotListed):
-        Actions(told, Mock()).tombstone("t", "127.0.0.1:4151", VISITOR)  # type: ignore[arg-type]
+        Actions(told, Mock(), Mock()).tombstone("t", "127.0.0.1:4151", VISITOR)  # type: ignore[arg-type]
     assert told.posts == []
 
 

@@ -231,9 +231,9 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
     clock = FakeClock()
     fake: Any = SimpleNamespace(now=clock.now, mutex=runtime.mutex)
     chunks = Chunks(runtime.queue(), fake, cuts=True)
-    others: Any = None
+    others: Any = SimpleNamespace(msg_timeout=60.0)
     times = health.HandlerTimes(chunks, clock.now)
-    messages: list[Any] = [SimpleNamespace(timestamp=0) for _ in range(3)]
+    messages: list[Any] = [SimpleNamespace(timestamp=0, _received_at=clock.now()) for _ in range(3)]
     left, _ = chunks.begin(0, (others, messages))
     for _ in range(3):
         next(left)

@@ -27,6 +27,7 @@ class FakeConnection:
     """What the workers see of a connection; it is its own send_queue."""
 
     nsqd_address = "fake:4150"
+    msg_timeout = 60.0
 
     def __init__(self) -> None:
         self.in_flight = InFlight()
