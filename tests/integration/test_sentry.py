@@ -46,7 +46,7 @@ def kept() -> Iterator[Kept]:
     )
     yield kept
     sentry_sdk.get_client().close()
-    sentry_sdk.init()
+    sentry_sdk.get_global_scope().set_client(None)
 
 
 def test_a_message_that_fails_is_told_once_and_given_up_as_an_error(

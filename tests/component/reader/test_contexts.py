@@ -130,7 +130,7 @@ def sentry() -> Iterator[None]:
     )
     yield
     sentry_sdk.get_client().close()
-    sentry_sdk.init()
+    sentry_sdk.get_global_scope().set_client(None)
 
 
 @pytest.mark.usefixtures("sentry")
