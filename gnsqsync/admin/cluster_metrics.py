@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
 from gnsqsync.http.nsqd_types import Stats
@@ -95,8 +96,8 @@ class ClusterMetrics:
             if time.monotonic() >= self._shown_until:
                 self._shown = list(self._look())
                 self._shown_until = time.monotonic() + _KEPT
-            shown = self._shown
-        yield from shown
+            kept = self._shown
+        yield from kept
 
     def close(self) -> None:
         """End the threads, and close the connections."""
@@ -128,7 +129,7 @@ class ClusterMetrics:
         answers.update(self._ask(asked, deadline))
         yield _up("nsq_up", "1: the nsqd has answered.", "nsqd", answers)
         yield _up("nsq_lookupd_up", "1: the nsqlookupd has answered.", "lookupd", lookups)
-        yield from _families({address: one for address, one in answers.items() if one is not None})
+        yield from _families({shown(a): one for a, one in answers.items() if one is not None})
         yield GaugeMetricFamily(
             "nsq_scrape_seconds",
             "How long it took to ask all servers.",
@@ -160,19 +161,19 @@ def _result(name: str, future: Future[T]) -> T | None:
         else:
             over = troubles().ended(place)
             if over is not None:
-                log.warning("%s answers again", name)
+                log.warning("%s answers again", shown(name))
             return found
     future.cancel()
     tell = troubles().began(place, AWAY)
     if tell is not None:
-        log.error("%s is shown as down: %s%s", name, reason, more(tell))
+        log.error("%s is shown as down: %s%s", shown(name), reason, more(tell))
     return None
 
 
 def _up(name: str, text: str, label: str, answers: dict[str, Any]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=[label])
     for address, answer in answers.items():
-        family.add_metric([address], float(answer is not None))
+        family.add_metric([shown(address)], float(answer is not None))
     return family
 
 

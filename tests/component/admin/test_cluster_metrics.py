@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -91,3 +92,13 @@ def test_a_broken_answer_hides_no_other_server(
     assert found == {("0",): 0.0, ("1",): 1.0, ("1", "good"): 7.0, ("c", "1", "good"): 3.0}
     (told,) = (record for record in caplog.records if record.levelno == logging.ERROR)
     assert f"{server.address} is shown as down: " in told.getMessage()
+
+
+def test_no_label_and_no_line_of_the_log_shows_a_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(ClusterMetrics(["http://bob:secret@127.0.0.1:9"], [])) as metrics:
+        labels = [sample.labels for family in metrics.collect() for sample in family.samples]
+    assert {"nsqd": "http://127.0.0.1:9"} in labels
+    assert "secret" not in f"{labels}{caplog.text}"
+    assert "127.0.0.1:9 is shown as down" in caplog.text
