@@ -225,7 +225,7 @@ class Overview:
 
     @staticmethod
     def _away(nodes: list[Shape], latest: Mapping[str, NodeFigures]) -> dict[str, list[str]]:
-        """By topic: the nsqds that have it by nsqlookupd's list, and have not answered."""
+        """Return, by topic, the nsqds that nsqlookupd lists for it and that have not answered."""
         found: dict[str, list[str]] = {}
         for node in nodes:
             address = http_address(node)
@@ -237,7 +237,7 @@ class Overview:
     def _idle(
         self, latest: Mapping[str, NodeFigures], totals: Mapping[str, TopicFigures]
     ) -> dict[str, set[str]]:
-        """By topic: the channels where messages wait, and all consumers have RDY 0.
+        """Return, by topic, the channels where messages wait and all consumers have RDY 0.
 
         Only channels that look so are asked: an answer with all consumers may be large.
         """

@@ -138,7 +138,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 @click.option(
     "--reload",
     is_flag=True,
-    # It counts while the handler is imported.
+    # The limit counts while the handler is imported.
     is_eager=True,
     help="Start again when a Python file changes.",
 )

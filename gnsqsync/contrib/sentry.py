@@ -45,7 +45,7 @@ class Sentry(Middleware, Observer):
     def __init__(self) -> None:
         self._guard = Guard("Sentry")
         self._told: dict[tuple[str, str, str, type[BaseException]], None] = {}
-        # By topic and channel: an Observer is not told which handler had a message.
+        # Handlers by topic and channel: an Observer is not told which handler had a message.
         self._handlers: dict[tuple[str, str], str] = {}
 
     # -- publish -----------------------------------------------------------------------------------

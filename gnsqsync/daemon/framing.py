@@ -1,4 +1,4 @@
-"""Where the body of a request ends: requests that say it twice are refused, by every server.
+"""The end of a request's body: every server refuses requests that say it twice.
 
 Knows header lines. A proxy and a server that read two different ends take the rest of one visitor's
 body for the next visitor's request.

@@ -29,7 +29,7 @@ class Audit:
     def __init__(self, topic: str, by: str) -> None:
         self._topic = topic
         self._by = by
-        # By the topic that letters were sent back to; "" for a purge.
+        # Ids of letters by the topic that they were sent back to; "" for a purge.
         self._done: dict[str, list[str]] = {}
 
     def note(self, letter: DeadLetter, to: str = "") -> None:

@@ -67,7 +67,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, message: Message) -> DeadLetter:
-        """What a message of a topic of dead letters tells.
+        """A message of a topic of dead letters, and its story.
 
         A body that only looks like an envelope stays whole, if the Reader has no ``headers=True``.
 

@@ -43,7 +43,7 @@ class Place:
 
 
 class Places:
-    """One look for ``topic`` and ``channel``. ``problems`` are sentences: what is not looked at.
+    """A look for ``topic`` and ``channel``. ``problems`` are sentences on what is not looked at.
 
     ``elsewhere``: letters that wait in other channels of the topic, by channel.
     """

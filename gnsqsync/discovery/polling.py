@@ -102,7 +102,7 @@ class Discovery(Generic[Found]):
             if unwanted:
                 self._remember(new)
         if unwanted:
-            # It was stopped, or another thread was quicker.
+            # This discovery was stopped, or another thread was quicker.
             poll.leave(asker)
 
     def _remember(self, place: _Place[Found]) -> None:

@@ -37,7 +37,7 @@ _polls: dict[Hashable, SharedPoll[Any]] = {}
 
 @dataclass(slots=True, eq=False)
 class Asker(Generic[Found]):
-    """One Reader, Writer or TopicGroup, at one nsqlookupd; as ``source`` it marks the answers.
+    """A Reader, Writer or TopicGroup at one nsqlookupd; as ``source`` it marks the answers.
 
     ``searching``: True while no nsqlookupd of the asker lists anything. ``alone``: True while none
     of them answers. The poll thread writes ``is_told``, ``lists``, ``fails`` and ``busy``.
@@ -71,7 +71,7 @@ class Asker(Generic[Found]):
 
 
 class SharedPoll(Generic[Found]):
-    """One nsqlookupd that is asked one question, again and again, on a thread of its own.
+    """The repeated question to one nsqlookupd, on a thread of its own.
 
     ``_lock`` guards ``askers``, a tuple that is replaced as a whole, ``over``, ``task`` and the
     place in ``_polls``. The poll thread alone changes ``failures``, ``error``, ``unknown``,
@@ -256,7 +256,7 @@ class SharedPoll(Generic[Found]):
     def _ask(self) -> None:
         try:
             if self._is_cut and not self.over:
-                # By one who was forgotten while another one came.
+                # An asker may be forgotten while another one comes.
                 self.client.close()
                 self.client, self._is_cut = self._new_client(), False
             answer = self._lookup()
@@ -324,7 +324,7 @@ class SharedPoll(Generic[Found]):
             raise first
 
     def _failed(self, error: Exception) -> None:
-        # One line says that it fails; a broken server may send a new text each time.
+        # A single line tells the failure; a broken server may send a new text each time.
         self.failures += 1
         self.error = error
         self._answer = None

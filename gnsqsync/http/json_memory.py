@@ -34,7 +34,7 @@ def memory_of(content: bytes, per_object: int = OBJECT) -> int:
     """
     wide = 1
     if not content.isascii():
-        # One such character makes each character of its text as wide.
+        # A wide character makes each character of its text as wide.
         wide = 4 if content.translate(None, _BELOW_FOUR_BYTES) else 2
     escaped = 4 if b"\\ud" in content or b"\\uD" in content else 2 if b"\\u" in content else 1
     count = content.count

@@ -99,7 +99,7 @@ class RdyAllocator(Generic[Key]):
         # True while the limit is lent by a group for one message: then there are turns also where
         # there is a slot for each node.
         self.one_message: bool = False
-        # How many messages had come when it was lent; None: the next update counts.
+        # Messages that had come when the limit was lent; None: the next update counts.
         self._came_before: int | None = None
         self._is_used_up = False
         # What the backoff allows.
@@ -327,7 +327,7 @@ class RdyAllocator(Generic[Key]):
         leaving: list[RdyNode[Key]] = []
         for node in holders:
             (leaving if self._turn_ends(node) <= now else staying).append(node)
-        # Where not all can stay, the longest turn ends first.
+        # The longest turn ends first where not all can stay.
         staying.sort(key=lambda node: (-node.turn.began_at, node.draw))
         leaving.sort(key=lambda node: (-node.turn.began_at, node.draw))
         for node in (staying + queue + leaving)[: self.max_in_flight]:
@@ -417,7 +417,7 @@ class RdyAllocator(Generic[Key]):
         self.begun.pop(node.key, None)
         if node.transit > 0:
             node.held = max(node.held, node.rdy)
-            # Of RDY 1 a single message can be late. More would exceed the limit by as many.
+            # A single message of RDY 1 can be late. More would exceed the limit by as many.
             node.held_until = now + (node.transit if node.rdy == 1 else self._transit)
         node.rdy = rdy
         # A node that still has its turn, and lost the RDY because others use up the limit, keeps

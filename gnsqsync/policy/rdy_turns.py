@@ -52,7 +52,7 @@ class TurnState(enum.Enum):
 
 
 class Turn:
-    """One nsqd's turn.
+    """The turn of an nsqd.
 
     ==============  ==============================================  ======
     state           event                                           next

@@ -90,7 +90,7 @@ class Batches:
         wanted = []
         for message in messages:
             if not connection.hands_over:
-                # As a worker does: it comes again by itself, or goes back at a stop or in a pause.
+                # The message comes again by itself, or goes back at a stop or in a pause.
                 connection.hand_back(message)
             elif message._status:
                 connection.in_flight.forget(message)

@@ -57,7 +57,7 @@ class Timings:
         self._past = _Counts()
         # By worker: setting one is atomic.
         self._counts: dict[int, _Counts] = {}
-        # By id. Only ever single items are set and taken.
+        # Late messages by id. Only single items are set and taken.
         self._late: dict[bytes, Late] = {}
 
     def note(self, worker: int, messages: Sequence[Message], seconds: float) -> None:

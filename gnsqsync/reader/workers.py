@@ -420,7 +420,7 @@ class Workers:
             requeued = connection.requeue_quietly(message, wanted)
             fate = Fate.REQUEUED if requeued else Fate.GONE
         if fate is Fate.GONE:
-            # Its own answer was counted when it was given.
+            # An answer of the handler was counted when it was given.
             if not asked:
                 what_now = "it was answered before or is not ours any more"
                 self._log_failure(message, error, what_now)

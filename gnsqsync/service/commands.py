@@ -88,7 +88,7 @@ def run_consumers(
         except NSQError as error:
             complain(f"ended by itself: {error}")
             return 1
-        # It may have been over before the second look.
+        # The Reader may have ended before the second look.
         started.look()
         for name, reader in named:
             stats = reader.stats()

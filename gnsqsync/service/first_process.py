@@ -23,7 +23,7 @@ _IGNORED_BY_PYTHON = signal.SIGPIPE, signal.SIGXFSZ
 
 
 def become_first_process(words: Sequence[str]) -> None:
-    """As process 1, run this process's command line as a child; in any other process return.
+    """Run this process's command line as a child if this is process 1; else return.
 
     ``words`` are the last words of the command line. With other words another program has called
     the command, such as a test, and this function returns, too.

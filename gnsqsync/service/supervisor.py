@@ -364,7 +364,7 @@ class _Supervisor:
         except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
             traceback.print_exc()
         finally:
-            # As much time as a signal leaves.
+            # The end has the time that a signal leaves.
             end_child(code, self._stop_timeout + _GRACE_SECONDS)
 
     def _listen(self) -> None:

@@ -393,7 +393,7 @@ class Publisher:
                     why = raised
             except BaseException:  # one from outside leaves no publish without an outcome
                 if not slot.has_room:
-                    # It went to no connection, which would tell its outcome.
+                    # The publish went to no connection, which would tell its outcome.
                     PublishSlot.fail(slot, error)
                 raise
             PublishSlot.fail(slot, error)

@@ -191,7 +191,7 @@ def test_an_outage_pauses_and_what_waits_goes_back_unhandled(
         assert reader.is_in_backoff
         assert reader.stats().backoff_level == 1
         assert observer.levels == [1]
-        # What comes now has crossed with RDY 0.
+        # A message that comes now has crossed with RDY 0.
         nsqd.connections[0].message(b"late", attempts=2)
         world.eventually(lambda: len(nsqd.received("REQ")) == 61)
         assert nsqd.received("REQ")[-1].parameters[1] == "0"

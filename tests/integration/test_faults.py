@@ -238,7 +238,7 @@ def test_a_copy_that_is_touched_when_the_other_is_finished_does_not_either(
             topic, handler, nsqd, max_in_flight=1, rdy_redistribute_interval=0.2
         )
         world.eventually(lambda: held)
-        # Of two copies that come before the handler has begun, one is handled.
+        # A copy that comes before the handler has begun is not handled.
         reader.set_max_in_flight(2)
         world.eventually(lambda: len(held) == 2)
         assert held[0].id == held[1].id

@@ -36,7 +36,7 @@ def nsqd() -> Iterator[Nsqd]:
 
 @pytest.fixture
 def http(nsqd: Nsqd) -> Iterator[NsqdHTTP]:
-    """Of a topic ``orders`` with a channel, in which three messages wait."""
+    """An nsqd with a topic ``orders`` and a channel, in which three messages wait."""
     with NsqdHTTP(nsqd.http_address) as client:
         client.create_topic("orders")
         client.create_channel("orders", "look")

@@ -80,7 +80,7 @@ class Commands:
             os.close(writer)
 
     def waiting(self) -> tuple[int, int]:
-        """What the channel has: waiting or deferred messages, and finished ones."""
+        """Return the numbers of waiting or deferred messages, and of finished ones."""
         with NsqdHTTP(url(self.nsqd)) as http:
             (channel,) = http.stats(self.topic).topics[0].channels
         left = channel.depth + channel.deferred_count + channel.in_flight_count
@@ -174,7 +174,7 @@ def work(message):
 def test_a_consumer_goes_on_where_nobody_reads_its_lines(
     commands: Commands, words: tuple[str, ...], processes: int
 ) -> None:
-    """It handles what comes; only what a handler cannot print is not finished."""
+    """A consumer handles messages; one that its handler cannot print is not finished."""
     pid = "os.getpid()" if processes == 1 else "os.getppid()"
     (commands.folder / "jobs.py").write_text(PRINTING.format(pid=pid, long="x" * 10_000))
     with NsqdHTTP(url(commands.nsqd)) as http:

@@ -44,7 +44,7 @@ class Calls:
         self._work = work
         self.times: list[float] = []
         self.done: dict[bytes, float] = {}
-        # By body: the moments at which it failed.
+        # Moments at which a message failed, by body.
         self.failed: dict[bytes, list[float]] = {}
         self.attempts: Counter[bytes] = Counter()
 
@@ -236,7 +236,7 @@ def scenario_what_waits_when_a_pause_begins_goes_back_unhandled(world: World) ->
     world.reader(well, nsqd, max_in_flight=50)
     world.eventually(lambda: len(well.done) >= 500 - called - 2, 60)
     seen = Counter(well.attempts.values())
-    # Those that had waited in the client of the first one.
+    # Messages that had waited in the client of the first one.
     assert 100 < seen[2] < 200, seen
 
 

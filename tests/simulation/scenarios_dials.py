@@ -118,7 +118,7 @@ def scenario_an_nsqd_that_joins_is_consumed_from_within_the_interval(world: Worl
 
 
 def scenario_the_first_nsqlookupd_that_returns_is_asked_within_five_seconds(world: World) -> None:
-    """Whether the nsqlookupds refuse or are silent."""
+    """The nsqlookupds refuse, or are silent."""
     lookupds = [world.lookupd(), world.lookupd()]
     reader = world.reader(_handle, lookupd_http_addresses=[one.url for one in lookupds])
     world.sleep(5)
@@ -134,7 +134,7 @@ def scenario_the_first_nsqlookupd_that_returns_is_asked_within_five_seconds(worl
         world.eventually(lambda asked=asked: len(lookupds[1].asked) > asked, 5.0)  # type: ignore[misc]
         lookupds[0].start()
         world.sleep(60)
-    # One that answers is enough: the other one is asked at the interval.
+    # An answer of one is enough: the other one is asked at the interval.
     lookupds[0].kill()
     world.sleep(60)
     before = len(lookupds[1].asked)

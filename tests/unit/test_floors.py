@@ -96,7 +96,7 @@ EXCEPTIONS = {
     "gnsqsync.admin.cluster_metrics": {"gnsqsync.runtime.troubles"},
     # Watch reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
-    # It refuses the requests that every server of ours refuses.
+    # The page refuses the requests that every server of ours refuses.
     "gnsqsync.service.web_page": {"gnsqsync.daemon.framing"},
     # The page of metrics; loaded only where it is asked for.
     "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},

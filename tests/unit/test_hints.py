@@ -47,7 +47,7 @@ CONSUMER = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
 )
 def test_a_reader_leads_to_the_right_name(given: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        # What is wrong besides comes after it: without a handler there is no time_limit.
+        # Other errors come after this one: without a handler there is no time_limit.
         Reader("t", "c", time_limit=1, **CONSUMER, **{given: 1})  # type: ignore[arg-type]
     assert f"Reader has no option {given!r}; " in str(caught.value)
     assert told in str(caught.value)

@@ -1,4 +1,4 @@
-"""What JSON takes once it is parsed, beside what is reckoned before."""
+"""The memory of JSON once it is parsed, beside what is reckoned before."""
 
 from __future__ import annotations
 

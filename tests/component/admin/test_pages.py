@@ -448,7 +448,7 @@ def test_the_first_look_knows_consumers_with_rdy_0(made: Callable[..., Admin]) -
         server.answers["/info"] = {**info, "http_port": server.server_port}
         text = get(made(nsqd_http_address=[server.address]), "/")[2]
         assert "c: consumers take nothing (RDY 0 or backoff)" in text
-        # Of the other topic time-outs and requeues are not known yet.
+        # Time-outs and requeues of the other topic are not known yet.
         assert ">good<" not in text and "first look" in text
         channel["clients"][0]["ready_count"] = 1
         assert "take nothing" not in get(made(nsqd_http_address=[server.address]), "/")[2]

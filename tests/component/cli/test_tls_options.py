@@ -57,7 +57,7 @@ def test_each_command_that_asks_a_server_has_the_same_tls_options(words: tuple[s
     @common.connection_options
     @click.command
     def whole() -> None:
-        """All options of connections."""
+        """A command with the options of connections."""
 
     one_place = {one.opts[0]: one for one in whole.params if isinstance(one, click.Option)}
     found = options_of(words)
@@ -118,7 +118,7 @@ def test_the_bundle_of_the_environment_counts(
     monkeypatch.setenv(name, str(certificates.ca_file))
     assert stat(nsqd) == 0
     assert run_command(["pub", "t", "--tls", "-t", nsqd.tcp_address, __file__]) == 0
-    # What is given counts more.
+    # An option that is given counts more.
     assert stat(nsqd, "--tls-ca-file", str(certificates.client_cert_file)) == 1
 
 

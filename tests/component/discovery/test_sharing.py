@@ -135,7 +135,7 @@ def test_a_hook_that_ends_the_thread_hides_nothing_from_the_others(
     lookupd.answer(b"<html>", 500)
     first = discover(lookupd, observer=Impatient())
     discover.rounds(lookupd, 1)
-    # It is told, too, though it came after the beginning.
+    # A Reader that came later is told, too.
     second = discover(lookupd, observer=Noting())
     world.eventually(lambda: told == ["failed"])
     lookupd.answer(listing(nsqd))

@@ -50,7 +50,7 @@ def test_a_variable_ends_with_its_message(bench: Bench, middleware: tuple[Middle
             raise ValueError
 
     bench.start(handler, middleware=middleware)
-    # One chunk, and chunks after it.
+    # A chunk, and chunks after it.
     bench.queued._pace = 1e-6
     bench.put(b"first", b"fails", b"last")
     bench.idle()

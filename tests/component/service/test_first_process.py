@@ -104,7 +104,7 @@ def test_only_the_command_line_of_process_1_begins_anew(
     monkeypatch.setattr(os, "execv", execv)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     become_first_process(given)
-    # Where that fails, the program runs here.
+    # The program runs here where that fails.
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     assert [words[-5:] for words in began] == [
         [sys.executable, "-m", "gnsqsync", "consume", "orders"]

@@ -152,7 +152,7 @@ def test_outside_of_the_main_thread_no_signal_is_touched() -> None:
 
 @pytest.mark.parametrize("patched", [False, True])
 def test_a_child_ends_as_a_program_that_was_never_forked(patched: bool) -> None:
-    """Its threads and what is registered with atexit end it; the parent's things stay."""
+    """A child joins its threads and runs atexit; the things of its parent stay."""
     out = run_script(f"""
         if {patched}:
             from gevent import monkey
@@ -170,7 +170,7 @@ def test_a_child_ends_as_a_program_that_was_never_forked(patched: bool) -> None:
         def run(place):
             atexit.register(tell, "of the child")
             atexit.register(lambda: 1 / 0)
-            # It ends already, so a signal that asks for the end changes nothing.
+            # The child ends already, so a signal that asks for the end changes nothing.
             atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
             sys.stderr = open(os.devnull, "w")
             asked = []

@@ -179,7 +179,7 @@ def test_a_topic_that_stays_forbidden_is_refused_by_a_fresh_connection(
     error = fails(publish, writer, client.world)
     assert isinstance(error, Refused)
     assert error.code == "E_UNAUTHORIZED"
-    # One connection for the first publish, a fresh one for the second.
+    # Two connections: a fresh one for the second publish.
     assert len(guard.nsqds[0].received("AUTH")) == 2
     # The refusal of a connection that was dialled for the publish is final.
     assert isinstance(fails(publish, writer, client.world), Refused)

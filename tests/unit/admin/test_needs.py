@@ -1,4 +1,4 @@
-"""What runs without Jinja, which only the extra "admin" installs."""
+"""Commands without Jinja, which only the extra "admin" installs."""
 
 from __future__ import annotations
 

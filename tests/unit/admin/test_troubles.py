@@ -239,7 +239,7 @@ def test_links_name_series_that_statsd_writes(
     topic = {"topic_name": name, "channels": [], "e2e_processing_latency": quantiles}
     topic |= dict.fromkeys(("message_count", "message_bytes", "depth", "backend_depth"), 7)
     pushed = [line.decode() for line in Meter(prefix).lines([topic], None)]
-    # What nsqd pushes, in the format that statsd gives it.
+    # A line that nsqd pushes, in the format that statsd gives it.
     assert f"{prefix}topic.{name}.{key}:7|{kind}\n" in pushed
     written = series.format(name)
     found = target(

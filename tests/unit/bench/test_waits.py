@@ -94,7 +94,7 @@ def test_the_longest_wait_for_a_turn_counts_to_the_end_of_the_window() -> None:
 
 def test_an_outage_with_a_test_after_each_pause() -> None:
     failed = calls([10, 10.1, 10.2, 12.2, 16.2, 24.2], ok=False)
-    # One success in the test, then slow ones, then the full rate.
+    # A success in the test, then slow ones, then the full rate.
     good = calls([31, 33, *(35 + n / 20 for n in range(20))], ok=True)
     assert figures.outage(failed + good, 10.0, 30.0, 20) == {
         "calls before the first pause": Figure(3),

@@ -45,7 +45,7 @@ def pauses_of(
         # Another nsqlookupd answers.
         ("FFFFFF", {"alone": False}, [1.0, 2.0, 4.0, 8.0, 15.0, 15.0]),
         ("FFNNL", {}, [1.0, 2.0, 0.25, 0.5, 15.0]),
-        # It came to an end, and is looked for as at the start.
+        # The topic came to an end, and is looked for as at the start.
         ("LNNL", {"searching": True}, [15.0, 0.25, 0.5, 15.0]),
         ("NNNF", {}, [0.25, 0.5, 1.0, 1.0]),
         # Whoever gives a shorter interval gets it.

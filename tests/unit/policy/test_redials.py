@@ -1,4 +1,4 @@
-"""Which end of a dial allows which pause before the next one."""
+"""The end of a dial, and the pause before the next one."""
 
 from __future__ import annotations
 

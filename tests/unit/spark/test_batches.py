@@ -15,7 +15,7 @@ FOLDER = "topic=t/date=2026-11-20/hour=05"
 
 
 class File(NamedTuple):
-    """What a task tells of a file that it has written."""
+    """The story that a task tells of a file that it has written."""
 
     name: str
     folder: str

@@ -1,4 +1,4 @@
-"""What is drawn lies within its picture, and the axis of time shows the windows and little more."""
+"""Drawings lie within their picture, and the axis of time shows little beside the windows."""
 
 from __future__ import annotations
 

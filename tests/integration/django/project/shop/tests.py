@@ -506,7 +506,7 @@ class Handlers(TestCase):
 
 
 class Contexts(SimpleTestCase):
-    """What Django keeps in context variables, in the contexts of two messages of one worker."""
+    """Things that Django keeps in context variables, in two messages of one worker."""
 
     def of_two_messages(self, function, *arguments):
         def as_a_worker():
