@@ -146,7 +146,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "nsqd": "nsqd_tcp_addresses",
     "lookupd": "lookupd_http_addresses",
     "nsqlookupd": "lookupd_http_addresses",
-    "secret": "auth_secret",
+    "secret": "auth_secret",  # nosec B105 - the name of an option
     "callback": "handler",
     "func": "handler",
     # Python's ssl
