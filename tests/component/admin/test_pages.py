@@ -351,14 +351,14 @@ MISSING = [
     ("/topics/order", "/topics/orders"),
     ("/topics/ORDERS", "/topics/orders"),
     ("/topics/zzz", ""),
-    ("/topics/orders/archiv", "/topics/orders/archive"),
+    ("/topics/orders/archive1", "/topics/orders/archive"),
     ("/topics/orders/zzz", "/topics/orders"),
     ("/topics/order/archive", "/topics/orders"),
     ("/nodes/zzz", ""),
     ("/publish/order", "/topics/orders"),
     ("/watch/order", "/topics/orders"),
     ("/confirm?verb=delete&topic=order", "/topics/orders"),
-    ("/confirm?verb=pause&topic=orders&channel=archiv", "/topics/orders/archive"),
+    ("/confirm?verb=pause&topic=orders&channel=archive1", "/topics/orders/archive"),
     ("/nothing/here", ""),
 ]
 
@@ -374,7 +374,7 @@ def test_what_is_not_there_is_a_page(cluster: tuple[Admin, NsqdHTTP], path: str,
 def test_nothing_is_said_to_be_done_to_what_is_not_there(cluster: tuple[Admin, NsqdHTTP]) -> None:
     for form in (
         {"verb": "pause", "topic": "order"},
-        {"verb": "empty", "topic": "orders", "channel": "archiv"},
+        {"verb": "empty", "topic": "orders", "channel": "archive1"},
         {"verb": "delete", "topic": "order"},
     ):
         status, _, text = acting(cluster[0], **form)
