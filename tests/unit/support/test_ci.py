@@ -161,7 +161,7 @@ def parts_of(machine: Path) -> list[str]:
 
 EXTRAS = "-e '.[test,spark,spark-s3,spark-test]'"
 STRUCK = "-m 'first and struck'"
-SECOND = "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -n 4 -m system"
+SECOND = "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -n 5 -m system"
 
 
 def on_spark(python: str) -> list[str]:
