@@ -56,7 +56,7 @@ def scenario_an_nsqd_that_ends_each_connection_is_dialled_each_minute(world: Wor
 
 def scenario_a_thousand_readers_that_lose_one_nsqd_spread_their_dials(world: World) -> None:
     """The nsqd is never dialled by all at once: after the loss, in the outage, at its return."""
-    # The rule has no part that knows threads from greenlets, and a thousand take 15 s of a processor.
+    # The rule knows nothing of threads and greenlets, and a thousand take 15 s of a processor.
     readers, outage = (1000 if world.kind == "threads" else 200), 60.0
     nsqd = world.nsqd()
 

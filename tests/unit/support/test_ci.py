@@ -283,16 +283,46 @@ def test_all_that_passes_is_green(tmp_path: Path) -> None:
     assert not any("Failed" in line for line in lines)
 
 
-@pytest.mark.parametrize("ring", ["first", "system", "campaign"])
-def test_what_fails_is_red_and_named_and_not_run_again(tmp_path: Path, ring: str) -> None:
-    marked = f"import pytest\npytestmark = pytest.mark.{ring}\n" + GOOD + BAD
-    part = f".venv/bin/pytest -m {ring} test_these.py"
-    status, lines = ended(tmp_path, marked, parts=f"'{part}'", campaigns=AGAIN)
+def test_what_fails_is_red_and_named_and_not_run_again(tmp_path: Path) -> None:
+    status, lines = ended(tmp_path, GOOD + BAD, campaigns=AGAIN)
     assert status == 1
-    assert f"+ Failed: {part}" in lines
+    assert lines[-3] == "+ Failed: true && .venv/bin/pytest test_these.py"
     assert lines[-2].startswith("    FAILED test_these.py::test_bad - ")
     assert "1 failed, 1 passed" in lines[-1]
-    assert lines.count(f"+ {part}") == 1
+    assert sum(line.startswith("collected ") for line in lines) == 1
+
+
+# Fails when it is run for the first time.
+ONCE = """
+import pathlib
+def test_once():
+    seen = pathlib.Path("seen")
+    known = seen.exists()
+    seen.touch()
+    assert known
+"""
+
+
+@pytest.mark.parametrize("ring", ["system", "campaign"])
+def test_a_test_of_another_ring_has_a_second_chance_and_is_told(tmp_path: Path, ring: str) -> None:
+    part = f"'.venv/bin/pytest -m {ring} test_these.py'"
+    tests = GOOD + f"import pytest\npytestmark = pytest.mark.{ring}\n" + ONCE
+    # The README's command, which has no second chance, meets it as one that passes.
+    (tmp_path / "seen").touch()
+    status, lines = ended(tmp_path, tests, parts=f"'rm seen' {part}")
+    assert status == 0, lines
+    assert "+ 1 failed, and run once more, alone" in lines
+    told = lines.index("+ Needed a second chance:")
+    assert lines[told + 1] == "    test_these.py::test_once"
+    assert " 2 passed" in lines[-1]
+
+
+def test_what_fails_twice_is_red(tmp_path: Path) -> None:
+    tests = "import pytest\npytestmark = pytest.mark.system\n" + BAD
+    status, lines = ended(tmp_path, tests, parts="'.venv/bin/pytest -m system test_these.py'")
+    assert status == 1
+    assert lines[-2].startswith("    FAILED test_these.py::test_bad - ")
+    assert lines.count("+ 1 failed, and run once more, alone") == 1
 
 
 def test_the_parts_behind_one_that_fails_are_run_and_the_campaigns_are_not(tmp_path: Path) -> None:
