@@ -151,10 +151,16 @@ def _link(source: str, target: str) -> None:
 
 
 def _written_beside(path: str, data: bytes, mode: int) -> str:
-    """The path of a new file with the data, synced, in the same folder."""
+    """Make a file with the data, synced, in the same folder, and return its path."""
     temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.urandom(16).hex()}")
-    with new_file(temporary, mode) as file:
-        file.write(data)
+    try:
+        with new_file(temporary, mode) as file:
+            file.write(data)
+    except OSError as error:
+        # The caller knows the file by its final name only.
+        if error.filename == temporary:
+            error.filename = path
+        raise
     return temporary
 
 

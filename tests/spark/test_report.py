@@ -207,7 +207,7 @@ def test_the_command(rolled: Path, tmp_path: Path) -> None:
     ("arguments", "code", "sentence"),
     [
         (("/nowhere", "r.png"), 2, "there is no rollup at /nowhere"),
-        (("{rolled}", "/nowhere/r.png"), 1, "No such file or directory"),
+        (("{rolled}", "/nowhere/r.png"), 1, "/nowhere/r.png: No such file or directory"),
         (("{rolled}", "r.png", "--start", "now"), 2, "'now' is not a time: write"),
     ],
 )

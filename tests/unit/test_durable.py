@@ -215,3 +215,12 @@ def test_such_a_line_is_found(line: str) -> None:
 def test_text_and_dataclasses_are_no_files() -> None:
     lines = "text.replace('a', 'b')\ndataclasses.replace(one, size=2)\nfound.replace(tzinfo=UTC)"
     assert [*renames(lines)] == []
+
+
+@pytest.mark.parametrize("make", [durable.write, durable.create])
+def test_an_error_names_the_file_that_was_asked_for(
+    make: Callable[[str, bytes], None], tmp_path: Path
+) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        make(str(tmp_path / "nowhere" / "r.png"), b"x")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "r.png")

@@ -97,7 +97,7 @@ def report(
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         data = _html(found, title) if kind == ".html" else _png(found, title)
     # On a full disk an earlier picture stays, and no half of one.
-    durable.write(os.path.abspath(path), data)
+    durable.write(path, data)
     return path
 
 
