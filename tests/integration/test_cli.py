@@ -550,13 +550,14 @@ def test_stat_rates(site: Site) -> None:
 
 
 def test_demo_with_the_text_of_the_package() -> None:
-    result = run("demo", "--work", "0")
+    result = run("demo")
     assert result.returncode == 0, (result.stdout, result.stderr)
     text = result.stdout.decode()
     total = len(read_lines(None))
     assert f"every one of the {total:,} lines arrived" in text
     assert f"published {total:,} lines from 4 threads" in text
     assert "32 handlers failed on purpose" in text
+    assert "backoff level 1" in text
 
 
 @pytest.mark.parametrize("content", [b"only one", b"\n\n\n", b"a\r\n\xff\x00\tb\n\n" * 300])
