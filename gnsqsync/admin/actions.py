@@ -68,7 +68,7 @@ class Notifications:
         cert: tuple[str, str] | None,
     ) -> None:
         self._endpoint = endpoint
-        # For the log.
+        # Name of the endpoint in the log.
         self._place = server_of(endpoint)
         self._log = log
         self._timeout = timeout

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from gnsqsync.addresses import Address
 from gnsqsync.admin import shapes, sums
 from gnsqsync.admin.shapes import Shape
+from gnsqsync.admin.turns import give_turn
 from gnsqsync.admin.upstream import Failed, Upstream, failures
 from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import ConfigError
@@ -191,7 +192,7 @@ class Cluster:
             server = self._server("nsqd", address)
             stats = server.get("/stats", format="json", include_clients="false")
             # Hundreds of answers may come at once. On greenlets others get a turn in between.
-            time.sleep(0)
+            give_turn()
             return read(stats)
 
         return self._executor().submit(ask)

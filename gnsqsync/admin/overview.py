@@ -25,6 +25,7 @@ from gnsqsync.admin.figures import (
 )
 from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.troubles import ChannelRow, Level, TopicRow, letters_of, topic_row
+from gnsqsync.admin.turns import in_turns
 from gnsqsync.admin.upstream import Failed
 
 __all__ = ["Overview", "Picture"]
@@ -36,8 +37,6 @@ _SHARE = 4.0
 _WATCHED = 30.0
 # Seconds that a look waits for slow nsqds. What they answer later is in the next look.
 _PATIENCE = 2.0
-# Topics after which other greenlets of this process get a turn.
-_TURN = 100
 # Number of looks that a line shows.
 _POINTS = 60
 # Number of looks that rates are of: a single look at a busy topic jumps too much.
@@ -182,7 +181,7 @@ class Overview:
         away = self._away(nodes, latest)
         listed, unlisted = self._listed()
         rows: list[TopicRow] = []
-        for name in dict.fromkeys([*totals, *away, *listed]):
+        for name in in_turns(dict.fromkeys([*totals, *away, *listed])):
             rows.append(
                 topic_row(
                     name,
@@ -194,8 +193,6 @@ class Overview:
                     letters_of=letters_of(name, totals),
                 )
             )
-            if len(rows) % _TURN == 0:
-                time.sleep(0)
         rows.sort(key=lambda row: (-row.level, -row.waiting, row.name))
         self._waiting = {
             row.name: self._waiting.get(row.name) or deque(maxlen=_POINTS) for row in rows

@@ -6,10 +6,10 @@ Knows what nsqd and nsqlookupd answer, as parsed JSON. Knows nothing of requests
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from gnsqsync.admin.turns import in_turns
 from gnsqsync.admin.upstream import Failed
 
 __all__ = [
@@ -48,8 +48,6 @@ _CHANNEL = (
     "message_count",
     "client_count",
 )
-# Entries of a list after which other greenlets of this process get a turn.
-_TURN = 100
 # Entries of a list that may be left out. A sentence each would take more memory than the answer.
 _MOST_WRONG = 1000
 # Keys whose value names an entry in the log.
@@ -132,9 +130,7 @@ def each(
     """
     made: list[_T] = []
     wrong: list[tuple[Any, Failed]] = []
-    for number, item in enumerate(value(entry, key, list), 1):
-        if number % _TURN == 0:
-            time.sleep(0)
+    for item in in_turns(value(entry, key, list)):
         try:
             if type(item) is not dict:
                 raise Failed(f"'{key}' has entries that are not objects")

@@ -162,7 +162,7 @@ class Sender:
         try:
             self._writer.publish_many(self._topic, bodies, headers=self._headers)
         except PublishError as error:
-            # One MPUB may not hold all lines; then some of several may be confirmed.
+            # Lines that fill several MPUBs may be confirmed in part.
             self._counts.add(bodies[: error.acknowledged])
             raise
         self._counts.add(bodies)

@@ -22,27 +22,29 @@ else:
     _Admin = admin.ModelAdmin
 
 
-class DeadLetters(models.Model):
-    """The line of the page of dead letters."""
+class _Line(models.Model):
+    """A line of the list, which has no table and no permissions."""
 
     id: models.CharField[str, str] = models.CharField(primary_key=True, max_length=1)
 
     class Meta:
+        abstract = True
         app_label = "gnsqsync"
         managed = False
         default_permissions = ()
+
+
+class DeadLetters(_Line):
+    """The line of the page of dead letters."""
+
+    class Meta(_Line.Meta):
         verbose_name_plural = "dead letters"
 
 
-class Nsqadmin(models.Model):
+class Nsqadmin(_Line):
     """The line of nsqadmin."""
 
-    id: models.CharField[str, str] = models.CharField(primary_key=True, max_length=1)
-
-    class Meta:
-        app_label = "gnsqsync"
-        managed = False
-        default_permissions = ()
+    class Meta(_Line.Meta):
         verbose_name_plural = "nsqadmin"
 
 

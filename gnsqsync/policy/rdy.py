@@ -332,7 +332,7 @@ class RdyAllocator(Generic[Key]):
         leaving.sort(key=lambda node: (-node.turn.began_at, node.draw))
         for node in (staying + queue + leaving)[: self.max_in_flight]:
             node.target = 1
-        # For the turns that begin now.
+        # The turns that begin now are as short as this says.
         self._is_wanted = any(node.turn.had_message and not node.target for node in queue)
         for node in leaving:
             if node.turn.state is TurnState.LOOKS:

@@ -71,7 +71,7 @@ class Turn:
     def __init__(self) -> None:
         self.state: TurnState = TurnState.WAITS
         self.began_at: float = 0.0
-        # Until then (seconds) nsqds that had messages come first.
+        # Moment (seconds) until which nsqds that had messages come first.
         self.rests_until: float = 0.0
         # Messages that had come before the turn, and looks in a row that found nothing.
         self._before = 0

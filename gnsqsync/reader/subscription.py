@@ -390,7 +390,7 @@ class Subscription:
         self._chunks.put(connection, messages)
         self.wake()
         if not connection.hands_over:
-            # They crossed with our CLS or RDY 0, and have gone back.
+            # The messages crossed with our CLS or RDY 0, and have gone back.
             self.settled()
 
     def read(self, connection: Connection) -> Chunk | None:

@@ -23,7 +23,7 @@ PICTURES = {
 
 # The flat modules are one room: what a user imports, and what everybody may know.
 GROUND = "ground"
-# Of the flat modules these two are above all: they load the public names and the command line.
+# Two flat modules are above all others: they load the public names and the command line.
 _ABOVE_ALL = {"gnsqsync", "gnsqsync.__main__"}
 
 

@@ -11,7 +11,7 @@ from tests.support.texts import DOCS, PAGES, ROOT, code_blocks, name_of
 
 BOX = ".. include:: /guides/headers-first.txt"
 TURNS_ON = re.compile(r"headers=True|[\"']headers[\"']: True")
-# What a page shows of a program that others can run.
+# A program, which others can run, in a page.
 EXAMPLE = re.compile(r"\.\. literalinclude:: /(examples/\S+\.py)")
 MIGRATIONS = {f"docs/migration/{name}.rst" for name in ("gnsq", "kafka", "pynsq")}
 

@@ -6,8 +6,7 @@ Knows templates and cookies. What is shown, and what forms do, is views.py and f
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -25,6 +24,7 @@ from gnsqsync.admin.pages.finding import Absent
 from gnsqsync.admin.pages.graphite import target
 from gnsqsync.admin.pages.texts import drain_text, duration_text, rate_text, spark_points
 from gnsqsync.admin.troubles import Level
+from gnsqsync.admin.turns import in_turns
 from gnsqsync.daemon.web import Answer, Handler, Request, Response
 from gnsqsync.stats import counted
 
@@ -133,7 +133,7 @@ class Rendering:
             letters_page=environ.get(LETTERS, lambda topic: ""),
             **values,
         )
-        return Response("".join(_in_turns(pieces)), status, _HTML, headers, plain=True)
+        return Response("".join(in_turns(pieces, _TURN)), status, _HTML, headers, plain=True)
 
     def _graphite_link(self, root: str) -> str:
         """Where graphite draws; "" without one. Without the password of its URL."""
@@ -145,14 +145,6 @@ class Rendering:
         if parts.scheme not in ("http", "https"):
             return ""
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/render"
-
-
-def _in_turns(pieces: Iterable[str]) -> Iterator[str]:
-    """Pass ``pieces`` on, and give other greenlets of this process a turn now and then."""
-    for number, piece in enumerate(pieces, 1):
-        if number % _TURN == 0:
-            time.sleep(0)
-        yield piece
 
 
 def token_of(request: Request) -> str | None:

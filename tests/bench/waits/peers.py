@@ -15,7 +15,7 @@ from tests.bench.runners.waiting import Order
 
 NAMES = ("before", "ours", "ours-gevent", "go-nsq", "gnsq")
 DEFAULT = ("ours", "go-nsq", "gnsq")
-# These have no consumer of several topics with one slot.
+# Peers that have no consumer of several topics with one slot.
 WITHOUT_GROUPS = ("go-nsq", "gnsq")
 
 

@@ -56,7 +56,7 @@ CONSOLE = '"handlers": {"console": {"class": "logging.StreamHandler"}}'
 ON_CONSOLE = '{"handlers": ["console"], "level": "INFO"}'
 DJANGO_ROOT = f'{{{CONSOLE}, "root": {ON_CONSOLE}}}'
 DJANGO_ONLY = f'{{{CONSOLE}, "loggers": {{"django": {ON_CONSOLE}}}}}'
-# As mail_admins, and as a console that only DEBUG has.
+# Handlers like mail_admins, and like a console that only DEBUG has.
 MAILS = """{
     "filters": {"debug": {"()": lambda: (lambda record: False)}},
     "handlers": {

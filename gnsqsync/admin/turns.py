@@ -1,0 +1,27 @@
+"""Turns for other greenlets in long loops of nsqadmin.
+
+Knows no loop. On threads the interpreter gives turns by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["give_turn", "in_turns"]
+
+_T = TypeVar("_T")
+
+
+def give_turn() -> None:
+    """Let other greenlets of this process run, if they can."""
+    time.sleep(0)
+
+
+def in_turns(items: Iterable[_T], every: int = 100) -> Iterator[_T]:
+    """Pass ``items`` on. Give a turn before each item whose number is divisible by ``every``."""
+    for number, item in enumerate(items, 1):
+        if number % every == 0:
+            give_turn()
+        yield item
