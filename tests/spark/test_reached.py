@@ -348,9 +348,11 @@ def test_the_command_names_a_topic_that_nobody_has(
     pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     embedded_cluster.create(topic)
-    ran = archive(topic[:-1], tmp_path, "-l", embedded_cluster.lookupd)
+    # No test has this name: a shorter one may be that of an earlier test.
+    mistyped = f"{topic}x"
+    ran = archive(mistyped, tmp_path, "-l", embedded_cluster.lookupd)
     assert ran.returncode == 1
-    assert f"no nsqd and no nsqlookupd has the topic {topic[:-1]} (near: {topic}" in ran.stderr
+    assert f"no nsqd and no nsqlookupd has the topic {mistyped} (near: {topic}" in ran.stderr
     assert "Traceback" not in ran.stderr and not ran.stdout
 
 
