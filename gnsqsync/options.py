@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
-from gnsqsync.hints import meant
 
 if TYPE_CHECKING:
     from gnsqsync.message import Message
@@ -536,6 +535,9 @@ def split_connection_options(
     """
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
+        # The table of names is needed by whoever has misspelt one.
+        from gnsqsync.hints import meant
+
         hint = meant(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))
         raise ConfigError(
             f"{owner.__name__} has no option {unknown[0]!r}{'; ' if hint else ''}{hint}"

@@ -31,7 +31,7 @@ class _Line(models.Model):
         abstract = True
         app_label = "gnsqsync"
         managed = False
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
 
 
 class DeadLetters(_Line):
