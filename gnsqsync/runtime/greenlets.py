@@ -25,6 +25,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import base, dial, world
 from gnsqsync.runtime.greenlet_sockets import GreenletSocket
+from gnsqsync.runtime.mutex import new_mutex
 from gnsqsync.runtime.rough_latch import Clock, RoughLatch
 
 __all__ = ["GreenletRuntime"]
@@ -47,7 +48,6 @@ class GreenletRuntime(base.Runtime):
     def __init__(self) -> None:
         self._get_ident: Callable[[], int] = world.native("_thread", "get_ident")
         self._home = self._get_ident()
-        self._new_mutex = world.native("_thread", "RLock")
         self._sockets_patched = world.check().socket
         self._clock = Clock(self._home, self._get_ident)
         self._net = dial.Net(gevent.socket.socket, _look_up)
@@ -97,8 +97,7 @@ class GreenletRuntime(base.Runtime):
         return _Lock()
 
     def mutex(self) -> base.Mutex:
-        mutex: base.Mutex = self._new_mutex()
-        return mutex
+        return new_mutex()
 
     def event(self) -> base.Event:
         self.check_thread()

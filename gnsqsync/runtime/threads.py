@@ -18,6 +18,7 @@ from typing import Any
 
 from gnsqsync.addresses import Address
 from gnsqsync.runtime import base, dial, world
+from gnsqsync.runtime.mutex import new_mutex
 from gnsqsync.runtime.native_sockets import NativeSocket
 
 __all__ = ["ThreadRuntime"]
@@ -34,7 +35,6 @@ class ThreadRuntime(base.Runtime):
 
     def __init__(self) -> None:
         self._new_lock = world.native("threading", "Lock")
-        self._new_mutex = world.native("_thread", "RLock")
         self._new_queue = world.native("queue", "SimpleQueue")
         new_socket = world.native("socket", "socket")
         getaddrinfo = world.native("socket", "getaddrinfo")
@@ -69,8 +69,7 @@ class ThreadRuntime(base.Runtime):
         return lock
 
     def mutex(self) -> base.Mutex:
-        mutex: base.Mutex = self._new_mutex()
-        return mutex
+        return new_mutex()
 
     def event(self) -> base.Event:
         return _Event(self._new_lock)

@@ -291,6 +291,9 @@ def test_the_page_tells_what_multiprocess_mode_shows(tmp_path: Path) -> None:
     out = run_script(
         f"""
         import os
+        import warnings
+        # prometheus_client leaves its files open until the process ends.
+        warnings.simplefilter("ignore", ResourceWarning)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = {str(tmp_path)!r}
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
