@@ -168,7 +168,8 @@ SECOND = f"the second ring|{ALL} .venv-extras/bin/pytest -n 5 -m system --durati
 def on_newest(folder: str) -> list[str]:
     """The parts that run in the environment of the newest Python."""
     return [
-        f"the first ring on the newest Python, and what it covers|{ALL} {folder}/bin/pytest -q --cov",
+        "the first ring on the newest Python, and what it covers|"
+        f"{ALL} {folder}/bin/pytest -q --cov",
         f"calls that exceptions strike|{folder}/bin/pytest -q -m 'first and struck'",
     ]
 
@@ -265,7 +266,8 @@ def ended(
     (folder / "setup.cfg").write_text("[tool:pytest]\naddopts = -ra\n")
     settings = (
         "test_command='true && .venv/bin/pytest test_these.py'\n"
-        f'limit={limit} parts=("the README|$test_command" {parts}) campaigns=({campaigns})\n{more}\n'
+        f'limit={limit} parts=("the README|$test_command" {parts})\n'
+        f"campaigns=({campaigns})\n{more}\n"
     )
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{notes}{settings}#{tail}"],
