@@ -189,14 +189,15 @@ class RdyControl:
 
     @property
     def turns_go_on(self) -> bool:
-        """True while each nsqd that has a turn may send more in it. Takes no lock.
+        """True while each slot has a turn in which more messages may come. Takes no lock.
 
         An answer then changes nobody's RDY.
         """
         if not self.allocator.takes_turns:
             return False
         levels = [connection.level for connection in list(self.connections.values())]
-        return not any(level is not None and level.share and level.credit == 0 for level in levels)
+        going_on = [level for level in levels if level is not None and level.share and level.credit]
+        return len(going_on) >= self.allocator.max_in_flight
 
     def is_used_up(self, connection: Connection) -> bool:
         """Whether this one needs a new part of what the rate limit allows. Without a lock."""
