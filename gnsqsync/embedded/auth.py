@@ -5,9 +5,11 @@ Knows their HTTP API and the rules of their answers; nothing of the TCP protocol
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +23,10 @@ __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
 
 AuthQuery: TypeAlias = "Callable[[str, bool, str, bytes], Authorization]"
 """(peer IP, whether TLS is up, common name of the client certificate, secret) -> Authorization."""
+
+# Upper bound of the bytes of an answer, and the bytes that are read at a time.
+ANSWER_LIMIT = 1024 * 1024
+_PART = 65536
 
 # Go accepts this form of a time in JSON: RFC 3339.
 _TIME = re.compile(
@@ -172,17 +178,35 @@ class Authenticator:
             session.headers["Accept"] = "application/vnd.nsq; version=1.0"
             session.headers["User-Agent"] = "nsqd/1.3.0 (gnsqsync embedded)"
             session.verify = options.tls_root_ca_file or environment_bundle() or True
+            deadline = time.monotonic() + sum(timeouts)
+
+            def ask(url: str) -> tuple[int, bytes]:
+                with session.get(url, timeout=timeouts, stream=True) as answer:
+                    return answer.status_code, _content(answer.iter_content(_PART), deadline)
+
             try:
-                answer = session.get(url, timeout=timeouts)
-                if answer.status_code == 403 and url.startswith("http://"):
-                    answer = session.get(_https_url(url, answer.json()), timeout=timeouts)
-                if answer.status_code != 200:
-                    raise AuthFailure(f"got response {answer.status_code}")
-                return answer.json()
+                status, content = ask(url)
+                if status == 403 and url.startswith("http://"):
+                    status, content = ask(_https_url(url, json.loads(content)))
+                if status != 200:
+                    raise AuthFailure(f"got response {status}")
+                return json.loads(content)
             except (OSError, ValueError, RecursionError) as error:
                 # requests' own errors are OSErrors, its JSON errors ValueErrors. Their texts name
                 # the URL, and in it the secret.
                 raise AuthFailure(type(error).__name__) from None
+
+
+def _content(parts: Iterable[bytes], deadline: float) -> bytes:
+    """Return all parts of an answer. Raise AuthFailure for one that is too large or too slow."""
+    content = bytearray()
+    for part in parts:
+        content += part
+        if len(content) > ANSWER_LIMIT:
+            raise AuthFailure(f"the answer is larger than {ANSWER_LIMIT} bytes")
+        if time.monotonic() > deadline:
+            raise AuthFailure("the answer does not end")
+    return bytes(content)
 
 
 def _https_url(url: str, answer: Any) -> str:
