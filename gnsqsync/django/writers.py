@@ -208,7 +208,7 @@ def publish_on_commit(
         PublishError: Where the transaction ends, after its commit, unless ``robust``.
     """
     # Encode now: errors are raised here, and later changes of the body have no effect.
-    get_writer(alias)._check(topic, body, defer, headers)
+    get_writer(alias).encoder.check(topic, body, defer=defer, headers=headers)
     data = body.encode() if isinstance(body, str) else bytes(body)
     copied = None if headers is None else dict(headers)
 

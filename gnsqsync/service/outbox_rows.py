@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Protocol
 
-from gnsqsync import envelope
-from gnsqsync.errors import ConfigError
 from gnsqsync.runtime.troubles import AWAY, more, troubles
 from gnsqsync.writer.writer import Writer
 
@@ -117,12 +115,8 @@ def encoded(row: Row, writer: Writer) -> bytes:
     Raises:
         ConfigError: The body is empty, or a header is not allowed.
     """
-    if not row.body:
-        raise ConfigError("the body is empty; nsqd takes no empty message")
-    if row.headers is None and not writer._has_headers:
-        return row.body
     key = row.key or f"outbox-{row.id}-{row.created_at.timestamp():.6f}"
-    return envelope.encode({**(row.headers or {}), envelope.KEY: key}, row.body)
+    return writer.encoder.seal(row.body, headers=row.headers, key=key)
 
 
 def age(since: datetime | None, now: datetime) -> float:

@@ -243,10 +243,7 @@ class Relay:
             return []  # it failed earlier in this batch
         try:
             # The middlewares ran where the rows were written.
-            if len(bodies) == 1:
-                writer._publish(topic, bodies[0], None, None)
-            else:
-                writer._publish_many(topic, bodies, None)
+            writer.encoder.publish(topic, bodies)
         except (Refused, ConfigError) as error:
             confirmed = getattr(error, "acknowledged", 0)
             if len(rows) - confirmed == 1:

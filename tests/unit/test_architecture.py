@@ -139,25 +139,11 @@ FOREIGN_NAMES = {
 }
 # Private names of another room that a module uses, but for the fields of Message.
 REACH_INS = {
-    "contrib.sqlalchemy.outbox: _around",
-    "contrib.sqlalchemy.outbox: _encode",
-    "contrib.sqlalchemy.outbox: _has_headers",
-    "contrib.sqlalchemy.outbox: _max_msg_size",
-    "dead_letters.dead_letters: _has_headers",
-    "django.outbox.writing: _around",
-    "django.outbox.writing: _encode",
-    "django.outbox.writing: _has_headers",
-    "django.outbox.writing: _max_msg_size",
-    "django.schedule: _has_headers",
-    "django.tasks.backend: _has_headers",
-    "django.tasks.worker: _has_headers",
     "prometheus: _watch",
     "service.hard_limit: _overdue",
     "service.hard_limit: _setup",
     "service.metrics_page: _not_ready",
     "service.metrics_page: _stuck",
-    "service.outbox_rows: _has_headers",
-    "service.relay: _publish_many",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
