@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.support.workers",
     "tests.support.worlds",
     # They import some of the above.
+    "tests.support.commands",
     "tests.support.mariadb",
     "tests.support.postgres",
 ]

@@ -65,23 +65,22 @@ def _tell_end(watched: int, pid: int, ends: int) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Be the program of a request until its end, which is the end of this process."""
-    source, output = request["files"]
-    for path, flags, numbers in (
-        (source, os.O_RDONLY, (0,)),
-        (output, os.O_WRONLY | os.O_APPEND, (1, 2)),
-    ):
-        opened = os.open(path, flags)
-        for number in numbers:
-            os.dup2(opened, number)
+    for number, path in enumerate(request["files"]):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
+        os.dup2(opened, number)
         os.close(opened)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    script, *words = request["words"]
-    sys.argv = [script, *words]
-    # As for a script: its folder in place of the one in which this process began.
+    # In place of the folder in which this process began, as for a script and for -m.
     sys.path[0] = request["folder"]
-    runpy.run_path(script, run_name="__main__")
+    script, *words = request["words"]
+    if script == "-m":
+        sys.argv = words  # runpy puts the module's file first
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [script, *words]
+        runpy.run_path(script, run_name="__main__")
 
 
 def main(number: str, *modules: str) -> None:

@@ -100,7 +100,10 @@ class Forks:
     def start(
         self, words: list[str], folder: Path, environment: dict[str, str], files: list[Path]
     ) -> Fork:
-        """Run a script of the folder, ``words[0]``. ``files``: its standard input, its output."""
+        """Run a script of the folder, or a module after "-m".
+
+        ``files``: what it reads, its output, and where its errors go; all of them exist.
+        """
         request = {
             "words": words,
             "folder": str(folder),

@@ -64,7 +64,7 @@ class Program:
         self, words: list[str], folder: Path, environment: dict[str, str], source: Path
     ) -> subprocess.Popen[bytes] | Fork:
         if self._forks is not None:
-            return self._forks.start(words, folder, environment, [source, self._path])
+            return self._forks.start(words, folder, environment, [source, self._path, self._path])
         with open(self._path, "ab") as output, open(source, "rb") as lines:
             return subprocess.Popen(
                 words,
