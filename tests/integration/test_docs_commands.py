@@ -90,18 +90,6 @@ def options_of(command: click.Command) -> set[str]:
     return found
 
 
-def output_of(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def options_of_help(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
 
@@ -149,7 +137,15 @@ def commands_of_django() -> dict[str, list[tuple[str, set[str]]]]:
 @cache
 def django_options() -> dict[str, set[str]]:
     """Options of these commands, from one process for all of them."""
-    helps: dict[str, str] = json.loads(output_of("-c", DJANGO, *commands_of_django()))
+    done = subprocess.run(
+        [sys.executable, "-c", DJANGO, *commands_of_django()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    helps: dict[str, str] = json.loads(done.stdout)
     return {name: options_of_help(text) for name, text in helps.items()}
 
 
@@ -189,8 +185,11 @@ def test_commands_of_flask() -> None:
     assert seen == set(flask_group.commands)
 
 
-@pytest.mark.parametrize("module", ["tests.bench", "tests.spark.kills", "tests.spark.cluster"])
-def test_commands_of_the_checkout(module: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["tests.bench.__main__", "tests.spark.kills", "tests.spark.cluster"]
+)
+def test_commands_of_the_checkout(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = place.removesuffix(".__main__")
     told: set[str] = set()
     found = False
     for _, words in commands():
@@ -198,7 +197,9 @@ def test_commands_of_the_checkout(module: str) -> None:
             found = True
             told |= options_in(words[3:])
     assert found
-    assert told <= options_of_help(output_of("-m", module, "--help"))
+    with pytest.raises(SystemExit):
+        import_module(place).arguments(["--help"])
+    assert told <= options_of_help(capsys.readouterr().out)
 
 
 def test_extras_exist() -> None:
