@@ -19,6 +19,10 @@ pytest_plugins = [
     "tests.support.unsure",
     "tests.support.workers",
     "tests.support.worlds",
+    # They import some of the above.
+    "tests.support.commands",
+    "tests.support.mariadb",
+    "tests.support.postgres",
 ]
 
 # The rest as Hypothesis has it, at a desk and in CI; but a busy machine is no finding.

@@ -45,7 +45,34 @@ _SYSTEM = (
     "tests/component/reader/test_hostile_nsqd.py",
     "tests/component/spark/test_s3.py",
     "tests/conformance/",
+    # Kinds of database and worlds that the first ring does not make meet.
+    "tests/integration/django/test_captured.py::test_pytest_django[one-postgres]",
+    "tests/integration/django/test_captured.py::test_pytest_django[xdist-postgres]",
+    "tests/integration/django/test_captured.py::test_pytest_django[xdist-sqlite]",
+    "tests/integration/django/test_captured.py::test_the_runner_of_django[one-postgres]",
+    "tests/integration/django/test_captured.py::test_the_runner_of_django[parallel-sqlite]",
     "tests/integration/django/test_commands.py",
+    "tests/integration/django/test_connections.py::test_a_persistent_connection_for_each_client",
+    "tests/integration/django/test_connections.py"
+    "::test_a_pool_serves_more_requests_at_once_than_postgresql_allows",
+    "tests/integration/django/test_connections.py"
+    "::test_each_process_has_a_pool_of_its_own[1-postgres]",
+    "tests/integration/django/test_connections.py"
+    "::test_more_greenlets_at_work_than_postgresql_allows[0-postgres]",
+    "tests/integration/django/test_connections.py"
+    "::test_no_more_connections_than_workers[gevent-0-sqlite]",
+    "tests/integration/django/test_connections.py"
+    "::test_no_more_connections_than_workers[gevent-null-postgres]",
+    "tests/integration/django/test_connections.py"
+    "::test_no_more_connections_than_workers[threads-sqlite]",
+    "tests/integration/django/test_connections.py"
+    "::test_without_persistent_connections_only_requests_have_one",
+    "tests/integration/django/test_eager.py::test_the_runner_of_django[sqlite]",
+    "tests/integration/django/test_inbox.py"
+    "::test_twins_beside_each_other_and_a_kill[mariadb-gevent]",
+    "tests/integration/django/test_inbox.py"
+    "::test_twins_beside_each_other_and_a_kill[postgres-threads]",
+    "tests/integration/django/test_outbox.py::test_nsqd_is_away_for_a_while[embedded-postgres]",
     "tests/integration/django/test_tasks.py",
     "tests/integration/examples/",
     "tests/integration/flask/test_commands.py",
