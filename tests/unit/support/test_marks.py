@@ -29,12 +29,12 @@ def test_no_line_is_in_two_rings() -> None:
 
 
 def test_a_line_names_no_other_test_that_begins_as_it_does() -> None:
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/")
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py")
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c")
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c[d-e]")
-    assert not marks.begins("tests/a/test_b.py::test_c_too", "tests/a/test_b.py::test_c")
-    assert not marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c[d]")
+    name = "tests/a/test_b.py::test_c[d-e]"
+    lines = ["tests/", "tests/a/", "tests/a/test_b.py", "tests/a/test_b.py::test_c", name]
+    assert marks.lines_of(name) == lines[::-1]
+    assert all(marks.begins(name, {line}) for line in lines)
+    assert not marks.begins("tests/a/test_b.py::test_c_too", {"tests/a/test_b.py::test_c"})
+    assert not marks.begins(name, {"tests/a/test_b.py::test_c[d]", "tests/a/test_b", "tests/b/"})
 
 
 def test_the_longest_line_decides_and_real_servers_are_of_the_second_ring() -> None:
