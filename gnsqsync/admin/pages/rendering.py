@@ -5,6 +5,7 @@ Knows templates and cookies. What is shown, and what forms do, is views.py and f
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Sequence
 from http.cookies import CookieError, SimpleCookie
@@ -45,27 +46,35 @@ VERBS = {
 }
 
 
+# All nsqadmins of a process share them, as their compilation takes longer than a page.
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """Return the templates with their filters; nothing in them is about one nsqadmin."""
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("gnsqsync.admin.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        counted=counted,
+        drain=drain_text,
+        duration=duration_text,
+        rate=rate_text,
+        spark=spark_points,
+    )
+    found.globals.update(Level=Level, verbs=VERBS)
+    return found
+
+
 class Rendering:
     """Makes answers of templates and values."""
 
     def __init__(self, options: AdminOptions, access: Access) -> None:
         self._options = options
         self._access = access
-        self._templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("gnsqsync.admin.pages"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters.update(
-            counted=counted,
-            drain=drain_text,
-            duration=duration_text,
-            rate=rate_text,
-            spark=spark_points,
-        )
-        self._templates.globals.update(Level=Level, verbs=VERBS)
+        self._templates = _templates()
 
     def or_absent(self, handler: Handler) -> Handler:
         """``handler`` whose Absent becomes a page."""
