@@ -1,7 +1,7 @@
 """NSQ as a source and sink of Spark, and jobs on top: the public names, loaded on first use.
 
-Knows where they are. Imports neither PySpark nor PyArrow by itself, so that what needs no Spark
-(the plan of an epoch, the log) is used and tested without it.
+Knows the module of each name. Imports neither PySpark nor PyArrow itself, so modules that need no
+Spark (the plan of an epoch, the log) are used and tested without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """``spark.read.format("nsq")``: a drain that is planned and read once, or a peek.
 
-Spark does not commit a batch, and calls everything again at each action. So a drain is an epoch of
-a log that is never committed: the first action plans it, and every further action replays it.
+Spark does not commit a batch read, and calls every method again at each action. A drain is
+therefore an epoch of a log that is never committed. The first action plans it, and every further
+action replays it.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 
 class NsqBatchReader(DataSourceReader):
-    """One ``load()``. The same ``drainId`` and ``walPath`` give the same rows, after a crash too.
+    """The reader of one ``load()``. The same ``drainId`` and ``walPath`` always give the same rows.
 
-    ``load_id`` names the drain when the user does not: all actions on one DataFrame share it.
+    ``load_id``: name of the drain if the user gives no ``drainId``. All actions on one DataFrame
+    share it.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, load_id: str) -> None:
         self._options = options
         self._columns = columns_of(schema)
-        # Nobody looks into the log when the tasks are over, so each has to fail by itself.
+        # After the tasks no driver looks into the log, so a task that misses its nsqd must fail.
         must_reach = options.fail_on_unreachable == "any"
         self._settings = read_settings(options, must_reach=must_reach)
         self._stream = f"drain-{options.drain_id or load_id}"
@@ -65,7 +67,7 @@ class NsqBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         make_readable()
-        # Without messages there is no plan, and Spark makes one partition of its own.
+        # If no message waits, there is no plan, and Spark makes an empty partition of its own.
         if partition is None or partition.value is None:
             return iter(())
         if self._options.peek:
@@ -78,7 +80,7 @@ class NsqBatchReader(DataSourceReader):
         return plans(end, self._options.min_partitions)
 
     def _peek(self) -> list[list[PartitionPlan]]:
-        """What waits now. A warning tells of messages that will not be shown."""
+        """Return the plans of all messages that wait now. Warn of messages beyond the limit."""
         tasks = self._plans(plan_now(self._options, self._stream))
         most = self._options.max_in_flight
         for plan in (plan for task in tasks for plan in task):
@@ -95,10 +97,10 @@ class NsqBatchReader(DataSourceReader):
         return tasks
 
     def _drain(self) -> Offset:
-        """Return the plan that is in the log, or a new one that is put there first.
+        """Return the plan in the log, or write a new plan there and return it.
 
-        Raises ConfigError if the plan belongs to another channel or to other topics, and LogDamaged
-        if it is gone and the log has rows of it.
+        Raises ConfigError if the plan belongs to another channel or to other topics. Raises
+        LogDamaged if the plan is gone and the log has rows of it.
         """
         options = self._options
         store = open_store(options.wal_path, options.wal_options)
@@ -106,7 +108,7 @@ class NsqBatchReader(DataSourceReader):
         name = f"{self._stream}/drain"
         known = wal.record(name)
         if known is not None:
-            # Each action on the rows is a use of them.
+            # Each action on the rows is a use of the log.
             Sign().show(lambda: store, self._stream, 0.0)
         if known is None:
             store.probe()
@@ -126,9 +128,9 @@ class NsqBatchReader(DataSourceReader):
 def plan_now(options: SourceOptions, stream: str) -> Offset:
     """Return the plan of all messages that wait now.
 
-    Raises ConnectionLost when none of their nsqds can be reached from here, or as option
-    failOnUnreachable says. Nobody asks again when the tasks are over, so an nsqd that refuses us
-    here, or that cannot be reached, is logged.
+    The driver tries each nsqd first and logs an nsqd that it cannot reach or that refuses it: no
+    driver looks again after the tasks. Raises ConnectionLost if none of the nsqds with messages can
+    be reached from here, or as option failOnUnreachable says.
     """
     depths = Depths(options)
     try:
@@ -148,6 +150,6 @@ def plan_now(options: SourceOptions, stream: str) -> Offset:
         reach.met(source, problem)
     reach.judge()
     if not parts:
-        # Messages wait, and none of them can be read.
+        # Messages may wait without any that can be read, for example in a paused channel.
         Progress(options.channel, seen).judge(seen)
     return end

@@ -1,8 +1,8 @@
-"""The cluster as the driver of a query sees it: which nsqds have the topics, and how much waits.
+"""The cluster as the driver of a query sees it: the nsqds of its topics, and the waiting messages.
 
 Uses HTTP only. Makes the channels, because a query that waits for messages does not subscribe.
 After the start nothing here raises: a server that cannot be reached counts as empty, is logged, and
-is asked again. Threads of a small pool ask, and do nothing else; the rest is for one thread.
+is asked again. The threads of a small pool send the requests. One thread does all the rest.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ __all__ = ["Backlog", "Depths", "NoSuchTopic"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Seconds until an nsqd that did not answer is asked again: doubling between these.
+# Seconds until an nsqd that did not answer is asked again: doubled from the first to the longest.
 _FIRST_REST, _LONGEST_REST = 1.0, 30.0
-# Seconds for an answer.
+# Seconds until an HTTP request times out.
 _PATIENCE = 2.0
-# Seconds without any answer after which a look goes on without those that are missing.
+# Seconds without any answer after which a look goes on without the missing answers.
 _GRACE = 0.25
-# How many servers are asked at a time; of these, how many that did not answer the last time.
+# Number of servers that are asked at a time.
 _THREADS = 32
+# Number of these servers that may be ones that did not answer the last time.
 _RETRIES = _THREADS // 2
 
 
 class NoSuchTopic(NSQError):
-    """A run with an end was to read a topic that no server has."""
+    """A run with an end names a topic that no server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class Backlog:
     """Counts of the messages in a channel of one nsqd.
 
     ``depth``: messages that can be read now, 0 while the channel is paused. ``done``: messages that
-    were finished, or thrown away, since nsqd started. ``behind_pause``: the depth of a paused
-    channel. ``returned``: requeues and timeouts since nsqd started. ``born``: when nsqd started,
-    seconds since 1970. ``asked_at``: when nsqd was asked, by the monotonic clock. The last three
-    count for no comparison.
+    were finished or thrown away since nsqd started. ``behind_pause``: the depth of a paused
+    channel. ``returned``: requeues and timeouts since nsqd started. ``born``: start of nsqd,
+    seconds since 1970. ``asked_at``: time of the question, by the monotonic clock. Comparisons
+    ignore the last three.
     """
 
     depth: int
@@ -72,35 +73,39 @@ class Backlog:
 
     @property
     def waiting(self) -> int:
-        """Messages that are not done, paused or not."""
+        """Number of messages that are not done, even in a paused channel."""
         return self.unread + self.in_flight + self.deferred
 
     @property
     def unread(self) -> int:
-        """The channel's depth as nsqd tells it, paused or not."""
+        """The depth that nsqd reports, even of a paused channel."""
         return self.depth + self.behind_pause
 
 
 @dataclass(eq=False)
 class _Nsqd:
+    """An nsqd of the query, and the state of the questions to it."""
+
     http: NsqdHTTP
-    # host:port of the TCP protocol, "" until /info told it.
+    # host:port of the TCP protocol, empty until /info has told it.
     tcp: str
-    # What it is read for.
+    # Topics that the query reads from it.
     topics: list[str] = field(default_factory=list)
+    # Number of questions in a row without an answer.
     failures: int = 0
+    # Monotonic time before which it is not asked.
     rest_until: float = 0.0
 
 
 class _Depth(NamedTuple):
-    """What an nsqd answered: its TCP address, and the backlog of each topic it was asked for."""
+    """The answer of an nsqd: its TCP address, and the backlog of each topic in question."""
 
     tcp: str
     backlogs: dict[str, Backlog]
 
 
 class _Producer(NamedTuple):
-    """What nsqlookupd lists: the addresses of an nsqd, and a topic that it has."""
+    """An item of nsqlookupd's list: the addresses of an nsqd, and a topic of it."""
 
     tcp: str
     http: str
@@ -108,7 +113,11 @@ class _Producer(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """The answers of all nsqlookupds to one question: what they list, and the errors of others."""
+    """The answers of all nsqlookupds to one question.
+
+    ``missing``: nsqlookupds that have not answered. ``listed``: all sources in the answers.
+    ``problems``: the errors.
+    """
 
     missing: set[LookupdHTTP]
     listed: set[Source]
@@ -116,7 +125,7 @@ class _Round(NamedTuple):
 
 
 class Depths:
-    """``start()`` once, then ``look()`` as often as wished; ``close()`` ends the connections."""
+    """Questions to a cluster. Call ``start()`` once, then ``look()`` often, then ``close()``."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -127,22 +136,26 @@ class Depths:
         self._named = [
             _Nsqd(self._client(http), tcp, list(options.topics)) for tcp, http in options.nsqds
         ]
-        # Those that nsqlookupd named, by TCP address.
+        # The nsqds that nsqlookupd listed, by TCP address.
         self._found: dict[str, _Nsqd] = {}
+        # Monotonic time of the next round of questions to nsqlookupd.
         self._lookup_at = 0.0
         self._round = _Round(set(), set(), [])
-        # Those that have been asked and did not answer yet, and those that a look waits for.
+        # The nsqds that have been asked and did not answer yet.
         self._asked: set[_Nsqd] = set()
+        # The nsqds whose answer the current look waits for.
         self._awaited: set[_Nsqd] = set()
         self._pool = ThreadPoolExecutor(_THREADS, "gnsqsync-spark-depths")
+        # Answers from the threads of the pool.
         self._answers: SimpleQueue[tuple[_Nsqd | LookupdHTTP, Future[Any]]] = SimpleQueue()
+        # The last backlog of each source.
         self._seen: dict[Source, Backlog] = {}
-        # What went wrong the last time, by URL.
+        # The error of each server that did not answer the last time, by URL.
         self._problems: dict[str, str] = {}
-        # False while the first look asks whether somebody has the topics: it creates nothing. It
-        # changes only while no question is under way.
+        # True while a question creates missing topics and channels. False during the first look,
+        # which only asks which topics exist. Changes only while no question is under way.
         self._creates = True
-        # Topics that a server had in that look. Threads of the pool add to it.
+        # Topics that some server had in the first look. Threads of the pool add to it.
         self._there: set[str] = set()
 
     def close(self) -> None:
@@ -156,15 +169,15 @@ class Depths:
     def start(self, *, must_exist: bool = False) -> None:
         """Find the nsqds, and create the topics and channels that are missing.
 
-        ``must_exist``: a topic that nobody has is an error, and is not created; else it is a
-        WARNING. ConnectionLost in one line, with each address and what was met there, when not a
-        single nsqlookupd, or nsqd, can be asked.
+        ``must_exist``: True if a topic that no server has is an error (NoSuchTopic) and is not
+        created; otherwise it is created with a WARNING. Raises ConnectionLost, with each address
+        and its error, if no nsqlookupd or no nsqd answers.
         """
         self._creates = False
         self._look_everywhere()
         self._creates = True
         unknown = sorted(set(self._options.topics) - self._there)
-        # A server that did not answer may have it.
+        # A server that did not answer may have the topic, so then nothing is said.
         if unknown and not self._problems:
             if must_exist:
                 raise NoSuchTopic(self._nobody_has(unknown))
@@ -172,7 +185,7 @@ class Depths:
         self._look_everywhere()
 
     def _look_everywhere(self) -> None:
-        """Ask all servers, and wait for their answers. Raise ConnectionLost as ``start``."""
+        """Ask all servers and wait for their answers. Raises ConnectionLost as ``start``."""
         if self._lookupds:
             self._begin_round()
             self._gather(whole=True)
@@ -187,9 +200,9 @@ class Depths:
             raise ConnectionLost(self._no_nsqd())
 
     def _nobody_has(self, topics: list[str]) -> str:
-        """Return the sentence on topics that nobody has, with names that are near."""
+        """Return a sentence about topics that no server has, with similar names."""
         names: set[str] = set()
-        # Names are a hint; the sentence is right without them.
+        # Similar names are only a hint, so an error while asking for them does no harm.
         with contextlib.suppress(NSQError):
             for lookupd in self._lookupds:
                 names.update(lookupd.topics())
@@ -205,10 +218,10 @@ class Depths:
         )
 
     def look(self, *, whole: bool = False) -> dict[Source, Backlog | None]:
-        """The depths now, by nsqd and topic; None if the nsqd cannot be asked.
+        """Return the depths now, by nsqd and topic; None if the nsqd has not answered.
 
-        All nsqds are asked at the same time. None also for one that does not answer while others
-        do, and its answer counts in a later look; with ``whole`` the look waits for all of them.
+        All nsqds are asked at the same time. The look does not wait long for a slow nsqd; its
+        answer counts in a later look. With ``whole`` the look waits for all answers.
         """
         now = time.monotonic()
         if self._lookupds and now >= self._lookup_at and not self._round.missing:
@@ -230,7 +243,7 @@ class Depths:
         return bool(self._asked)
 
     def silent(self) -> dict[str, str]:
-        """The nsqds that did not answer the last time, and the error of each."""
+        """Return the nsqds that did not answer the last time, with the error of each."""
         return {
             nsqd.tcp or nsqd.http.url: self._problems[nsqd.http.url]
             for nsqd in self._nsqds()
@@ -238,7 +251,7 @@ class Depths:
         }
 
     def report(self) -> dict[str, dict[str, dict[str, int]]]:
-        """The depths of the last looks, as topic, nsqd, counts: the form of a query's progress."""
+        """Return the last depths by topic and nsqd, in the form of a query's progress."""
         shown: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in self._options.topics}
         for source, backlog in sorted(self._seen.items()):
             shown[source.topic][source.nsqd] = {
@@ -257,7 +270,7 @@ class Depths:
     # -- questions and answers -------------------------------------------------------------------
 
     def _ask_all(self, now: float) -> None:
-        """Ask each nsqd that is not being asked and need not rest, the reliable ones first."""
+        """Ask each nsqd that is not asked now and does not rest, reliable nsqds first."""
         retries = _RETRIES - sum(1 for nsqd in self._asked if nsqd.failures)
         for nsqd in sorted(self._nsqds(), key=lambda nsqd: nsqd.failures):
             if nsqd in self._asked or now < nsqd.rest_until:
@@ -271,12 +284,15 @@ class Depths:
             self._submit(nsqd, self._ask, nsqd.http, nsqd.tcp, tuple(nsqd.topics))
 
     def _submit(self, server: _Nsqd | LookupdHTTP, call: Callable[..., Any], *args: Any) -> None:
-        """Have a thread of the pool make this call; ``_gather`` gets its outcome."""
+        """Make this call on a thread of the pool. ``_gather`` gets the outcome."""
         outcome = self._pool.submit(call, *args)
         outcome.add_done_callback(lambda done: self._answers.put((server, done)))
 
     def _gather(self, whole: bool) -> dict[_Nsqd, dict[str, Backlog]]:
-        """Take the answers that came, until nobody is waited for; the backlogs of the nsqds."""
+        """Take answers until no awaited one is missing. Return the backlogs of the nsqds.
+
+        Gives up after _GRACE seconds without an answer; with ``whole`` only when all have answered.
+        """
         found: dict[_Nsqd, dict[str, Backlog]] = {}
         while True:
             try:
@@ -303,7 +319,8 @@ class Depths:
             rest = min(_FIRST_REST * 2**nsqd.failures, _LONGEST_REST)
             nsqd.failures += 1
             nsqd.rest_until = time.monotonic() + rest
-            # One that nsqlookupd no longer lists was closed while it was asked.
+            # Without topics the nsqd is dropped already: nsqlookupd no longer lists it, and its
+            # client was closed during the question.
             if nsqd.topics:
                 self._trouble(nsqd.http.url, error)
             return
@@ -315,14 +332,17 @@ class Depths:
     # -- nsqlookupd ------------------------------------------------------------------------------
 
     def _begin_round(self) -> None:
-        """Ask every nsqlookupd where the topics are."""
+        """Ask every nsqlookupd which nsqds have the topics."""
         self._lookup_at = time.monotonic() + self._options.lookupd_poll_interval
         self._round = _Round(set(self._lookupds), set(), [])
         for lookupd in self._lookupds:
             self._submit(lookupd, self._look_up, lookupd)
 
     def _look_up(self, lookupd: LookupdHTTP) -> list[_Producer]:
-        """What it lists, with the channels made that are missing. Any thread; raises NSQError."""
+        """Return the nsqds that one nsqlookupd lists, and create missing channels there.
+
+        May run on any thread. Raises NSQError.
+        """
         producers = []
         for topic in self._options.topics:
             try:
@@ -334,7 +354,7 @@ class Depths:
             if found is not None:
                 self._there.add(topic)
             if self._creates and (found is None or self._options.channel not in found.channels):
-                # An nsqd that gets the topic later asks nsqlookupd which channels to make.
+                # An nsqd that gets the topic later asks nsqlookupd for the channels to make.
                 lookupd.create_topic(topic)
                 lookupd.create_channel(topic, self._options.channel)
             for producer in found.producers if found else ():
@@ -362,7 +382,7 @@ class Depths:
             self._drop_all_but(listed)
 
     def _drop_all_but(self, listed: set[Source]) -> None:
-        """Forget nsqds that no nsqlookupd lists and that have no more messages for us."""
+        """Forget nsqds that no nsqlookupd lists and that have no messages left for us."""
         for tcp, nsqd in list(self._found.items()):
             for topic in list(nsqd.topics):
                 source = Source(tcp, topic)
@@ -377,7 +397,10 @@ class Depths:
     # -- nsqd ------------------------------------------------------------------------------------
 
     def _ask(self, http: NsqdHTTP, tcp: str, topics: tuple[str, ...]) -> _Depth:
-        """The depths, with the channels made that are missing. Any thread; raises NSQError."""
+        """Return the depths of one nsqd, and create missing channels there.
+
+        May run on any thread. Raises NSQError.
+        """
         if not tcp:
             tcp = self._tcp_address(http)
         asked_at = time.monotonic()
@@ -403,7 +426,10 @@ class Depths:
 
     @staticmethod
     def _tcp_address(http: NsqdHTTP) -> str:
-        """The host that the user wrote: unlike a broadcast address, it can surely be reached."""
+        """Return the TCP address with the user's host, which we can reach.
+
+        A broadcast address may be out of reach from here.
+        """
         info = http.info()
         host = urlsplit(http.url).hostname or info.broadcast_address
         return f"[{host}]:{info.tcp_port}" if ":" in host else f"{host}:{info.tcp_port}"
@@ -423,7 +449,10 @@ class Depths:
         )
 
     def _is_http_port(self, nsqd: _Nsqd) -> str:
-        """A hint when an HTTP port was given as the TCP address: then the next one was asked."""
+        """Return a hint if the user gave an HTTP port as TCP address, else an empty text.
+
+        In that case the wrong HTTP port was asked, namely the next one.
+        """
         if not nsqd.tcp or nsqd.tcp.startswith("unix:"):
             return ""
         with self._client(nsqd.tcp) as client:
@@ -433,11 +462,11 @@ class Depths:
                 return ""
         return f"{nsqd.tcp} is an HTTP port, and the TCP port of that nsqd is {port}; "
 
-    # -- what the log tells ----------------------------------------------------------------------
+    # -- log lines -------------------------------------------------------------------------------
 
     def _trouble(self, url: str, error: NSQError) -> None:
-        """Log it once, although the server is asked again and again."""
-        # Without the parameters of the request, which do not help a reader.
+        """Log the first error of a server; later errors only replace the text."""
+        # The parameters of the request are cut off, because they do not help a reader.
         problem = re.sub(r"\?\S*:", ":", str(error))
         if url not in self._problems:
             log.warning("%s cannot be asked, what it has counts as nothing: %s", url, problem)
@@ -451,7 +480,7 @@ class Depths:
 def _backlog(channel: ChannelStats, born: int, asked_at: float) -> Backlog:
     waiting = channel.depth + channel.in_flight_count + channel.deferred_count
     return Backlog(
-        # A paused topic does not matter: its channels get nothing new, and deliver the messages
+        # A paused topic does not matter: its channels get no new messages, but deliver those that
         # they have.
         0 if channel.paused else channel.depth,
         channel.in_flight_count,

@@ -17,9 +17,10 @@ _HEAD = len(MAGIC) + 2
 
 
 def headers(column: Column | str = "value") -> Column:
-    """The headers of bodies in an envelope, as a MAP<STRING, STRING>.
+    """Return the headers of bodies in an envelope, as a MAP<STRING, STRING>.
 
-    Empty where there is no envelope or its headers break a rule, as ``Message.headers`` is.
+    The map is empty if there is no envelope, or if the headers break a rule (as in
+    ``Message.headers``).
 
     Args:
         column: The BINARY column that the source calls ``value``, or its name.
@@ -31,14 +32,14 @@ def headers(column: Column | str = "value") -> Column:
     block = F.substring(value, F.lit(_HEAD + 1), _block_length(value))
     # NULL for bytes that are no UTF-8.
     text = F.try_validate_utf8(block.cast("string"))
-    # An array of one, so that the split is made once and looked at several times.
+    # An array of one element: Spark then splits the text once, and _parse uses it several times.
     parsed = F.get(F.transform(F.array(F.split(text, "\0")), _parse), F.lit(0))
     nothing = F.create_map().cast("map<string,string>")
     return F.when(_is_envelope(value), F.coalesce(parsed, nothing)).otherwise(nothing)
 
 
 def body(column: Column | str = "value") -> Column:
-    """The body without its envelope, as BINARY; a body in no envelope as it is.
+    """Return the body without its envelope, as BINARY. A body without an envelope is unchanged.
 
     Args:
         column: The BINARY column that the source calls ``value``, or its name.
@@ -61,12 +62,12 @@ def _block_length(value: Column) -> Column:
 
 
 def _is_envelope(value: Column) -> Column:
-    # An envelope has a body.
+    # An envelope without a body behind its headers is no envelope.
     return F.startswith(value, F.lit(MAGIC)) & (F.length(value) > _block_length(value) + _HEAD)
 
 
 def _parse(parts: Column) -> Column:
-    """The map of name, value, name, value ...; NULL where that breaks a rule."""
+    """Return the map of an array name, value, name, value ...; NULL if the array breaks a rule."""
     names = F.filter(parts, lambda _, place: place % 2 == 0)
     values = F.filter(parts, lambda _, place: place % 2 == 1)
     good = (

@@ -1,6 +1,6 @@
-"""Messages of one nsqd, taken up to a number and a size, held until they are in the log.
+"""Messages of one nsqd, taken up to a number and a size, and held until they are in the log.
 
-Knows the Reader's pull form; must not know the log, except which messages it has.
+Knows the Reader's pull form. Knows nothing of the log, except which messages it contains.
 """
 
 from __future__ import annotations
@@ -24,32 +24,36 @@ __all__ = ["Intake"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Before the size of the messages is known: RDY, and how many are taken for a look at their sizes.
+# RDY while the size of the messages is unknown.
 _FIRST_RDY = 100
+# Messages of the first pull, which shows their size.
 _FIRST_LOOK = 10
-# How many are taken at a time later, to check whether their size has changed.
+# Upper bound of later pulls, in messages. Each pull shows whether the size has changed.
 _LOOK = 500
-# How often it is looked whether a dial has succeeded or failed.
+# Seconds between two looks at a dial.
 _DIAL_LOOK = 0.05
-# With all of RDY in hand, nothing comes before something is answered; some messages may still be
-# on their way here.
+# Seconds to wait for messages that are on their way while the hand is not empty. If all of RDY is
+# in hand, nsqd sends nothing before we answer.
 _FULL_WAIT = 0.01
-# Parts of msg_timeout: how long messages wait in hand for more; and from when on they may come
-# too late into the log, since nsqd is about to give them to somebody else.
+# Share of msg_timeout for which messages in hand wait for more.
 _PATIENCE = 0.4
+# Share of msg_timeout after which messages in hand are too old for the log: nsqd is about to give
+# them to another consumer.
 _TOO_OLD = 0.8
-# For nsqd to answer CLS and to close.
+# Seconds for nsqd to answer CLS and for the connection to close.
 _STOP_SECONDS = 5.0
 
 
 class Intake(Observer):
     """A connection to the plan's nsqd for one attempt, as a context manager.
 
-    ``hand``: messages taken and not answered, oldest first; ``received_at``: when each was taken,
-    microseconds since the epoch. RDY counts what is in flight, and is never above ``room``, so no
-    more comes than the budget; what is in flight beyond the hand waits in the Reader.
-    ``problem``: why the nsqd was not reached, empty as long as that is not so. ``deduplicated``:
-    messages that were dropped, as the log has them.
+    RDY limits the messages in flight. RDY is never above ``room``, so nsqd sends no more than the
+    budget. Messages in flight that are not in ``hand`` wait in the Reader.
+
+    ``hand``: messages that were taken and not answered, oldest first. ``received_at``: the time at
+    which each was taken, microseconds since 1970. ``problem``: the error if the nsqd was not
+    reached, else empty. ``deduplicated``: number of messages that were dropped because the log has
+    them.
     """
 
     def __init__(
@@ -63,30 +67,38 @@ class Intake(Observer):
         self._settings = settings
         self._seen = seen
         self._room = room
-        # How many may be in flight: as the options say, as the server says, as their size says.
+        # Upper bound of messages in flight, from the options, or from the server if that is lower.
         self._limit = settings.max_in_flight
+        # Upper bound of messages in flight, from their size.
         self._by_size = _FIRST_RDY
+        # The RDY that the Reader has been told.
         self._rdy = max(0, min(self._flight, self._room))
+        # Bytes of the bodies in hand.
         self._bytes = 0
+        # Messages that were ever taken, and the bytes of their bodies.
         self._taken = 0
         self._taken_bytes = 0
+        # Estimated bytes of a body, rather too high.
         self._mean = 1.0
-        # Set by the reading thread.
+        # The reading thread sets the next three.
+        # True once nsqd has taken the subscription.
         self._connected = False
+        # True if a connection was lost, so that messages in hand may be dead.
         self._orphans = False
+        # The reason of the last loss.
         self._lost: Exception | None = None
         self._reader = Reader(
             plan.topic,
             plan.channel,
             nsqd_tcp_addresses=[plan.nsqd],
             max_in_flight=self._rdy,
-            # Giving up would FIN messages that are not in the log.
+            # Attempts have no limit, because giving up would FIN messages that are not in the log.
             max_attempts=0,
             max_backoff_duration=0,
             latency="throughput",
             observer=self,
             **{
-                # nsqd's stats then tell which process of an executor has messages.
+                # The stats of nsqd then show which process of an executor has messages.
                 "client_id": f"spark-{os.getpid()}",
                 **settings.connection,
                 "msg_timeout": settings.msg_timeout,
@@ -103,21 +115,23 @@ class Intake(Observer):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give back the messages in hand; then CLS, and nsqd's CLOSE_WAIT: every FIN has
-        arrived."""
-        # An nsqd whose RDY is above 0 answers each REQ with another message. Nobody reads that
-        # message, and its attempts grow.
+        """Give back the messages in hand, then close.
+
+        The close waits for nsqd's CLOSE_WAIT, which shows that nsqd has every FIN.
+        """
+        # RDY goes to 0 first. With a higher RDY nsqd answers each REQ with another message, which
+        # nobody reads and whose attempts grow.
         self.room = 0
         self.give_back()
         self._reader.stop(_STOP_SECONDS)
         try:
             self._reader.join()
         except NSQError:
-            # A refusal is known already, as ``problem``.
+            # If ``problem`` is set, the refusal is known already.
             if value is None and not self.problem:
                 raise
 
-    # -- what the Reader tells, on its reading thread ------------------------------------------
+    # -- calls of the Reader, on its reading thread --------------------------------------------
 
     def connected(self, nsqd_address: str) -> None:
         self._connected = True
@@ -129,11 +143,11 @@ class Intake(Observer):
     # -- receiving -----------------------------------------------------------------------------
 
     def collect(self, *, whole: bool) -> bool:
-        """Take messages into ``hand`` until it is a segment; False when no more will come.
+        """Take messages until ``hand`` is a segment. Return False if no more will come.
 
-        A segment is half of what may be in flight, so that nsqd sends the other half while this
-        one is written; all of it with ``whole``, or when that is all there is room for. It has
-        no more bodies than ``segment_bytes`` hold, and one.
+        A segment is half of the messages that may be in flight: nsqd sends the other half while
+        this half is written. With ``whole``, or if there is no room for more, a segment is all of
+        them. A segment ends at the first body that reaches ``segment_bytes``.
         """
         settings = self._settings
         if not self.reach():
@@ -156,10 +170,10 @@ class Intake(Observer):
         return True
 
     def reach(self) -> bool:
-        """Wait until nsqd has taken the subscription; False when it did not, see ``problem``.
+        """Wait until nsqd has taken the subscription. Return False, and set ``problem``, if not.
 
-        Raises the NSQError of an nsqd that refuses us for good, and with ``must_reach`` of any
-        other, unless the plan is ``judged``.
+        Unless the plan is ``judged``, raises the NSQError of an nsqd that refuses us for good, and
+        with ``must_reach`` ConnectionLost for every other failure.
         """
         while not self._connected:
             lost = self._lost
@@ -187,13 +201,13 @@ class Intake(Observer):
         return True
 
     def _pull(self, count: int, wait: float) -> list[Message]:
-        """Up to ``count`` messages: what is there, or what comes first within ``wait`` seconds."""
+        """Return up to ``count`` messages that are here, or the first within ``wait`` seconds."""
         fitting = _FIRST_LOOK
         if self._taken:
             fitting = max(1, int((self._settings.segment_bytes - self._bytes) / self._mean))
         batch = next(self._reader.batches(min(count, fitting, _LOOK), wait, 0.0), None)
         if batch is None:
-            # It ended by itself: the nsqd refuses us for good, which join() raises.
+            # The Reader has ended by itself, because the nsqd refuses us for good: join() raises.
             self._reader.join()
             raise ConnectionLost(f"the reader of {self._plan.nsqd} was stopped")
         return batch
@@ -209,13 +223,16 @@ class Intake(Observer):
         self._bytes += size
         self._taken += len(batch)
         self._taken_bytes += size
-        # Rather too large, in case the latest ones are larger than those before.
+        # The higher of the two means counts, in case messages have become larger.
         self._mean = max(1.0, size / len(batch), self._taken_bytes / self._taken)
         self._by_size = max(2, int(2 * self._settings.segment_bytes / self._mean))
         self._ask()
 
     def _drop_seen(self, batch: list[Message], seen: Seen) -> list[Message]:
-        """FIN messages that the log has: an earlier attempt died between its entry and the FIN."""
+        """FIN the messages of ``batch`` that the log has, and return the others.
+
+        An earlier attempt died between writing its entry and the FIN of such a message.
+        """
         again = [message.id for message in batch if message.attempts > 1]
         if not again:
             return batch
@@ -235,7 +252,7 @@ class Intake(Observer):
 
     @property
     def room(self) -> int:
-        """How many rows the log of the partition may still get."""
+        """Number of rows that the log of the partition may still get."""
         return self._room
 
     @room.setter
@@ -244,8 +261,7 @@ class Intake(Observer):
         self._ask()
 
     def _ask(self) -> None:
-        """Set RDY as it should be. Called before FINs, so that a lower RDY reaches nsqd before
-        them."""
+        """Tell the Reader a changed RDY. Called before FINs: nsqd must get a lower RDY first."""
         rdy = max(0, min(self._flight, self._room))
         if rdy != self._rdy:
             self._rdy = rdy
@@ -262,7 +278,7 @@ class Intake(Observer):
 
     @property
     def _is_full(self) -> bool:
-        """Whether nsqd waits for answers: its max_rdy_count is lower than what we asked for."""
+        """True if nsqd waits for an answer, because its max_rdy_count is below our RDY."""
         for connection in self._reader.stats().connections:
             if 0 < connection.rdy <= min(connection.in_flight, len(self.hand)):
                 self._limit = connection.rdy
@@ -271,7 +287,7 @@ class Intake(Observer):
 
     @property
     def _age(self) -> float:
-        """How long the oldest message is in hand, in parts of msg_timeout."""
+        """Age of the oldest message in hand, as a share of msg_timeout."""
         if not self.hand:
             return 0.0
         left = self.hand[0].deadline - time.monotonic()
@@ -279,18 +295,18 @@ class Intake(Observer):
 
     @property
     def too_old(self) -> bool:
-        """Whether nsqd may give the messages in hand to others before they are in the log."""
+        """True if nsqd may give the messages in hand to others before they are in the log."""
         return self._age >= _TOO_OLD
 
     # -- answering -----------------------------------------------------------------------------
 
     def finish_hand(self) -> None:
-        """FIN all in hand."""
+        """FIN all messages in hand."""
         self._reader.finish(self.hand)
         self._keep([])
 
     def finish_those(self, ids: set[str]) -> None:
-        """FIN the messages in hand with one of ``ids``: the log has them."""
+        """FIN the messages in hand that have one of ``ids``, because the log has them."""
         if any(message.id in ids for message in self.hand):
             kept = []
             for at, message in enumerate(self.hand):
@@ -301,16 +317,16 @@ class Intake(Observer):
             self._keep(kept)
 
     def give_back(self, above: int = 0) -> None:
-        """REQ 0 for the messages in hand, except the first ``above``."""
+        """Requeue the messages in hand without delay, except the first ``above``."""
         for message in self.hand[above:]:
             message.requeue(0, backoff=False)
         self._keep(range(min(above, len(self.hand))))
 
     def rows(self) -> tuple[list[Message], list[int]]:
-        """The messages in hand that belong into the log, and when each was taken: each id once.
+        """Return the messages in hand, each id once, and the time at which each was taken.
 
-        After a pause of this process nsqd may have sent us messages again that still waited in the
-        socket.
+        An id can be in hand twice: after a pause of this process, nsqd may send messages again
+        whose first copies still waited in the socket.
         """
         if all(message.attempts == 1 for message in self.hand):
             return self.hand, self.received_at
@@ -319,7 +335,7 @@ class Intake(Observer):
         return [self.hand[at] for at in places], [self.received_at[at] for at in places]
 
     def drop_orphans(self) -> None:
-        """Forget messages of a connection that is gone: nsqd delivers them again."""
+        """Forget messages of a lost connection, because nsqd delivers them again."""
         if self._orphans:
             self._orphans = False
             self._keep([at for at, message in enumerate(self.hand) if message.is_alive])

@@ -1,7 +1,7 @@
-"""What the streaming queries of a session read from NSQ, as metrics for Prometheus.
+"""Metrics for Prometheus about the streaming queries of a session that read NSQ.
 
 Knows the progress that Spark reports of a query, and nothing below it. Spark's thread for listeners
-puts a whole new record in place; whoever collects takes those that are there.
+replaces the record of a query as a whole, so a collecting thread reads records without a lock.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["QueryMetrics"]
 
 _QUERY = ("query",)
 _PLACE = ("query", "topic", "channel", "nsqd")
-# Sums since the start that a source reports under these names.
+# Sums since the start of a query. The keys are the names in a source's progress.
 _COUNTERS = {
     "received": ("gnsqsync_spark_received_messages", "Messages in closed batches."),
     "redelivered": (
         "gnsqsync_spark_redelivered_messages",
-        "Of these messages, those that nsqd had delivered before.",
+        "Messages in closed batches that nsqd had delivered before.",
     ),
     "deduplicated": (
         "gnsqsync_spark_deduplicated_messages",
-        "Messages that came again and were dropped, as the log has them.",
+        "Messages that came again and were dropped, because the log has them.",
     ),
     "log_bytes": ("gnsqsync_spark_log_bytes", "Bytes written to the log."),
 }
@@ -56,7 +56,7 @@ _GAUGES = {
 
 @dataclass(frozen=True)
 class _Query:
-    """One query as its last progress left it; ``sources``: what those that read NSQ reported."""
+    """A query after its last progress. ``sources``: the reports of its sources that read NSQ."""
 
     name: str
     run: str
@@ -68,20 +68,20 @@ class _Query:
 
 
 class QueryMetrics(StreamingQueryListener):
-    """Shows the progress of all queries of a session that read NSQ to Prometheus.
+    """A collector that shows Prometheus the progress of all queries of a session that read NSQ.
 
-    ``spark.streams.addListener(QueryMetrics())`` in the process that has the session. It starts
-    nothing: ``prometheus_client.start_http_server(9150)`` serves the page. A query is called by its
-    ``queryName``, or by its id.
+    Call ``spark.streams.addListener(QueryMetrics())`` in the process that has the session, and
+    ``prometheus_client.start_http_server(9150)`` to serve the page. The label of a query is its
+    ``queryName``, or else its id.
 
     Args:
-        registry: None: prometheus_client's own.
+        registry: The registry to join. Default: prometheus_client's own.
 
     Raises:
-        ValueError: The registry has one already. prometheus_client raises it.
+        ValueError: The registry has a QueryMetrics already. prometheus_client raises it.
 
     Threads:
-        Spark calls the methods on a thread of its own. Prometheus may ask on any.
+        Spark calls the methods on a thread of its own. Prometheus may collect on any thread.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -103,7 +103,7 @@ class QueryMetrics(StreamingQueryListener):
             self._queries[str(event.id)] = dataclasses.replace(known, running=False)
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Take one progress, as ``query.lastProgress`` shows it."""
+        """Take in one progress of a query, in the form of ``query.lastProgress``."""
         sources = [source for source in progress["sources"] if _reads_nsq(source)]
         latest = [_offset(source, "latestOffset") for source in sources]
         if not sources:
@@ -118,14 +118,16 @@ class QueryMetrics(StreamingQueryListener):
             batches=known.batches + bool(rows),
             rows=known.rows + rows,
             seconds=known.seconds + progress["durationMs"].get("triggerExecution", 0) / 1000,
-            # PySpark before 4.2 tells the end of the batch there, which counts nothing.
+            # Before 4.2 PySpark puts the end of the batch there, which has no counts.
             sources=tuple(one for one in latest if "topics" in one),
         )
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry: all queries, as their last progress left them."""
+        """Yield the metrics of all queries after their last progress. The registry calls this."""
         queries = list(self._queries.values())
-        running = GaugeMetricFamily("gnsqsync_spark_running", "1: it runs.", labels=_QUERY)
+        running = GaugeMetricFamily(
+            "gnsqsync_spark_running", "1 while the query runs.", labels=_QUERY
+        )
         batches = CounterMetricFamily(
             "gnsqsync_spark_batches", "Batches that had rows.", labels=_QUERY
         )
@@ -134,7 +136,7 @@ class QueryMetrics(StreamingQueryListener):
         )
         seconds = CounterMetricFamily(
             "gnsqsync_spark_seconds",
-            "Of batches: all (batch), their longest tasks; of all tasks: receive, log, fin.",
+            "Seconds of batches (batch), of their longest tasks, and of all tasks by step.",
             labels=(*_QUERY, "part"),
         )
         for query in queries:
@@ -172,7 +174,7 @@ class QueryMetrics(StreamingQueryListener):
 
 
 def _offset(source: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """What a source's progress has there, as Spark shows it in one place or another; or nothing."""
+    """Return an offset in a source's progress, which may be JSON text; empty if it is neither."""
     found = source.get(name)
     if isinstance(found, str):
         try:

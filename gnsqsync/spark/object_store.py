@@ -1,7 +1,7 @@
-"""Stores on S3, Google Cloud Storage and Azure, over fsspec's filesystems of them.
+"""Stores on S3, Google Cloud Storage and Azure, over their filesystems in fsspec.
 
-Knows which of them can create conditionally; must not know what the bytes mean. Each request goes
-over the border of ``transport``.
+Knows which filesystems can create conditionally; must not know what the bytes mean. Each request
+goes through ``transport``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gnsqsync.spark.transport import as_os_error, code_of, patiently
 
 __all__ = ["SCHEMES", "ObjectStore"]
 
-# What to install for a scheme. Only filesystems that map create to a conditional request. Others of
-# fsspec first look, then write, so that two writers both succeed.
+# The package to install for a scheme. Only filesystems that map create to a conditional request are
+# here. Other filesystems of fsspec first look and then write, so that two writers both succeed.
 _S3, _GCS, _AZURE = "s3fs>=2025.7", "gcsfs>=2025.7", "adlfs>=2024.12"
 _NEEDED = {
     "s3": _S3,
@@ -37,20 +37,22 @@ SCHEMES = tuple(_NEEDED)
 
 T = TypeVar("T")
 
-# Answers to a conditional write of a name that is there.
+# Answers to a conditional write of a name that exists.
 _EXISTS = ("PreconditionFailed", "412")
-# Copies at a time.
+# Number of copies at a time.
 _COPIES = 8
-# Files up to this size are read at once, with one request.
+# Bytes: files up to this size are read with one request.
 _WHOLE = 32 << 20
+# Bytes of one request for a part of a larger file.
 _BLOCK = 8 << 20
 
 
 class ObjectStore(Store):
     """A prefix in a bucket or container.
 
-    Requests are repeated, by this class and by the library below it, so a create may be done and
-    its answer lost. The repetition meets the object, and its bytes tell whose it is.
+    This class and the library below it repeat requests, so the answer to a successful create may
+    get lost. The repeated create then finds the object there. Equal bytes mean that the object is
+    ours.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], *, what: str = "walPath") -> None:
@@ -78,7 +80,7 @@ class ObjectStore(Store):
             )
         self._fs = fs
         self._root = root.rstrip("/")
-        # Azure may copy later than it answers.
+        # False on Azure, which may answer before a copy is done.
         self._copies_at_once = needed is not _AZURE
 
     def create(self, name: str, data: bytes) -> bool:
@@ -94,7 +96,7 @@ class ObjectStore(Store):
         return self.read(name) == data
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
-        # The end is no argument without a limit: not every filesystem knows None there.
+        # Some filesystems do not accept None as the end, so without a limit no end is passed.
         part = {} if limit is None else {"start": 0, "end": limit}
         try:
             return bytes(self._ask(lambda: self._fs.cat_file(self._path(name), **part)))
@@ -116,7 +118,7 @@ class ObjectStore(Store):
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         folder = self._path(prefix) if prefix else self._root
-        # A cache would not have names that others created.
+        # A cached listing lacks names that other processes have created since.
         self._fs.invalidate_cache()
         try:
             found = self._ask(lambda: self._fs.find(folder, detail=True))
@@ -140,7 +142,7 @@ class ObjectStore(Store):
     def exists(self, name: str) -> bool:
         self._fs.invalidate_cache()
         try:
-            # isfile() takes every error for a name that is not there.
+            # isfile() would return False for every error of the storage.
             found = self._ask(lambda: self._fs.info(self._path(name)))
         except FileNotFoundError:
             return False
@@ -193,7 +195,7 @@ class ObjectStore(Store):
         if not paths:
             return
         try:
-            # Many in one request, where the storage can.
+            # Many names go in one request, if the storage can do that.
             self._ask(lambda: self._fs.rm(paths))
         except FileNotFoundError:
             for path in paths:

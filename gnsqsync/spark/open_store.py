@@ -1,4 +1,4 @@
-"""Which store a path or URL names: a disk or an object store. Knows schemes and options."""
+"""The choice of a store by path or URL: a disk or an object store. Knows schemes and options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def open_store(
     what: str = "walPath",
     options_name: str = "walOptions",
 ) -> Store:
-    """The store at a path, a file: URL, or a URL of an object store.
+    """Return the store at a path, a file: URL, or a URL of an object store.
 
     ``options``: for the object store's filesystem in fsspec, as a mapping or JSON text. ``what``
-    and ``options_name``: what the user calls these. Raises ConfigError for a scheme without
-    exclusive create, and for a missing package.
+    and ``options_name``: the user's names of ``path`` and ``options``, for errors. Raises
+    ConfigError for a scheme without exclusive create, and for a missing package.
     """
     settings = _parse_options(options, options_name)
     scheme = urlsplit(path).scheme if "://" in path or path.startswith("file:") else ""

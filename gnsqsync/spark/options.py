@@ -1,7 +1,7 @@
 """Options of the source as users write them: text, in any case, checked before anything starts.
 
-Knows names, units and ranges, and says in one sentence what to set. Knows nothing of Spark; the
-client checks addresses and names.
+Knows names, units and ranges. Each error says in one sentence what to set. Knows nothing of Spark.
+The client checks addresses and names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Given", "SourceOptions", "connection_fields"]
 
 _NO_OFFSETS = "NSQ has no offsets: a channel gets what is published after it was made"
 _NO_KEYS = "NSQ has no partitions, keys or headers"
-# Names that users bring along from Kafka, and why they cannot work.
+# Options that users know from Kafka, with the reason why NSQ cannot have them.
 _FOREIGN = {
     "startingOffsets": f"{_NO_OFFSETS}; remove it",
     "startingOffsetsByTimestamp": f"{_NO_OFFSETS}; remove it",
@@ -44,7 +44,7 @@ _KAFKA = {
     "kafka.bootstrap.servers": "set 'nsqdTcpAddresses' or 'lookupdHttpAddresses'",
     "kafka.group.id": "NSQ's consumer groups are channels; set 'channel'",
 }
-# Fields of ConnectionOptions that must not come as nsq.*, and what to do instead.
+# Fields of ConnectionOptions that must not be set as nsq.*, with the right way.
 _NOT_PASSED = {
     "msg_timeout": "set 'msgTimeoutMs'",
     "sample_rate": "nsqd would throw messages away; sample the DataFrame",
@@ -61,22 +61,24 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 
 class Given:
-    """What the user gave to a source or a sink; each ``take`` of a name marks it as known.
+    """The options that a user gave to a source or a sink. Each ``take`` marks a name as known.
 
-    ``options``: as Spark hands them over, names in any case. ``also``: names that mean something to
-    Spark itself. ``finish()`` refuses the options that nobody took. All raise ConfigError, the
-    constructor for what comes from a table: Spark makes one without asking us.
+    ``options``: the options from Spark, with names in any case. ``also``: names with a meaning to
+    Spark itself. ``finish()`` refuses the options that were not taken. All methods raise
+    ConfigError. The constructor raises it for options of a table, which Spark makes without asking
+    us.
     """
 
     def __init__(self, options: Mapping[str, str], what: str, also: Iterable[str] = ()) -> None:
         self._left = {name.lower(): str(value) for name, value in options.items()}
         self._typed = {name.lower(): name for name in options}
-        # Spark passes all names on in lower case; users do not find such a name in their code.
+        # True if Spark has turned all names into lower case. Users do not find such names in their
+        # code, so errors say it.
         self._lowered = all(name.islower() for name in options)
         self._what = what
         self._known: list[str] = []
-        # What Spark makes of the options of CREATE TABLE when it asks for the columns. Later, when
-        # a query names the table, there are none at all.
+        # Spark puts "option." before the options of CREATE TABLE when it asks for the columns.
+        # Later, when a query names the table, Spark passes no options at all.
         if any(name.startswith("option.") for name in self._left):
             raise ConfigError(_NO_TABLE)
         if not self._left:
@@ -85,7 +87,7 @@ class Given:
             self._left.pop(name.lower(), None)
 
     def take(self, name: str, *aliases: str) -> str | None:
-        """The text of an option, None when it is absent or empty."""
+        """Return the text of an option, None if it is absent or empty."""
         found: dict[str, str] = {}
         for spelling in (name, *aliases):
             self._known.append(spelling)
@@ -105,7 +107,7 @@ class Given:
         return text
 
     def names(self, name: str, *aliases: str) -> tuple[str, ...]:
-        """A list with commas; empty when the option is absent."""
+        """Return the parts of a list with commas; empty if the option is absent."""
         text = self.take(name, *aliases) or ""
         return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
@@ -118,11 +120,11 @@ class Given:
         return default if text is None else _integer(name, text, low)
 
     def seconds(self, name: str, default_ms: int, low_ms: int = 0) -> float:
-        """An option in whole milliseconds, as seconds."""
+        """Return an option in whole milliseconds as seconds."""
         return self.count(name, default_ms, low_ms) / 1000
 
     def duration(self, name: str, default: float) -> float:
-        """An option like ``90s`` or ``15m``, as seconds."""
+        """Return an option like ``90s`` or ``15m`` as seconds."""
         text = self.take(name)
         if text is None:
             return default
@@ -136,24 +138,24 @@ class Given:
         return default if text is None else _flag(name, text)
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of ``allowed`` in any case; empty when the option is absent."""
+        """Return an option that must be one of ``allowed``, in lower case; empty if absent."""
         text = (self.take(name) or "").lower()
         if text and text not in allowed:
             raise ConfigError(f"option {name!r} is {text!r}; allowed are {', '.join(allowed)}")
         return text
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An option that holds a JSON object."""
+        """Return an option that is a JSON object; empty if absent."""
         text = self.take(name)
         return {} if text is None else _mapping(name, text)
 
     def connection(self) -> dict[str, Any]:
-        """All ``nsq.*`` options as fields of ConnectionOptions, with their types."""
+        """Return all ``nsq.*`` options as fields of ConnectionOptions, with their types."""
         names = [name for name in self._left if name.startswith("nsq.")]
         return connection_fields({self._typed[name][4:]: self._left.pop(name) for name in names})
 
     def finish(self) -> None:
-        """ConfigError that explains the first option that means nothing here."""
+        """Raise ConfigError if an option is left that nobody took. The error explains the first."""
         for name in sorted(self._left):
             typed = self._typed[name]
             if name in _FOREIGN_BY_LOWER:
@@ -170,8 +172,10 @@ class Given:
 
 
 def connection_fields(given: Mapping[str, str]) -> dict[str, Any]:
-    """Texts by the names of ConnectionOptions' fields, in any case, as values of their types;
-    ConfigError."""
+    """Return texts as values of ConnectionOptions' fields. Names may have any case.
+
+    Raises ConfigError for an unknown name, and for a text of a wrong type.
+    """
     values: dict[str, Any] = {}
     for typed, text in given.items():
         name, option = typed.lower(), f"nsq.{typed}"
@@ -230,10 +234,9 @@ def _mapping(name: str, text: str) -> dict[str, Any]:
 class SourceOptions:
     """The options of ``format("nsq")`` for reading, checked. Durations are seconds, sizes bytes.
 
-    ``nsqds``: (TCP address, HTTP address) of each nsqd that was named; the TCP one is empty when
-    only the HTTP one was given. ``fail_on_unreachable``: one of FAIL_ON; it is empty, and
-    ``available_now`` None, when the user did not say. ``connection``: fields of ConnectionOptions,
-    picklable.
+    ``nsqds``: (TCP address, HTTP address) of each nsqd that was named; the TCP address is empty if
+    only the HTTP address was given. ``fail_on_unreachable``: one of FAIL_ON, or empty if not set.
+    ``available_now``: None if not set. ``connection``: fields of ConnectionOptions, picklable.
     """
 
     topics: tuple[str, ...]
@@ -265,9 +268,9 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-        """The options, or ConfigError with one sentence.
+        """Check the options and return them. Raises ConfigError with one sentence.
 
-        ``streaming``: whether for readStream or read; None when that is not known yet.
+        ``streaming``: True for readStream, False for read, None if that is not known yet.
         """
         given = Given(options, "source")
         topics = given.names("subscribe", "topic")
@@ -340,7 +343,7 @@ class SourceOptions:
                 f"option 'walRetentionMs' is {self.retention * 1000:.0f}; it must be at least"
                 f" twice 'msgTimeoutMs' ({self.msg_timeout * 1000:.0f})"
             )
-        # The client's own checks: nothing is started by a constructor.
+        # The client's constructors check the rest. A constructor starts nothing.
         for topic in self.topics:
             Reader(
                 topic,
@@ -382,7 +385,7 @@ class SourceOptions:
             )
 
     def http_options(self) -> dict[str, Any]:
-        """Keywords for NsqdHTTP and LookupdHTTP: the same files for https as for TLS."""
+        """Return keywords for NsqdHTTP and LookupdHTTP: https uses the same files as TLS."""
         return https_options(self.connection)
 
 
@@ -407,7 +410,7 @@ def _with_port(address: str) -> str:
 
 
 def _http_beside(tcp: str) -> str:
-    """Where the nsqd at a TCP address has its HTTP API when nobody says: the next port."""
+    """Return the default HTTP address of the nsqd at a TCP address: the next port."""
     host, _, port = tcp.rpartition(":")
     if tcp.startswith("unix:") or not port.isdigit():
         raise ConfigError(

@@ -1,34 +1,38 @@
 """Pauses of a driver that has nothing to read, inside of Spark's question for the next offset.
 
 Pure: times in, times out. Spark asks the sources of a query one after the other, so a source that
-waits holds up all others. Each question looks at the nsqds before it says no, because
-processAllAvailable() takes a no for the truth about all that was published before.
+waits holds up all others. Each question includes a look at the nsqds before the answer "nothing":
+processAllAvailable() relies on that answer for every message that was published before it.
 """
 
 from __future__ import annotations
 
 __all__ = ["Pauses"]
 
-# Without data Spark asks again after 10 ms, which costs Spark more than the look at nsqds costs us.
-# So a source that is alone goes on looking for this many seconds in a question.
+# Seconds for which a source that is alone goes on looking in one question. Without data Spark asks
+# again after 10 ms, and each question costs Spark more than a look at the nsqds costs us.
 LONGEST = 1.0
-# A source beside others waits this part of the time since the last batch. It waits this many
-# seconds at most, or until its next look may be: a look at many nsqds costs more.
+# A source beside others waits for this share of the time since the last batch (_SHARE), and for
+# this many seconds at most (_LONGEST_BESIDE). It waits longer if its next look is due later,
+# because a look at many nsqds costs more.
 _SHARE, _LONGEST_BESIDE = 0.05, 0.2
 
 
 class Pauses:
     """Decides when one question looks at the nsqds. Times are seconds of one clock.
 
-    Spark commits the last batch of all sources when it makes the next one. So a commit since the
-    last question means that the query is busy, and a commit of the same epoch again means that
-    others have data, and this source has none.
+    Spark commits the last batch of all sources when it makes the next one. A commit since the last
+    question therefore means that the query is busy. A second commit of the same epoch means that
+    other sources have data and this source has none.
     """
 
     def __init__(self, now: float) -> None:
+        # Time of the last commit.
         self._committed_at = now
+        # Time of the last answer.
         self._answered_at = now
-        # Epoch 0 has no rows, so a first commit of it means that others have data.
+        # The epoch of the last commit. Epoch 0 has no rows, so already its first commit means that
+        # other sources have data.
         self._epoch = 0
         # True from a commit until the answer to the next question.
         self._busy = False
@@ -55,14 +59,14 @@ class Pauses:
     def look_at(self, now: float, next_look: float) -> float:
         """Return the time of the first look of a question that was asked ``now``.
 
-        ``next_look`` is the time before which a look would cost too much of a core. A busy query
-        has one look for each batch, which costs more than the look.
+        ``next_look``: before this time a look would cost too much of a core. A busy query looks
+        once for each batch without that limit, because the batch costs more than the look.
         """
         if self.is_alone:
             return max(now, next_look)
         if self._busy:
             return now
-        # If others wait, too, the wait of one of them is enough.
+        # The wait counts from the last answer, so it includes the waits of the other sources.
         share = self._answered_at + _SHARE * (now - self._committed_at)
         return max(now, min(share, max(self._answered_at + _LONGEST_BESIDE, next_look)))
 

@@ -1,7 +1,8 @@
-"""The plan of an epoch: how many messages each task reads from which nsqd, kept in its end offset.
+"""The plan of an epoch: the number of messages that each task reads from each nsqd.
 
-Pure: depths and limits in, plain dicts out. Spark logs an offset before any task runs, so the plan
-is the same at every replay, even if nsqlookupd has changed its answer.
+Pure: depths and limits in, plain dicts out. The end offset of an epoch contains its plan. Spark
+logs an offset before any task runs, so every replay has the same plan, even if nsqlookupd has
+changed its answer.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ __all__ = [
 Offset = dict[str, Any]
 
 # Spark takes 30 to 60 ms of CPU for each task of a Python source, and a part takes 3 to 5 ms
-# (docs/spark/sizing): so many parts each have a task, and so many messages are worth one.
+# (docs/spark/sizing).
+# Largest number of parts that each have a task of their own.
 MOST_ALONE = 16
+# Messages that are worth the cost of a task.
 MESSAGES_A_TASK = 50_000
-# A part costs as much as so many messages, however many it has.
+# Fixed cost of a part, as a number of messages.
 MESSAGES_A_PART = 500
 
-# Seconds; for how long at most a source that gives nothing is not asked.
+# Seconds: the longest time for which a source that gives nothing is not asked.
 LONGEST_REST = 30.0
 
 
@@ -46,7 +49,7 @@ class Source(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One task: take up to ``budget`` messages of a topic from an nsqd."""
+    """An order to take up to ``budget`` messages of a topic from an nsqd."""
 
     nsqd: str
     topic: str
@@ -54,12 +57,15 @@ class Part(NamedTuple):
 
 
 def first_offset(stream: str, channel: str) -> Offset:
-    """Where a query begins: epoch 0, which has no messages."""
+    """Return the start of a query: the end of epoch 0, which has no messages."""
     return {"stream": stream, "epoch": 0, "channel": channel, "parts": {}}
 
 
 def next_offset(start: Offset, parts: list[Part]) -> Offset:
-    """The end of the epoch after ``start``, with its plan. Keys are short: Spark logs it."""
+    """Return the end of the epoch after ``start``, with its plan.
+
+    Keys are short, because Spark logs every offset.
+    """
     planned = {
         str(number): {"a": part.nsqd, "t": part.topic, "n": part.budget}
         for number, part in enumerate(parts)
@@ -68,7 +74,7 @@ def next_offset(start: Offset, parts: list[Part]) -> Offset:
 
 
 def parts_of(offset: Offset) -> list[Part]:
-    """The parts of the epoch that ends at ``offset``, in the order of their numbers."""
+    """Return the parts of the epoch that ends at ``offset``, in the order of their numbers."""
     planned = offset["parts"]
     return [
         Part(entry["a"], entry["t"], entry["n"])
@@ -77,7 +83,7 @@ def parts_of(offset: Offset) -> list[Part]:
 
 
 def budgets_of(parts: list[Part]) -> dict[Source, int]:
-    """How many messages the parts take of each source."""
+    """Return the number of messages that the parts take from each source."""
     budgets: dict[Source, int] = {}
     for part in parts:
         source = Source(part.nsqd, part.topic)
@@ -86,10 +92,11 @@ def budgets_of(parts: list[Part]) -> dict[Source, int]:
 
 
 def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dict[Source, int]:
-    """How many messages to take of each source so that all together are ``limit`` at most.
+    """Return the number of messages to take from each source, at most ``limit`` in all.
 
-    In proportion to the depths, but at least one of each, so that a small backlog does not wait
-    for the end of a large one. With fewer messages than sources ``turn`` says which begins.
+    The numbers are in proportion to the depths, with at least one for each source: a small backlog
+    then does not wait for the end of a large one. If ``limit`` is below the number of sources,
+    ``turn`` selects the source that begins.
     """
     waiting = {source: depth for source, depth in depths.items() if depth > 0}
     total = sum(waiting.values())
@@ -100,7 +107,7 @@ def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dic
         return {order[(turn + step) % len(order)]: 1 for step in range(limit)}
     rest, left = limit - len(waiting), total - len(waiting)
     taken = {source: 1 + rest * (depth - 1) // left for source, depth in waiting.items()}
-    # The remainders of the divisions: less than one of each, so no source gets above its depth.
+    # Each division left less than one message, so adding one brings no source above its depth.
     missing = limit - sum(taken.values())
     for source in sorted(waiting, key=lambda s: waiting[s] - taken[s], reverse=True)[:missing]:
         taken[source] += 1
@@ -108,10 +115,10 @@ def scale(depths: Mapping[Source, int], limit: int | None, turn: int = 0) -> dic
 
 
 def share_out(budgets: Mapping[Source, int], min_partitions: int = 1) -> list[Part]:
-    """One part for each source, or more of the larger ones until there are ``min_partitions``.
+    """Return a part for each source, and more for large sources until ``min_partitions`` exist.
 
-    A part is a connection of its own. No part is empty, so fewer messages than partitions make
-    fewer parts.
+    Each part is a connection of its own. No part is empty, so there are fewer parts than
+    ``min_partitions`` if there are fewer messages.
     """
     total = sum(budgets.values())
     counts = {
@@ -134,15 +141,15 @@ def _even(total: int, count: int) -> list[int]:
 
 
 def group(parts: Sequence[Part], min_partitions: int = 1) -> list[list[int]]:
-    """Which parts, by number, one task reads, so that each task is worth its cost.
+    """Return the numbers of the parts that each task reads, so that each task is worth its cost.
 
-    Up to MOST_ALONE parts each have a task. More of them share tasks of about MESSAGES_A_TASK
+    Up to MOST_ALONE parts have a task each. More parts share tasks of about MESSAGES_A_TASK
     messages, in at least MOST_ALONE and ``min_partitions`` tasks.
     """
     total = sum(part.budget for part in parts)
     least = max(MOST_ALONE, min_partitions, -(-total // MESSAGES_A_TASK))
     tasks: list[list[int]] = [[] for _ in range(min(least, len(parts)))]
-    # The largest first, each to the task with the least to do.
+    # The largest part goes first, and each goes to the task with the least to do.
     loads = [(0, number) for number in range(len(tasks))]
     for part in sorted(range(len(parts)), key=lambda n: parts[n].budget, reverse=True):
         load, task = heapq.heappop(loads)
@@ -152,16 +159,17 @@ def group(parts: Sequence[Part], min_partitions: int = 1) -> list[list[int]]:
 
 
 class Targets:
-    """What a query with Trigger.AvailableNow has still to take: the depths when it began.
+    """The messages that a query with Trigger.AvailableNow has still to take, by source.
 
-    Every epoch lowers it by its budgets, whatever its tasks find, so the query ends.
+    The numbers begin as the depths at the start. Every epoch lowers them by its budgets, even if
+    its tasks find fewer messages, so the query ends.
     """
 
     def __init__(self, depths: Mapping[Source, int]) -> None:
         self._left = dict(depths)
 
     def bound(self, depths: Mapping[Source, int | None]) -> dict[Source, int]:
-        """``depths`` cut to what is left; a depth that cannot be seen now (None) counts as it."""
+        """Return ``depths``, each at most the number that is left; None counts as that number."""
         found = {}
         for source, left in self._left.items():
             depth = depths.get(source)
@@ -173,30 +181,33 @@ class Targets:
             self._left[Source(part.nsqd, part.topic)] -= part.budget
 
     def drop(self, source: Source) -> None:
-        """It cannot be reached: its messages are left for the next run."""
+        """Leave the messages of a source that cannot be reached to the next run."""
         self._left.pop(source, None)
 
 
 class Trust:
-    """Which sources give messages to epochs; a source that gives none is asked less often.
+    """A record of the sources that gave no message to an epoch. They are asked less often.
 
-    Executors may not reach an nsqd that the driver reaches; then empty batches would follow each
-    other for ever. ``done`` counts the messages that a channel has finished: if it does not change
-    over an epoch, nothing was read. Times are seconds of one clock.
+    Executors may fail to reach an nsqd that the driver reaches. Without this record, empty batches
+    would follow each other for ever. ``done`` counts the messages that a channel has finished: if
+    it does not change over an epoch, nothing was read. Times are seconds of one clock.
     """
 
     def __init__(self) -> None:
+        # ``done`` of each source at the begin of the running epoch.
         self._at_plan: dict[Source, int] = {}
+        # Number of epochs in a row without a message, by source.
         self._failures: dict[Source, int] = {}
+        # Time before which a source is not asked.
         self._rest_until: dict[Source, float] = {}
 
     def planned(self, parts: list[Part], done: Mapping[Source, int]) -> None:
-        """An epoch begins."""
+        """Note the begin of an epoch with these parts."""
         sources = {Source(part.nsqd, part.topic) for part in parts}
         self._at_plan = {source: done[source] for source in sources if source in done}
 
     def judge(self, done: Mapping[Source, int], now: float) -> list[Source]:
-        """The epoch is over: the sources of which it got nothing."""
+        """Note the end of the epoch, and return the sources that gave it nothing."""
         failed = sorted(s for s, before in self._at_plan.items() if done.get(s) == before)
         for source in self._at_plan.keys() - set(failed):
             self._failures.pop(source, None)
@@ -208,5 +219,5 @@ class Trust:
         return failed
 
     def allows(self, source: Source, now: float) -> bool:
-        """Whether the next epoch may ask this one."""
+        """Return True if the next epoch may ask this source."""
         return now >= self._rest_until.get(source, now)

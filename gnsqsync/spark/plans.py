@@ -1,8 +1,8 @@
 """The plans of epochs in the log of a stream: created once, then adopted or refused.
 
-Spark renames its own files without fsync, so its newest offset may be gone after a power cut. A
-plan is durable in the log before Spark hears of it. Messages that tasks took by a plan are in the
-log alone, so the same epoch must never be planned in another way.
+Spark renames its own files without fsync, so its newest offset may be gone after a power cut. This
+log therefore keeps each plan durably before Spark learns of it. Messages that tasks took by a plan
+are in the log alone, so no driver may ever plan the same epoch in another way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 
 class TwoDrivers(NSQError):
-    """Another driver runs the same query: it has planned an epoch that this one was to plan."""
+    """Another driver runs the same query: it has planned the epoch that this driver plans."""
 
 
 class Plans:
@@ -36,17 +36,18 @@ class Plans:
     def __init__(self, wal: Wal, *, strict: bool) -> None:
         self._wal = wal
         self._strict = strict
+        # The id of this driver. It tells our plan from the plan of another driver.
         self._driver = uuid.uuid4().hex
-        # The newest epoch of which an earlier driver left anything; None: not looked yet.
+        # The newest epoch of which an earlier driver left a file; None before the first look.
         self._newest: int | None = None
         # The last plan that this driver created, adopted or found equal to Spark's.
         self._last: Offset | None = None
 
     def next(self, start: Offset) -> Offset | None:
-        """Return the plan of the epoch after ``start`` that is there; None if there is none.
+        """Return the plan in the log for the epoch after ``start``, or None if there is none.
 
-        Raises LogDamaged if there must be one: an earlier driver has planned this epoch or a later
-        one, and the plan is gone.
+        Raises LogDamaged if an earlier driver has planned this epoch or a later one, and the plan
+        is gone.
         """
         epoch = start["epoch"] + 1
         if self._last is not None and self._last["epoch"] == epoch:
@@ -78,17 +79,17 @@ class Plans:
     def base(self, start: Offset) -> Offset:
         """Return the offset after which the next new epoch is planned.
 
-        It is ``start``, or with failOnDataLoss=false a later one, if plans are gone.
+        The offset is ``start``. With failOnDataLoss=false it is later if plans are gone.
         """
         return {**start, "epoch": max(start["epoch"], self._look())}
 
     def create(self, end: Offset, looks: Mapping[Source, Look]) -> None:
-        """Put the plan of a new epoch into the log. Raises TwoDrivers if one is there."""
+        """Put the plan of a new epoch into the log. Raises TwoDrivers if the log has another."""
         epoch = end["epoch"]
         fields = {"driver": self._driver, "offset": end, "looks": Returns.stored(looks)}
         if not self._wal.create_plan(epoch, fields):
             found = self._wal.record(self._wal.plan_name(epoch))
-            # A create whose answer got lost is our own.
+            # The plan is our own if the answer to our create got lost.
             if found is None or found.get("driver") != self._driver:
                 raise TwoDrivers(
                     f"another driver has planned epoch {epoch} of this query in walPath"
@@ -98,9 +99,10 @@ class Plans:
         self._last = end
 
     def confirm(self, end: Offset) -> None:
-        """Check that Spark's plan of an epoch is the one in the log; put it there if none is.
+        """Check that Spark and the log have the same plan of an epoch.
 
-        An older version left its plans to Spark. Raises LogDamaged if the two differ.
+        If the log has no plan, Spark's is written there: an older version kept plans in Spark only.
+        Raises LogDamaged if the two differ.
         """
         epoch = end["epoch"]
         if self._last is not None and self._last["epoch"] == epoch:
@@ -119,7 +121,7 @@ class Plans:
         self._last = end
 
     def history(self, returns: Returns, until: int) -> None:
-        """Tell ``returns`` what earlier drivers saw before each epoch that is kept."""
+        """Pass ``returns`` the looks of earlier drivers before each kept epoch up to ``until``."""
         for epoch in self._wal.planned():
             if epoch > until or self._read(epoch) is None:
                 continue
@@ -128,14 +130,17 @@ class Plans:
             returns.planned(epoch, sources_of(fields["offset"]))
 
     def _look(self) -> int:
-        """Return the newest epoch of which earlier drivers left anything, -1 if there is none."""
+        """Return the newest epoch of which an earlier driver left a file, -1 if there is none."""
         if self._newest is None:
             wal = self._wal
             self._newest = max([wal.marker().committed, *wal.planned(), *wal.epochs()])
         return self._newest
 
     def _read(self, epoch: int) -> Offset | None:
-        """Return the plan of an epoch that is there. Without ``strict`` a damaged one is not."""
+        """Return the plan of an epoch, or None if the log has none.
+
+        A damaged plan raises LogDamaged; without ``strict`` it counts as missing.
+        """
         name = self._wal.plan_name(epoch)
         try:
             fields = self._wal.record(name)
@@ -157,9 +162,10 @@ def sources_of(offset: Offset) -> set[Source]:
 def check_identity(
     stored: Mapping[str, Any], channel: str, topics: Sequence[str], where: str
 ) -> None:
-    """Raise ConfigError unless a log of ``stored`` may be continued with this channel and topics.
+    """Raise ConfigError unless ``stored`` may be continued with this channel and these topics.
 
-    A topic more is allowed: the query reads it from now on. ``stored``: a mark, or an offset.
+    Additional topics are allowed: the query reads them from now on. ``stored``: a mark or an
+    offset. ``where``: its name in the error.
     """
     known = stored.get("channel", channel)
     if known != channel:
@@ -177,10 +183,10 @@ def check_identity(
 
 
 def refuse_orphans(wal: Wal, known: set[str], channel: str, topics: Sequence[str]) -> str:
-    """Find rows of the same channel in the logs of other streams, which nobody has committed.
+    """Return a sentence about uncommitted rows of this channel in the logs of other streams.
 
-    ``known``: the streams that Spark's checkpoint knows. Returns a sentence about them, empty if
-    there are none: Spark has perhaps lost its first offset.
+    Such rows mean that Spark may have lost its first offset. The sentence is empty if there are
+    none. ``known``: the streams that Spark's checkpoint knows.
     """
     found = []
     for stream in wal.store.folders():
@@ -190,7 +196,7 @@ def refuse_orphans(wal: Wal, known: set[str], channel: str, topics: Sequence[str
         committed = other.marker().committed
         names = [other.entry_name(*place) for place in other.places() if place.epoch > committed]
         for head in other.heads(names):
-            # The last entry of a partition without rows says so.
+            # The last entry of a partition tells whether the partition has rows.
             rows = head is not None and (not head.end or head.tally.get("received", 1))
             if head is not None and rows and head.channel == channel and head.topic in topics:
                 found.append(stream)

@@ -1,6 +1,6 @@
-"""Rows of one partition become messages: by topic, in batches, confirmed by nsqd.
+"""The publisher of a partition: rows become messages, in batches by topic, confirmed by nsqd.
 
-Knows Arrow and the client. Knows nothing of Spark, of its tasks or that it repeats them.
+Knows Arrow and the client. Knows nothing of Spark, of tasks or of their retries.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gnsqsync.spark.sink_options import SinkOptions
 
 __all__ = ["Columns", "PartitionPublisher"]
 
-# Bytes of messages that wait until the batch of their topic is full.
+# Bytes of messages in batches that are not full, over all topics. Beyond it all are published.
 _HELD_MAX = 16 << 20
-# How many rows are made into columns at a time.
+# Number of rows that are made into columns at a time.
 _ROWS = 1000
-# What to set when nsqd refuses what the options allow.
+# Advice for refusals of nsqd, by error code.
 _HINTS = {
     "E_BAD_MESSAGE": "set option 'maxMessageBytes' to nsqd's --max-msg-size",
     "E_BAD_BODY": "set option 'maxBatchBytes' to nsqd's --max-body-size or less",
@@ -33,7 +33,7 @@ _HINTS = {
 
 
 class Columns(NamedTuple):
-    """The columns' positions in a row; None if the options give the value or there is no column."""
+    """The position of each column in a row; None if an option sets it, or without such a column."""
 
     value: int
     topic: int | None = None
@@ -41,6 +41,8 @@ class Columns(NamedTuple):
 
 
 class _Deferred(NamedTuple):
+    """A deferred message that was sent, and the Future of its outcome."""
+
     outcome: Future[None]
     topic: str
     body: bytes
@@ -58,12 +60,12 @@ class _Waiting:
 class PartitionPublisher:
     """Publishes the rows of one partition, at least once. A context manager, for one thread.
 
-    ``partition``: begins at nsqd number ``partition`` mod n. ``sent`` is called with the number of
-    messages each time some were confirmed; to keep to a rate, wait in it. ``messages`` and
-    ``bytes`` count confirmed messages.
+    ``partition``: publishing begins at nsqd number ``partition`` mod n. ``sent`` is called with the
+    number of messages each time nsqd has confirmed some. A rate is kept by waiting in ``sent``.
+    ``messages`` and ``bytes`` count confirmed messages.
 
-    Only ``flush()`` says that every row given so far is confirmed. After an error some of the rows
-    are published; giving them again publishes these twice.
+    All rows given so far are confirmed only after ``flush()``. After an error some of the rows are
+    published, and a second attempt publishes these twice.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class PartitionPublisher:
         self._sent = sent
         self._writer = options.writer(partition)
         self._waiting: dict[str, _Waiting] = {}
+        # Bytes of the bodies in ``_waiting``.
         self._held = 0
+        # Deferred messages whose outcome has not been looked at, and the bytes of their bodies.
         self._deferred: list[_Deferred] = []
         self._deferred_bytes = 0
         self.messages: int = 0
@@ -87,10 +91,10 @@ class PartitionPublisher:
     # -- rows in ---------------------------------------------------------------------------------
 
     def publish_batch(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch; those that fill no MPUB wait for more, or for ``flush()``.
+        """Publish the rows of a batch. Rows that do not fill an MPUB wait for more rows or a flush.
 
         Raises ConfigError for a row that cannot be a message, before any row of this batch is
-        published; PublishError as Writer.publish().
+        published. Raises PublishError as Writer.publish().
         """
         value, topic, defer_ms = self._columns
         self._publish(
@@ -100,7 +104,7 @@ class PartitionPublisher:
         )
 
     def publish_rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        """``publish_batch()`` for rows as tuples, some at a time."""
+        """Publish rows given as tuples, _ROWS at a time. Raises as ``publish_batch``."""
         value, topic, defer_ms = self._columns
         iterator = iter(rows)
         while chunk := list(islice(iterator, _ROWS)):
@@ -111,7 +115,7 @@ class PartitionPublisher:
             )
 
     def flush(self) -> None:
-        """Publish all waiting rows, and return when all are confirmed. Raises PublishError."""
+        """Publish all waiting rows, and wait until nsqd has confirmed all. Raises PublishError."""
         for topic in list(self._waiting):
             self._publish_waiting(topic, whole=True)
         self._settle()
@@ -158,7 +162,7 @@ class PartitionPublisher:
             )
 
     def _any_delay(self, delays: pa.Array) -> bool:
-        """Whether a row is to be deferred; ConfigError for a delay out of range."""
+        """Return True if a row has a delay. Raises ConfigError for a delay out of range."""
         found = pc.min_max(delays).as_py()
         if found["min"] is None:
             return False
@@ -173,7 +177,7 @@ class PartitionPublisher:
     def _by_topic(
         self, values: pa.Array, topics: pa.Array | None
     ) -> Iterator[tuple[str, pa.Array]]:
-        """The values of each topic, in the order of the rows."""
+        """Yield each topic with its values, in the order of the rows."""
         if topics is None:
             assert self._options.topic is not None
             yield self._options.topic, values
@@ -183,7 +187,7 @@ class PartitionPublisher:
         if len(names) == 1:
             yield names[0], values
             return
-        # Stable, so that the order within a topic stays.
+        # The sort is stable, so the order within a topic stays.
         order = pc.sort_indices(coded.indices)
         values = values.take(order)
         begin = 0
@@ -206,7 +210,7 @@ class PartitionPublisher:
             self.flush()
 
     def _publish_waiting(self, topic: str, *, whole: bool) -> None:
-        """Publish the full batches of a topic; with ``whole`` the rest as well."""
+        """Publish the full batches of a topic, and with ``whole`` also the last, smaller one."""
         waiting = self._waiting.pop(topic)
         bodies = waiting.bodies
         begin = 0
@@ -222,9 +226,10 @@ class PartitionPublisher:
             begin += fitting
 
     def _fitting(self, bodies: list[bytes]) -> int:
-        """How many of ``bodies``, at least one, an MPUB may hold: a count, and a size before each.
+        """Return the number of ``bodies`` that fit into one MPUB; at least 1.
 
-        (docs/protocol/publishing#publish)
+        An MPUB has a count of 4 bytes, and a size of 4 bytes before each body
+        (docs/protocol/publishing#publish).
         """
         limit = self._options.max_batch_bytes - 4
         if sum(map(len, bodies)) + 4 * len(bodies) <= limit:
@@ -235,7 +240,7 @@ class PartitionPublisher:
     def _send(self, topic: str, bodies: list[bytes]) -> None:
         try:
             if len(bodies) == 1:
-                # --max-body-size does not count for a PUB.
+                # nsqd does not apply --max-body-size to a PUB.
                 self._writer.publish(topic, bodies[0])
             else:
                 self._writer.publish_many(topic, bodies)
@@ -254,7 +259,7 @@ class PartitionPublisher:
     # -- deferred messages -----------------------------------------------------------------------
 
     def _defer(self, bodies: list[bytes], topics: list[str] | None, delays: list[int]) -> None:
-        """DPUB has no batches: send many single ones, then wait for their answers."""
+        """Send a DPUB for each body, and wait for many answers together: DPUB has no batches."""
         options = self._options
         for number, (body, delay) in enumerate(zip(bodies, delays, strict=True)):
             topic = topics[number] if topics is not None else options.topic
@@ -272,7 +277,7 @@ class PartitionPublisher:
                 self._settle()
 
     def _settle(self) -> None:
-        """Wait for the answers; publish messages without one once more, perhaps to another nsqd."""
+        """Wait for the answers. Publish a message without an answer again, to any nsqd."""
         deferred, self._deferred = self._deferred, []
         size, self._deferred_bytes = self._deferred_bytes, 0
         for message in deferred:
@@ -290,8 +295,7 @@ class PartitionPublisher:
     # -- lifecycle -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connections. Rows that were not flushed are not published, or their outcome is
-        unknown."""
+        """Close the connections. The outcome of rows that were not flushed is unknown."""
         self._writer.close()
 
     def __enter__(self) -> PartitionPublisher:
@@ -302,7 +306,7 @@ class PartitionPublisher:
 
 
 def _as_binary(values: pa.Array) -> pa.Array:
-    """Text as its UTF-8, without a copy."""
+    """Return text as its UTF-8 bytes, without a copy; other values unchanged."""
     if pa.types.is_string(values.type):
         return values.cast(pa.binary())
     if pa.types.is_large_string(values.type):
@@ -311,7 +315,7 @@ def _as_binary(values: pa.Array) -> pa.Array:
 
 
 def _explained(error: PublishError) -> PublishError:
-    """The same error, with the option to set."""
+    """Return the same error, with advice on the option to set."""
     if isinstance(error, Refused) and error.code in _HINTS:
         return Refused(f"{error}; {_HINTS[error.code]}", error.error)
     if isinstance(error, NotSent):

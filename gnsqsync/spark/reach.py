@@ -1,4 +1,4 @@
-"""Judges of a run: whether nsqds with waiting messages were reached, and whether anything was read.
+"""Judges of a run: were nsqds with waiting messages reached, and was anything read?
 
 Pure: results of dials, depths and counts in, an error or a warning out. Knows no nsqd, no log and
 no Spark.
@@ -17,7 +17,8 @@ __all__ = ["FAIL_ON", "Depth", "NothingRead", "Progress", "Reach"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Values of option 'failOnUnreachable': it is an error when this many nsqds were not reached.
+# Values of option 'failOnUnreachable': nsqds that were not reached are no error, an error if they
+# are all, or an error if there is one.
 FAIL_ON = ("never", "all", "any")
 
 _WHAT_TO_SET = (
@@ -28,11 +29,11 @@ _WHAT_TO_SET = (
 
 
 class Reach:
-    """Which nsqds one run, or one batch of it, reached. ``fail_on``: one of FAIL_ON.
+    """The nsqds that one run, or one batch of it, reached. ``fail_on``: one of FAIL_ON.
 
-    ``waiting``: how many messages waited at its start. ``silent``: nsqds whose HTTP API did not
-    answer, so that this is not known, with the error. A run that reaches none of them reads
-    nothing; that is a success only if every nsqd said that nothing waits.
+    ``waiting``: number of messages of each source at the start. ``silent``: the error of each nsqd
+    whose HTTP API did not answer, so that its number is unknown. A run that reaches no nsqd reads
+    nothing. It is a success only if every nsqd said that nothing waits.
     """
 
     def __init__(
@@ -41,15 +42,17 @@ class Reach:
         self._fail_on = fail_on
         self._waiting = {source: count for source, count in waiting.items() if count}
         self._silent = dict(silent)
+        # Sources that some task reached.
         self._reached: set[Source] = set()
-        # Why the others were not reached.
+        # The error of each source that no task reached.
         self._problems: dict[Source, str] = {}
+        # True once the warning is logged.
         self._told = False
 
     def met(self, source: Source, problem: str) -> None:
-        """A task has tried to reach it; ``problem`` is empty when it did."""
+        """Note that a task tried to reach a source. ``problem``: the error, empty at success."""
         if problem and source not in self._reached:
-            # One line: it goes through Spark as the last line of a traceback.
+            # The text goes through Spark as the last line of a traceback, so it is one line.
             self._problems[source] = " ".join(problem.split())
         elif not problem:
             self._reached.add(source)
@@ -57,11 +60,11 @@ class Reach:
 
     @property
     def missed(self) -> list[Source]:
-        """Those that were tried and not reached."""
+        """Sources that were tried and not reached."""
         return sorted(self._problems)
 
     def judge(self) -> None:
-        """At the end: ConnectionLost or a warning that names the nsqds not reached."""
+        """Raise ConnectionLost, or log a warning once, if nsqds were not reached. At the end."""
         missed = self._tell_missed()
         if not missed:
             return
@@ -78,7 +81,7 @@ class Reach:
             log.warning("%s", told)
 
     def _tell_missed(self) -> str:
-        """Each nsqd that was not reached, with what was tried, in one line."""
+        """Return one line that names each nsqd that was not reached, with its error."""
         counts: dict[tuple[str, str], int] = {}
         for source, problem in sorted(self._problems.items()):
             key = source.nsqd, problem
@@ -100,7 +103,7 @@ class NothingRead(NSQError):
 
 
 class Depth(Protocol):
-    """Counts of a channel of one nsqd: see ``depths.Backlog``."""
+    """Counts of a channel on one nsqd, as ``depths.Backlog`` has them."""
 
     @property
     def unread(self) -> int: ...
@@ -109,20 +112,20 @@ class Depth(Protocol):
 
 
 class Progress:
-    """A run with an end that must take messages if any waited in its channel.
+    """A run with an end. It must take messages if any waited in its channel.
 
-    ``before``: the depths when it began. In-flight and deferred messages do not count, as nobody
-    can read them now.
+    ``before``: the depths when the run began. Messages in flight and deferred messages do not
+    count, because nsqd sends them to nobody now.
     """
 
     def __init__(self, channel: str, before: Mapping[Source, Depth | None]) -> None:
         self._channel = channel
         self._before = {s: depth.unread for s, depth in before.items() if depth and depth.unread}
-        # True if a task read something, or if it is not known what a task read.
+        # True if a task read something, or if a task's count is unknown.
         self.took_any: bool = False
 
     def took(self, messages: float | None) -> None:
-        """Note what one task read; None if Spark did not want its rows."""
+        """Note the number of messages that one task read; None if Spark did not pull its rows."""
         self.took_any = self.took_any or messages is None or messages > 0
 
     def judge(
@@ -131,10 +134,10 @@ class Progress:
         left_out: Collection[Source] = (),
         hint: str = "",
     ) -> None:
-        """At the end: NothingRead if nothing was read and messages still wait.
+        """Raise NothingRead if nothing was read and messages still wait. Called at the end.
 
-        ``left_out``: sources that were not reached, for which ``Reach`` is the judge. ``hint``: the
-        end of the error's text.
+        ``after``: the depths now. ``left_out``: sources that were not reached, which ``Reach``
+        judges. ``hint``: the end of the error's text.
         """
         left = {
             source: depth

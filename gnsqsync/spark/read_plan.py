@@ -1,4 +1,4 @@
-"""What a read task is told: its part of an epoch, and how it reads. Plain values, picklable."""
+"""Orders of a read task: its part of an epoch, and its settings. Plain values, picklable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["PartitionPlan", "ReadSettings"]
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What one task reads: at most ``budget`` messages of a channel on one nsqd (host:port).
+    """A part of an epoch for one task: at most ``budget`` messages of a channel on one nsqd.
 
-    ``judged``: the driver reads in the log which nsqds were not reached, and decides whether that
-    is an error. So an nsqd that refuses us for good is noted in the log like one that cannot be
-    reached.
+    ``nsqd``: host:port. ``judged``: True if the driver reads in the log which nsqds were not
+    reached, and decides whether that is an error. The task then notes an nsqd that refuses us for
+    good in the log, as it notes an nsqd that cannot be reached.
     """
 
     stream: str
@@ -30,16 +30,17 @@ class PartitionPlan:
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How every task of a source reads; picklable. Times in seconds, sizes in bytes.
+    """Settings of every read task of a source; picklable. Times in seconds, sizes in bytes.
 
-    ``wal_path``, ``wal_options``: see open_store. ``max_in_flight``: of one connection.
-    ``segment_bytes``: bodies in one log entry. ``max_bytes_in_memory``: rows above it are read
-    from the log again. ``poll_timeout``: without a message, it ends an attempt that has not read
-    all it was to. ``msg_timeout``: after which nsqd gives a dead task's messages to others.
-    ``retention``: how long committed epochs stay in the log. ``deduplicate``: drop what nsqd
-    delivers again and the log has. ``fail_on_data_loss``: whether a damaged log is an error.
-    ``must_reach``: whether an nsqd that cannot be reached is one, where no driver judges that.
-    ``connection``: fields of ConnectionOptions.
+    ``wal_path``, ``wal_options``: see open_store. ``max_in_flight``: messages in flight on one
+    connection. ``segment_bytes``: bodies in one log entry. ``max_bytes_in_memory``: rows beyond
+    this size are read from the log again. ``poll_timeout``: an attempt that gets no message for
+    this time ends, even if its budget is not used up. ``msg_timeout``: nsqd gives the messages of
+    a dead task to others after this time. ``retention``: time that a committed epoch stays in the
+    log. ``deduplicate``: drop messages that nsqd delivers again and that the log has.
+    ``fail_on_data_loss``: a damaged log is an error. ``must_reach``: an nsqd that cannot be
+    reached is an error of the task, because no driver judges it. ``connection``: fields of
+    ConnectionOptions.
     """
 
     wal_path: str

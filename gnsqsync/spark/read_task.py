@@ -1,6 +1,6 @@
 """Partitions of one epoch: from nsqd into the log, and from the log to Spark.
 
-Knows the order that keeps messages (in hand, in the log, FIN); must not know Spark.
+Knows the order that loses no message: in hand, in the log, FIN. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ __all__ = ["peek_partitions", "read_partitions", "try_to_reach"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Seconds. If an entry takes longer than receiving all that may be in flight, large entries are
-# faster than receiving while writing.
+# Seconds for one entry above which the log counts as slow. Large entries are then faster than
+# receiving messages while a small entry is written.
 _SLOW_CREATE = 0.005
-# How many partitions a task reads at a time, so that it does not wait for the network and the log
-# of one after the other.
+# Number of partitions that a task reads at a time. One after the other would add up the waits for
+# the network and the log.
 _AT_A_TIME = 8
-# How many nsqds are tried at a time; each has some threads.
+# Number of nsqds that are tried at a time. Each needs some threads.
 _TRIES_AT_A_TIME = 32
 
 
 def read_partitions(
     plans: Sequence[PartitionPlan], settings: ReadSettings, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the plans, the same ones for every attempt, with exactly ``columns``.
+    """Yield the rows of the plans, the same rows in every attempt, with exactly ``columns``.
 
-    First closes the log of each partition: what is there, then messages from nsqd, entry by entry.
-    Only then, with all connections closed, the first batch comes: Spark may stop pulling at any
-    time, and may be slow. Raises EpochCommitted in an attempt that comes too late, LogDamaged, and
-    the NSQError of an nsqd that refuses us for good, unless its plan is ``judged``; one that cannot
-    be reached has no rows, and its entry says why.
+    First the log of each partition is completed: entries that exist are taken, then messages from
+    nsqd are added entry by entry. The first batch is yielded only after all connections are closed,
+    because Spark may stop pulling at any time, or pull slowly.
+
+    An nsqd that cannot be reached gives no rows, and its entry tells why. Raises EpochCommitted in
+    an attempt that is too late, and LogDamaged. Raises the NSQError of an nsqd that refuses us for
+    good, unless its plan is ``judged``.
     """
     check_columns(columns)
     at_a_time = min(len(plans), _AT_A_TIME)
-    # The options are for a task, however many partitions it has.
+    # The options limit a task, so its partitions share them.
     settings = replace(
         settings,
         segment_bytes=max(1, settings.segment_bytes // at_a_time),
@@ -63,7 +65,7 @@ def read_partitions(
         tasks[0].close()
     else:
         with ThreadPoolExecutor(at_a_time, "gnsqsync-spark-read") as pool:
-            # The first error is raised when the others have come to their end.
+            # The pool raises the first error only after all partitions have ended.
             for closing in [pool.submit(task.close) for task in tasks]:
                 closing.result()
     for task in tasks:
@@ -71,34 +73,40 @@ def read_partitions(
 
 
 class _Task:
-    """One attempt at one partition. Its entries: what it read or made, in memory if they fit."""
+    """An attempt at one partition. It keeps its entries in memory as far as they fit."""
 
     def __init__(self, plan: PartitionPlan, settings: ReadSettings, store: Store) -> None:
         self._plan = plan
         self._settings = settings
         self._costs = costs_of_process()
         self._wal = Wal(store, plan.stream, settings.retention)
+        # The entries of the partition in order. None for an entry that did not fit into memory.
         self._entries: list[Entry | None] = []
         self._began = time.monotonic()
+        # Rows in the entries, and how many of them nsqd had delivered before.
         self._rows = 0
         self._redelivered = 0
+        # Bytes of all entries.
         self._bytes = 0
+        # True once the partition has its END.
         self._closed = False
+        # True if the last entry took longer than _SLOW_CREATE.
         self._slow_log = False
 
     # -- closing the log ---------------------------------------------------------------------
 
     def check_log(self) -> None:
-        """Raises LogDamaged when this host does not see the log of the driver."""
+        """Raise LogDamaged if this host does not see the log of the driver."""
         self._wal.check_announced()
 
     def close(self) -> None:
-        """Take what the log has, then read from nsqd, until the partition has its END.
+        """Take the entries of the log, then read from nsqd, until the partition has its END.
 
-        Raises LogDamaged unless the log has all entries that were made.
+        Raises LogDamaged if an entry that was made is missing or damaged.
         """
         plan = self._plan
-        # Before the entries: if a commit deletes them meanwhile, the epoch does not look new.
+        # The marker is read before the entries. If a commit deletes entries in between, the epoch
+        # would otherwise look new.
         committed = self._wal.marker().committed
         if self._take_all():
             return
@@ -121,18 +129,18 @@ class _Task:
         self._costs.add("fin_seconds", time.monotonic() - written_at)
 
     def _take_all(self) -> bool:
-        """Take what the log has of the partition. Return True if its END is among it."""
+        """Take all entries of the partition from the log. Return True if one of them is its END."""
         plan = self._plan
         for number in range(max(self._wal.numbers(plan.epoch, plan.partition), default=-1) + 1):
             self._take(number)
         return self._closed
 
     def _take(self, number: int) -> None:
-        """Take an entry that the log has, or must have, as there is a later one."""
+        """Take an entry that the log must have, because a later one exists."""
         plan = self._plan
         entry = self._read(number)
         if entry is None:
-            # failOnDataLoss is false: an entry without rows stands in its place.
+            # failOnDataLoss is false: an entry without rows takes the place of the missing one.
             self._append(Entry.of([], [], plan, end=False))
             return
         self._append(entry)
@@ -144,7 +152,7 @@ class _Task:
             )
 
     def _read(self, number: int) -> Entry | None:
-        """Return an entry that must be there; None if it is damaged and failOnDataLoss is false."""
+        """Return an entry that must exist. Without failOnDataLoss: None if it is damaged."""
         plan, store = self._plan, self._wal.store
         try:
             entry = self._wal.read(plan.epoch, plan.partition, number)
@@ -159,7 +167,7 @@ class _Task:
         return entry
 
     def _adopt(self) -> Entry | None:
-        """Take the entry that another attempt made in our place."""
+        """Take the entry that another attempt made under the next number; None if missing."""
         plan = self._plan
         entry = self._wal.read(plan.epoch, plan.partition, len(self._entries))
         if entry is not None:
@@ -174,10 +182,10 @@ class _Task:
         self._entries.append(entry if self._bytes <= self._settings.max_bytes_in_memory else None)
 
     def _write(self, intake: Intake, end: bool) -> None:
-        """Make an entry of what is in hand and FIN it; or take the entry of a faster attempt.
+        """Write the messages in hand as an entry and FIN them, or take a faster attempt's entry.
 
-        With ``end``, then make the END. It has no rows, so an entry with rows that gets lost leaves
-        a gap before it. nsqd takes the FINs meanwhile.
+        With ``end`` the END is written after that. The END has no rows, so the loss of an entry
+        with rows always leaves a gap before the END. nsqd works on the FINs in the meantime.
         """
         intake.drop_orphans()
         if intake.hand:
@@ -189,11 +197,11 @@ class _Task:
             self._write_end(intake)
 
     def _write_rows(self, intake: Intake) -> bool:
-        """Return True if what was in hand is in an entry of our own.
+        """Write the messages in hand as an entry. Return True if the entry is our own.
 
-        The marker is read with the messages in hand: asleep from then until the create for less
-        than msg_timeout, a late attempt finds the entries of its epoch kept, and its create
-        fails; for longer, nsqd has taken the messages back and refuses the FIN.
+        The marker is read while the messages are in hand. A late attempt may sleep between that and
+        the create. If it sleeps less than msg_timeout, the entries of its epoch are still kept, so
+        its create fails. If it sleeps longer, nsqd has taken the messages back and refuses the FIN.
         """
         plan = self._plan
         entry = Entry.of(*intake.rows(), plan, end=False)
@@ -226,7 +234,7 @@ class _Task:
 
     @property
     def _place(self) -> str:
-        """The name of the next entry within the log of the stream."""
+        """Name of the next entry within the log of the stream."""
         plan = self._plan
         name = self._wal.entry_name(plan.epoch, plan.partition, len(self._entries))
         return name.removeprefix(f"{plan.stream}/")
@@ -252,9 +260,9 @@ class _Task:
         return made
 
     def _take_winner(self, intake: Intake) -> None:
-        """Take the entry that is in our place. Messages that it has must not go back to nsqd.
+        """Take the entry that another attempt made first, and FIN the messages that it contains.
 
-        It is our own after a create whose answer got lost.
+        The entry is our own if the answer to our create got lost.
         """
         winner = self._adopt()
         if winner is None:
@@ -264,7 +272,7 @@ class _Task:
         intake.give_back(above=max(0, intake.room))
 
     def _tally(self, intake: Intake) -> dict[str, float]:
-        """Return what the log of the partition holds with its END."""
+        """Return the counts of the partition, for its END."""
         return {
             "received": self._rows,
             "redelivered": self._redelivered,
@@ -289,10 +297,10 @@ class _Task:
 def peek_partitions(
     plans: Sequence[PartitionPlan], settings: ReadSettings, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The next messages, which all go back to the channel; their attempts count goes up.
+    """Yield the next messages and give them all back to the channel. Their attempts go up.
 
-    Of each plan at most ``budget``, and what may be in flight at a time: ``max_in_flight`` messages
-    of ``segment_bytes`` in all. Needs no log. Raises as read_partitions.
+    Each plan yields at most ``budget`` messages, ``max_in_flight`` messages, and ``segment_bytes``
+    of bodies. Needs no log. Raises as read_partitions.
     """
     check_columns(columns)
     for plan in plans:
@@ -305,10 +313,10 @@ def peek_partitions(
 
 
 def try_to_reach(plans: Sequence[PartitionPlan], settings: ReadSettings) -> list[str]:
-    """Subscribe as the tasks of ``plans`` will, many at a time, and take nothing.
+    """Subscribe as the tasks of ``plans`` will, many at a time, without taking a message.
 
-    Returns for each why it failed, empty if it did not. The plans must be ``judged``. This tells
-    of this host: a task may run on one that reaches others.
+    Returns the error of each plan, empty at success. The plans must be ``judged``. The result is
+    true for this host only: a task may run on a host that reaches other nsqds.
     """
     problems = []
     for begin in range(0, len(plans), _TRIES_AT_A_TIME):

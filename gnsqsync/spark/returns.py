@@ -32,8 +32,9 @@ class Counts(Protocol):
 class Look(NamedTuple):
     """A channel at one moment.
 
-    ``born``: when its nsqd started. ``returned``: requeues and timeouts since then. ``held``:
-    messages in flight or deferred. ``waiting``: all messages that are not finished.
+    ``born``: start of its nsqd, in seconds since 1970. ``returned``: requeues and timeouts since
+    that start. ``held``: messages in flight or deferred. ``waiting``: all messages that are not
+    finished.
     """
 
     born: int
@@ -54,21 +55,25 @@ class Look(NamedTuple):
 class Returns:
     """The epochs of which nsqd may deliver messages again, source by source.
 
-    Rule 1: nsqd held nothing before an epoch and holds nothing after it, and no message came back
-    between the two looks. Then every message of the epoch is finished.
-    Rule 2: a channel is empty, and no message came back since the look before. Then every message
-    of every epoch is finished.
-    An epoch is in doubt until one of the rules holds. An epoch of which nothing is known is in
-    doubt.
+    Rule 1: if nsqd held nothing before an epoch and holds nothing after it, and no message came
+    back between the two looks, every message of the epoch is finished.
+    Rule 2: if a channel is empty, and no message came back since the look before, every message of
+    every epoch is finished.
+    An epoch is in doubt until one of the rules holds. An unknown epoch is in doubt.
     """
 
     def __init__(self) -> None:
-        # The last look at each source at which nsqd held nothing, and the epochs planned since.
+        # The last look at each source at which nsqd held nothing (rule 1).
         self._quiet: dict[Source, Look] = {}
+        # The epochs of each source that were planned since that look.
         self._since: dict[Source, set[int]] = {}
+        # The last look at each source (rule 2).
         self._before: dict[Source, Look] = {}
+        # The epochs of each source that rule 1 has declared finished.
         self._finished: dict[Source, set[int]] = {}
+        # The newest epoch of each source that rule 2 has declared finished, with all before it.
         self._drained: dict[Source, int] = {}
+        # The sources of each epoch whose entries are kept.
         self._planned: dict[int, set[Source]] = {}
 
     def looked(self, epoch: int, looks: Mapping[Source, Look]) -> None:
@@ -106,11 +111,11 @@ class Returns:
         return sources is not None and not any(self.in_doubt(each, epoch) for each in sources)
 
     def drained(self) -> dict[Source, int]:
-        """The last epoch of each source up to which all messages are finished for certain."""
+        """Return the last epoch of each source up to which all messages are certainly finished."""
         return dict(self._drained)
 
     def forget(self, below: int) -> None:
-        """Drop what is known of the epochs below ``below``, whose entries are deleted."""
+        """Drop the knowledge of epochs below ``below``: their entries are deleted."""
         for epochs in self._finished.values():
             epochs.difference_update([epoch for epoch in epochs if epoch < below])
         for epoch in [epoch for epoch in self._planned if epoch < below]:
@@ -118,7 +123,7 @@ class Returns:
 
     @staticmethod
     def stored(looks: Mapping[Source, Look]) -> list[list[Any]]:
-        """The looks as JSON, for the file of a plan."""
+        """Return the looks as JSON values, for the file of a plan."""
         return [[*source, *look] for source, look in sorted(looks.items())]
 
     @staticmethod

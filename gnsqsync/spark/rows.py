@@ -1,4 +1,4 @@
-"""The columns of the source, and messages as the bytes of one log entry and back.
+"""The columns of the source, and the conversion of messages to the bytes of a log entry and back.
 
 Knows Arrow only; must not know where entries are kept or how messages arrive.
 """
@@ -37,7 +37,7 @@ __all__ = [
 
 _UTC_MICROS = pa.timestamp("us", tz="UTC")
 
-# What Spark makes of the DDL below: PySpark wants the batches' schema to be equal to that.
+# The Arrow form of SPARK_SCHEMA below. PySpark requires that the schema of a batch is equal to it.
 SCHEMA = pa.schema(
     [
         ("value", pa.binary()),
@@ -57,7 +57,8 @@ SPARK_SCHEMA = (
 )
 ALL_COLUMNS = f"{SPARK_SCHEMA}, timestamp_ns BIGINT, received_at TIMESTAMP"
 
-# A change of what is below makes another format: old logs are read by newer versions.
+# The version of the format of entries. A change of _STORED needs another one, because newer
+# versions read old logs.
 _FORMAT = b"1"
 _STORED = pa.schema(
     [
@@ -70,23 +71,24 @@ _STORED = pa.schema(
 )
 
 
-# Behind the bytes of a file of the log. Readers of Arrow streams stop before it, older versions of
-# this package, too.
+# The checksum at the end of a log file. Readers of Arrow streams stop before it, and so do older
+# versions of this package.
 _SEAL = re.compile(rb"gnsqsync-crc32:([0-9a-f]{8})")
+# Length of the checksum with its name, in bytes.
 _SEAL_BYTES = 23
 
 
 class BadEntry(Exception):
-    """The bytes are no log entry of this package, or of a newer one, or were changed."""
+    """The bytes are no log entry, an entry of a newer version, or an entry that was changed."""
 
 
 def seal(data: bytes) -> bytes:
-    """Return ``data`` with its checksum behind it."""
+    """Return ``data`` with its checksum appended."""
     return b"%bgnsqsync-crc32:%08x" % (data, zlib.crc32(data))
 
 
 def has_seal(data: bytes) -> bool:
-    """Return True if a checksum is behind the bytes. Raises BadEntry if it is that of others."""
+    """Return True if the data ends with its checksum. Raises BadEntry if the checksum differs."""
     found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if found is None:
         return False
@@ -109,7 +111,7 @@ class Row(Protocol):
 
 
 class Where(Protocol):
-    """Where the rows of a partition come from."""
+    """The origin of the rows of a partition."""
 
     @property
     def topic(self) -> str: ...
@@ -120,7 +122,7 @@ class Where(Protocol):
 
 
 def check_columns(columns: Sequence[str]) -> None:
-    """ConfigError that names the columns there are, unless each of ``columns`` is one, once."""
+    """Raise ConfigError unless each of ``columns`` is a column of the source, and named once."""
     for name in columns:
         if name not in ALL_SCHEMA.names:
             raise ConfigError(
@@ -131,16 +133,16 @@ def check_columns(columns: Sequence[str]) -> None:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema of batches with exactly these columns, in this order, all nullable."""
+    """Return the schema of batches with exactly these columns, in this order, all nullable."""
     return pa.schema([ALL_SCHEMA.field(name) for name in columns])
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A log entry: its rows, and where they came from.
+    """A log entry: its rows and their origin.
 
-    ``end``: True in the last entry of a partition. ``problem``: why its writer did not reach
-    the nsqd; empty when it did. ``tally``: what the last entry tells of the whole partition.
+    ``end``: True in the last entry of a partition. ``problem``: the error if the task did not reach
+    the nsqd, else empty. ``tally``: counts of the whole partition, in its last entry.
     """
 
     stored: pa.RecordBatch
@@ -160,7 +162,7 @@ class Entry:
         end: bool,
         problem: str = "",
     ) -> Entry:
-        """Messages as an entry. ``received_at``: microseconds since the epoch, one for each."""
+        """Return messages as an entry. ``received_at``: microseconds since 1970 of each message."""
         columns = [
             pa.array([row.body for row in rows], pa.binary()),
             pa.array([row.id for row in rows], pa.string()),
@@ -191,14 +193,14 @@ class Entry:
             b"sealed": b"1",
         }
         sink = pa.BufferOutputStream()
-        # One thread: others would cost more than they save on so few bytes.
+        # Compression on one thread: an entry is small, and more threads cost more than they save.
         options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         with pa.ipc.new_stream(sink, _STORED.with_metadata(about), options=options) as writer:
             writer.write_batch(self.stored)
         return seal(bytes(sink.getvalue()))
 
     def _id_range(self) -> tuple[str, str]:
-        """The lowest and the highest message id; both are empty without rows."""
+        """Return the lowest and the highest message id; both are empty without rows."""
         found = pc.min_max(self.ids).as_py()
         return found["min"] or "", found["max"] or ""
 
@@ -208,12 +210,12 @@ class Entry:
 
     @property
     def redelivered(self) -> int:
-        """How many rows nsqd had delivered before."""
+        """Number of rows that nsqd had delivered before."""
         return int(pc.sum(pc.greater(self.stored.column("attempts"), 1)).as_py() or 0)
 
     @property
     def nbytes(self) -> int:
-        """How much memory the rows take, in bytes."""
+        """Memory of the rows, in bytes."""
         return int(self.stored.nbytes)
 
     @property
@@ -222,7 +224,7 @@ class Entry:
         return self.stored.column("id")
 
     def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """The rows with exactly ``columns``, as ``arrow_schema`` says."""
+        """Return the rows with exactly ``columns``, in the schema of ``arrow_schema``."""
         schema = arrow_schema(columns)
         return pa.RecordBatch.from_arrays([self._column(name) for name in columns], schema=schema)
 
@@ -236,7 +238,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Head:
-    """An entry without its rows; the fields are those of Entry.
+    """An entry without its rows, with the fields of Entry.
 
     ``low`` and ``high``: the lowest and the highest message id, empty without rows. Both are None
     in entries of older versions.
@@ -255,8 +257,8 @@ class Head:
 def open_entry(data: bytes, place: str = "") -> Entry:
     """Return the entry from bytes of ``Entry.encode``.
 
-    ``place``: the name of the entry. Raises BadEntry with the reason, if the entry was written
-    under another name, too. Entries of older versions have neither a checksum nor a place.
+    ``place``: the name of the entry. Raises BadEntry with the reason, for example if the entry was
+    written under another name. Entries of older versions have neither a checksum nor a place.
     """
     sealed = has_seal(data)
     try:
@@ -275,7 +277,7 @@ def open_entry(data: bytes, place: str = "") -> Entry:
 
 
 def open_head(data: bytes) -> Head:
-    """Return the head of an entry; a few thousand of its bytes at the beginning are enough."""
+    """Return the head of an entry from its first few thousand bytes. Raises BadEntry."""
     try:
         with pa.ipc.open_stream(data) as reader:
             return _head(_about(reader))

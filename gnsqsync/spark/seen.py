@@ -1,9 +1,9 @@
-"""Ids of messages that the log has, for messages that nsqd delivers again.
+"""Ids of messages that the log has, to recognise messages that nsqd delivers again.
 
-Knows which files of the log can have an id, and reads no others. An entry belongs to the source
-that the plan of its epoch names; its head has the lowest and the highest of its ids. When entries
-are deleted whose messages nsqd may still deliver, their ids stay in files of their own, whose names
-have source, epoch, and the same two ids.
+Knows which files of the log can contain an id, and reads no others. The plan of an epoch names the
+source of each entry. The head of an entry has its lowest and its highest id. Before an entry is
+deleted whose messages nsqd may still deliver, its ids are written to a file of their own. The name
+of that file has source, epoch, lowest id and highest id.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ __all__ = ["IdKeeper", "Seen"]
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 _IDS_FILE = re.compile(r"(\d+)-(\w+)-(\w+)\.arrow")
-# Bytes of the files with ids of one stream, beyond which the oldest are deleted.
+# Upper bound of the files with ids of one stream, in bytes. Beyond it the oldest are deleted.
 MOST_BYTES = 256 << 20
 
 
 class _File:
-    """A file of the log that may have ids: their range, and the ids when they were read."""
+    """A file of the log that may contain ids: the range of its ids, and the ids once read."""
 
     def __init__(self, low: str | None = None, high: str | None = None) -> None:
+        # The ids, None until the file is read.
         self.ids: pa.StringArray | None = None
         self._low = low
         self._high = high
@@ -51,10 +52,10 @@ class _File:
 
 
 class Seen:
-    """The message ids of one source that the log knows.
+    """The message ids of one source that the log contains.
 
-    Reads a file once. Entries below keep_from do not count: an entry that a late attempt made in
-    a deleted epoch is never emitted. ``strict``: option failOnDataLoss.
+    Reads each file once. Entries below keep_from do not count: a late attempt may still make an
+    entry in a deleted epoch, and no task ever emits it. ``strict``: option failOnDataLoss.
     """
 
     def __init__(self, wal: Wal, nsqd: str, topic: str, *, strict: bool = True) -> None:
@@ -63,11 +64,11 @@ class Seen:
         self._source = Source(nsqd, topic)
         self._ids_folder = _ids_folder(wal, self._source)
         self._files: dict[str, _File] = {}
-        # The source of each partition, by epoch and partition; None: the log does not tell.
+        # The source by epoch and partition. None if the log has no plan of the epoch.
         self._sources: dict[tuple[int, int], Source | None] = {}
 
     def among(self, ids: Sequence[str]) -> set[str]:
-        """Return the ids that a kept file of this source has. Raises LogDamaged."""
+        """Return those of ``ids`` that a kept file of this source contains. Raises LogDamaged."""
         try:
             return self._among(ids)
         except LogDamaged as error:
@@ -91,12 +92,12 @@ class Seen:
                     vanished = True
                 else:
                     found.update(file.among(wanted))
-            # An entry that was deleted since the listing may have left its ids in another file.
+            # If an entry was deleted since the listing, its ids may be in another file: look again.
             if not vanished:
                 return found
 
     def _refresh(self) -> None:
-        """Know the files that are there now, as far as they can have ids of this source."""
+        """List the files of the log that can contain ids of this source now."""
         wal = self._wal
         keep_from = wal.marker().keep_from
         places = [place for place in wal.places() if place.epoch >= keep_from]
@@ -115,7 +116,7 @@ class Seen:
         except LogDamaged:
             if wal.marker().keep_from == keep_from:
                 raise
-            # A commit deletes the epoch at this moment.
+            # The entry is missing because a commit deletes the epoch at this moment.
             self._refresh()
             return
         kept = set(wal.store.list(self._ids_folder))
@@ -130,7 +131,7 @@ class Seen:
             self._files[name] = _File(found[2], found[3]) if found else _File()
 
     def _learn_sources(self, places: Sequence[Place]) -> None:
-        """Note the sources of partitions, from the plan of each epoch that has one."""
+        """Note the source of each partition of ``places``, from the plan of its epoch if any."""
         wal = self._wal
         wanted = {place[:2] for place in places} - self._sources.keys()
         epochs = sorted({epoch for epoch, _ in wanted})
@@ -138,7 +139,7 @@ class Seen:
         self._sources.update(dict.fromkeys(wanted))
         for epoch, data in zip(epochs, wal.store.heads(names, MOST_BYTES), strict=True):
             if data is None:
-                continue  # an older version planned it: the heads of its entries tell
+                continue  # an older version made this epoch: the heads of entries name the source
             try:
                 parts = parts_of(open_record(data)["offset"])
             except (BadRecord, KeyError) as error:
@@ -164,9 +165,9 @@ class Seen:
 
 
 class IdKeeper:
-    """The driver's care for ids whose entries are deleted while nsqd may still deliver them.
+    """The part of the driver that keeps ids of deleted entries while nsqd may deliver them again.
 
-    ``returns``: what the driver knows of the channels.
+    ``returns``: the driver's knowledge of the channels.
     """
 
     def __init__(self, wal: Wal, returns: Returns) -> None:
@@ -174,13 +175,14 @@ class IdKeeper:
         self._returns = returns
         # False once it is known that the stream has no files with ids.
         self._has_ids = True
+        # The epoch of each source up to which files with ids are deleted.
         self._dropped: dict[Source, int] = {}
 
     def keep(self, epoch: int) -> None:
         """Write the ids of an epoch into files, for the sources that are in doubt.
 
-        The entries of the epoch are about to be deleted. A damaged one only gives a warning: its
-        rows are in the sink.
+        Called before the entries of the epoch are deleted. A damaged entry only gives a warning,
+        because its rows are in the sink.
         """
         if self._returns.is_finished(epoch):
             return
@@ -209,7 +211,7 @@ class IdKeeper:
         return self._returns.in_doubt(Source(head.nsqd, head.topic), epoch)
 
     def drop(self) -> None:
-        """Delete the ids of messages that nsqd delivers no more."""
+        """Delete the ids of messages that nsqd will not deliver again."""
         drained = self._returns.drained()
         if not self._has_ids or drained == self._dropped:
             return
@@ -223,7 +225,7 @@ class IdKeeper:
 
 
 def _limit(wal: Wal) -> None:
-    """Delete the oldest ids of the stream if all of them together are too large."""
+    """Delete the oldest files with ids of the stream while they have more than MOST_BYTES."""
     sizes = wal.store.sizes(f"{wal.stream}/ids")
     over = sum(sizes.values()) - MOST_BYTES
     for name in sorted(sizes, key=_epoch_of):
@@ -245,7 +247,7 @@ def _epoch_of(name: str) -> int:
 
 
 def _ids_folder(wal: Wal, source: Source) -> str:
-    """Return the folder of a source: readable, and different for each source."""
+    """Return the name of a source's folder, readable and unique."""
     text = f"{source.topic}@{source.nsqd}"
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:100]
     return f"{wal.stream}/ids/{readable}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -1,6 +1,6 @@
-"""What readers pass to their tasks: columns, plans and settings, made from Spark's arguments.
+"""Columns, plans and settings that readers pass to their tasks, made from Spark's arguments.
 
-Knows Spark's types and the modules that know no Spark; keeps nothing.
+Knows Spark's types, and the modules that know no Spark. Keeps no state.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """The columns that the user's schema wants; ConfigError for one that there is not."""
+    """Return the columns that the user's schema wants. Raises ConfigError for an unknown one."""
     columns: list[str] = schema.fieldNames()
     check_columns(columns)
     types = dict(column.split() for column in ALL_COLUMNS.split(", "))
@@ -53,10 +53,10 @@ def columns_of(schema: StructType) -> list[str]:
 def plans(
     end: Offset, min_partitions: int = 1, *, judged: bool = False
 ) -> list[list[PartitionPlan]]:
-    """The arguments of an epoch's tasks, each with some of its partitions.
+    """Return the plans of an epoch, one list for each task.
 
-    A pure function: every attempt gets the same. The log knows partitions and no tasks, so another
-    ``min_partitions`` after a restart finds them again.
+    Every attempt gets the same plans. The log knows partitions and not tasks, so a restart may
+    change ``min_partitions`` and still finds the entries.
     """
     parts = parts_of(end)
     return [
@@ -78,7 +78,7 @@ def plans(
 
 
 def read_settings(options: SourceOptions, *, must_reach: bool = False) -> ReadSettings:
-    """What the tasks need of the options, and ``must_reach``."""
+    """Return the part of the options that tasks need, with ``must_reach``."""
     names = {field.name for field in dataclasses.fields(ReadSettings)} - {"must_reach"}
     given = {name: getattr(options, name) for name in names}
     return ReadSettings(**given, must_reach=must_reach)
@@ -120,9 +120,10 @@ def open_log(options: SourceOptions, stream: str, *, new: bool) -> Wal:
 
 
 def end_without_traceback() -> None:
-    """For a process that Spark has left, as it does when a query stops; it is about to end.
+    """Keep a process that Spark has left from printing a ConnectionError at its end.
 
-    PySpark would report over the connection that is closed, fail, and print how it failed.
+    Spark closes the connection when a query stops. PySpark would then report over the closed
+    connection, fail, and print a traceback.
     """
     usual = sys.excepthook
 

@@ -1,6 +1,6 @@
-"""``format("nsq")`` for writing: what Spark calls on the driver and in its tasks.
+"""``format("nsq")`` for writing: the methods that Spark calls on the driver and in its tasks.
 
-Knows PySpark's classes. ``publishing`` decides which message goes where, and when.
+Knows PySpark's classes. ``publishing`` decides where and when each message goes.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = ["Published", "batch_writer", "find_columns", "stream_writer"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Seconds that a batch of a query waits for an nsqlookupd to answer.
+# Seconds for which a batch of a query waits for the answer of an nsqlookupd.
 _STREAM_PATIENCE = 10.0
 
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What one task has published; confirmed by nsqd."""
+    """The messages and bytes that one task has published, confirmed by nsqd."""
 
     messages: int
     bytes: int
 
 
 class _Sink:
-    """The options of a sink and where its columns are; pickled into the tasks."""
+    """The options of a sink and the places of its columns; pickled into the tasks."""
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options
@@ -70,11 +70,11 @@ class _Sink:
 
 
 class NsqBatchWriter(_Sink, DataSourceArrowWriter):
-    """``df.write.format("nsq")``: at least once.
+    """``df.write.format("nsq")``: each row is published at least once.
 
-    A message counts when an nsqd has confirmed it; a task that returns has had all of its rows
-    confirmed. Nothing can be taken back: a task that fails has published a part, and its retry, or
-    a speculative copy of it, publishes that part again. Put an id into the body if this matters.
+    When a task returns, nsqd has confirmed all of its rows. A failed task has published a part of
+    its rows, which nobody can take back. Its retry, or a speculative copy of it, publishes that
+    part again. Put an id into the body if duplicates matter.
     """
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
@@ -88,7 +88,7 @@ class NsqBatchWriter(_Sink, DataSourceArrowWriter):
 
 
 class _StreamEnds:
-    """What the two writers of streams have in common."""
+    """The end of a batch, for both writers of streams."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         _log_commit(f"batch {batchId}", messages)
@@ -98,9 +98,9 @@ class _StreamEnds:
 
 
 class NsqStreamRowWriter(_StreamEnds, _Sink, DataSourceStreamWriter):
-    """``df.writeStream.format("nsq")`` on Spark 4.0; promises what NsqBatchWriter does.
+    """``df.writeStream.format("nsq")`` on Spark 4.0, with the promises of NsqBatchWriter.
 
-    A batch that Spark runs again, after a crash before its commit, is published again.
+    If Spark runs a batch again, because it crashed before the commit, the batch is published again.
     """
 
     def write(self, iterator: Iterator[Row]) -> Published:
@@ -110,7 +110,7 @@ class NsqStreamRowWriter(_StreamEnds, _Sink, DataSourceStreamWriter):
 if hasattr(datasource, "DataSourceStreamArrowWriter"):
 
     class NsqStreamArrowWriter(_StreamEnds, _Sink, datasource.DataSourceStreamArrowWriter):
-        """The same on Spark 4.1 and newer, which hands the rows over as Arrow."""
+        """``df.writeStream.format("nsq")`` on Spark 4.1 and newer, which passes Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
             return self._write_arrow(iterator)
@@ -119,7 +119,7 @@ if hasattr(datasource, "DataSourceStreamArrowWriter"):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer for ``df.write``; on the driver. ConfigError with one sentence."""
+    """Return the writer for ``df.write``. Called on the driver. Raises ConfigError."""
     if overwrite:
         raise ConfigError(
             "NSQ has nothing to overwrite, messages can only be added; set .mode('append')"
@@ -131,7 +131,10 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
-    """The writer for ``df.writeStream``, made on the driver for each batch; ConfigError."""
+    """Return the writer for ``df.writeStream``. Called on the driver for each batch.
+
+    Raises ConfigError.
+    """
     if overwrite:
         raise ConfigError(
             "outputMode 'complete' would publish the whole result again with each batch; set"
@@ -145,9 +148,10 @@ def stream_writer(
 
 
 def find_columns(schema: StructType, topic: str | None) -> Columns:
-    """Where ``value``, ``topic`` (unless the option is set) and ``defer_ms`` are.
+    """Return the places of ``value``, ``topic`` (unless the option is set) and ``defer_ms``.
 
-    Other columns are ignored. ConfigError when one is missing, there twice, or of a wrong type.
+    Other columns are ignored. Raises ConfigError if a column is missing, there twice, or of a wrong
+    type.
     """
     value = _find(schema, "value", (StringType, BinaryType), "STRING or BINARY")
     if value is None:

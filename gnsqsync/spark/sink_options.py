@@ -1,4 +1,4 @@
-"""Options of the sink as users write them, checked on the driver; where the nsqds are.
+"""Options of the sink as users write them, checked on the driver, and the search for the nsqds.
 
 Knows names, units and ranges, and asks the nsqlookupds. Knows nothing of Spark, rows or batches.
 """
@@ -20,9 +20,9 @@ __all__ = ["SinkOptions"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# nsqd's default --max-body-size (docs/protocol/publishing#publish).
+# Bytes: nsqd's default --max-body-size (docs/protocol/publishing#publish).
 _MAX_BODY_SIZE = 5242880
-# How often, in seconds, nsqlookupds are asked again while none answers.
+# Seconds between two rounds of questions while no nsqlookupd answers.
 _ASK_SECONDS = 0.5
 _HTTP_FIELDS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
 
@@ -31,9 +31,9 @@ _HTTP_FIELDS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
 class SinkOptions:
     """The options of ``format("nsq")`` for writing, checked. Picklable.
 
-    ``nsqds``: host:port of each nsqd, named or found. ``topic``: for every row, or None: then the
-    column says. ``max_batch_messages``, ``max_batch_bytes``: what one MPUB holds at most.
-    ``max_message_bytes``: nsqd's --max-msg-size. ``max_defer_ms``: its --max-req-timeout.
+    ``nsqds``: host:port of each nsqd, named or found. ``topic``: topic of every row; None if a
+    column names it. ``max_batch_messages``, ``max_batch_bytes``: upper bounds of one MPUB.
+    ``max_message_bytes``: nsqd's --max-msg-size. ``max_defer_ms``: nsqd's --max-req-timeout.
     ``publish_timeout``: seconds for one batch, over all nsqds. ``connection``: fields of
     ConnectionOptions.
     """
@@ -49,9 +49,10 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, patience: float = 0.0) -> SinkOptions:
-        """The options, or ConfigError with one sentence; asks the nsqlookupds for their nsqds.
+        """Check the options, ask the nsqlookupds for their nsqds, and return the result.
 
-        ``patience``: seconds to ask again for, when no nsqlookupd answers.
+        ``patience``: seconds for which the question is repeated while no nsqlookupd answers. Raises
+        ConfigError with one sentence.
         """
         given = Given(options, "sink", also=("checkpointLocation", "queryName"))
         if given.take("path") is not None:
@@ -89,7 +90,7 @@ class SinkOptions:
         return found.with_nsqds(find_nsqds(lookupds, authorization, found.connection, patience))
 
     def _check(self, lookupds: tuple[str, ...], authorization: str | None) -> None:
-        """The client's own checks: a constructor connects nothing."""
+        """Have the client's constructors check the values. A constructor connects to nothing."""
         if self.topic is not None:
             Reader(self.topic, "sink", options=ConnectionOptions(), nsqd_tcp_addresses="localhost")
         Writer(
@@ -100,14 +101,14 @@ class SinkOptions:
         )
 
     def with_nsqds(self, nsqds: tuple[str, ...]) -> SinkOptions:
-        """The same for other nsqds."""
+        """Return a copy with other nsqds."""
         return dataclasses.replace(self, nsqds=nsqds)
 
     def writer(self, partition: int) -> Writer:
-        """A Writer that begins at nsqd number ``partition`` mod n, and goes on when that is down.
+        """Return a Writer that begins at nsqd number ``partition`` mod n, and fails over to others.
 
-        It publishes a message again when an nsqd took it without an answer: a duplicate is better
-        than a task that fails and publishes everything again.
+        The Writer publishes a message again if an nsqd did not answer. A duplicate is better than a
+        failed task, which publishes everything again.
         """
         first = partition % len(self.nsqds)
         return Writer(
@@ -115,7 +116,7 @@ class SinkOptions:
             policy="failover",
             publish_timeout=self.publish_timeout,
             retry_unknown=True,
-            # A task that fails publishes everything again.
+            # Wait for an nsqd that is down: a task that fails publishes everything again.
             outage="wait",
             max_msg_size=self.max_message_bytes,
             max_body_size=max(_MAX_BODY_SIZE, self.max_batch_bytes),
@@ -130,9 +131,10 @@ def find_nsqds(
     connection: Mapping[str, Any],
     patience: float = 0.0,
 ) -> tuple[str, ...]:
-    """host:port of every nsqd that these nsqlookupds know, sorted; ConfigError when there is none.
+    """Return host:port of every nsqd that these nsqlookupds know, sorted.
 
-    One nsqlookupd that answers is enough; the others are warned of.
+    One nsqlookupd that answers with nsqds is enough. A warning names each that does not answer.
+    Raises ConfigError if no nsqd is found within ``patience`` seconds.
     """
     http = {name: connection[name] for name in _HTTP_FIELDS if name in connection}
     deadline = time.monotonic() + patience

@@ -1,6 +1,6 @@
 """``format("nsq")`` for Spark: the data source and its streaming reader.
 
-Knows which method Spark calls when and in which process. Other modules know the log, the plan of an
+Knows when and in which process Spark calls each method. Other modules know the log, the plan of an
 epoch, the nsqds and the reading of a partition; none of these knows Spark.
 """
 
@@ -74,7 +74,7 @@ else:
     except ImportError:  # before PySpark 4.2, which calls none of what needs them
         SupportsTriggerAvailableNow = object
 
-# Whether Spark tells a source that its run has an end.
+# True if this PySpark tells a source that its run has an end.
 KNOWS_AVAILABLE_NOW: bool = SupportsTriggerAvailableNow is not object
 
 _NOT_TOLD = "PySpark before 4.2 does not tell a source of that trigger, and 4.2 does"
@@ -86,21 +86,22 @@ __all__ = ["KNOWS_AVAILABLE_NOW", "NsqDataSource", "NsqStreamReader"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Looks at nsqds take this part of a core at most while nothing comes; this far apart at most.
+# Largest share of a core that looks at nsqds may take while no message comes.
 _IDLE_SHARE = 0.005
+# Longest pause between two such looks, in seconds.
 _LONGEST_PAUSE = 2.0
 
 
 class NsqDataSource(DataSource):
-    """Reads NSQ channels, and publishes to topics.
+    """A data source that reads NSQ channels and publishes to topics.
 
-    Found by ``format("nsq")`` without registering where gnsqsync is installed; else
-    ``spark.dataSource.register(NsqDataSource)``. Options are in the guide.
+    If gnsqsync is installed, ``format("nsq")`` finds it without registration. Otherwise call
+    ``spark.dataSource.register(NsqDataSource)``. The guide lists the options.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Spark pickles this object at load() and makes every action's reader from that.
+        # Names one load(): Spark pickles this object then, and makes every action's reader from it.
         self._load_id = uuid.uuid4().hex
 
     @classmethod
@@ -108,7 +109,7 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        # The first call of load(): the user gets errors here, in the call that is wrong.
+        # load() calls this first, so the user gets errors in the call that is wrong.
         SourceOptions.parse(self.options, streaming=None)
         return SPARK_SCHEMA
 
@@ -131,39 +132,47 @@ class NsqDataSource(DataSource):
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query.
+    """The reader of one streaming query.
 
-    Spark makes one object in the driver and calls everything but ``read`` on it, one call at a
-    time; whatever is raised there ends the query. ``read`` runs on executors, on a copy that was
-    pickled before the first batch, and repeats: what it needs is in the partition.
+    Spark makes one object in the driver and calls all methods but ``read`` on it, one call at a
+    time. An exception there ends the query. ``read`` runs on executors, on a copy that was pickled
+    before the first batch, and may run again. Its orders are in the partition.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = columns_of(schema)
         self._first: Offset | None = None
-        # 4.0 and 4.1 do not pass the start to latestOffset(): it is the end that was planned last.
+        # The end that was planned last. PySpark 4.0 and 4.1 do not pass the start to
+        # latestOffset(): this is the start then.
         self._end: Offset | None = None
+        # The end of the only batch of a run with an end, on PySpark 4.0 and 4.1.
         self._drained: Offset | None = None
         # True once Spark has told that this run ends by itself.
         self._has_end = False
         self._depths: Depths | None = None
         self._log: StreamLog | None = None
-        # Monotonic time at which Spark asked for an epoch. All tasks before are over by then.
+        # Monotonic time at which Spark asked for an epoch. All earlier tasks are over by then.
         self._asked_at = 0.0
-        # Messages that a run with an end has still to take, and the nsqds that the run reached.
+        # Messages that a run with an end has still to take. None for a run without an end, like
+        # the next two.
         self._targets: Targets | None = None
+        # The nsqds that a run with an end has reached.
         self._reach: Reach | None = None
+        # The judge of whether a run with an end has read anything.
         self._progress: Progress | None = None
-        # What the run read, and nsqds that it did not reach the last time.
+        # Counts of messages and costs of this run.
         self._counts = RunCounts()
+        # The nsqds that the last tasks did not reach.
         self._missed: set[str] = set()
         # The epoch whose results have not been read yet.
         self._untold: Offset | None = None
         self._trust = Trust()
+        # Monotonic time before which a look would cost too much.
         self._next_look = 0.0
         self._pauses = Pauses(time.monotonic())
         self._sign = Sign()
+        # Monotonic time of the last planned epoch.
         self._last_epoch_at = time.monotonic()
         self._settings = read_settings(options)
         if not KNOWS_AVAILABLE_NOW and options.max_messages and options.available_now is None:
@@ -176,8 +185,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the driver ---------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        # Called more than once, and again when batch 0 is replayed: then the end in Spark's log
-        # counts, and not this.
+        # Spark calls this more than once, also when it replays batch 0. Then the end in Spark's log
+        # counts, and not this offset.
         if self._first is None:
             self._first = first_offset(uuid.uuid4().hex, self._options.channel)
         return self._first
@@ -196,9 +205,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress = Progress(self._options.channel, seen)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
-        """The end of the next epoch, with its plan, or ``start`` while there is nothing to read.
+        """Return the end of the next epoch, with its plan, or ``start`` if no message can be read.
 
-        4.2 and newer pass both arguments, and count them to know that ``limit`` is obeyed.
+        PySpark 4.2 and newer pass both arguments. They take the number of parameters as the sign
+        that ``limit`` is obeyed.
         """
         if start is None:
             if self._options.available_now:
@@ -224,7 +234,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _show_use(self, offset: Offset) -> None:
-        """Keep the log of a query that only waits from being taken for an old one."""
+        """Show that the log is in use, so that nobody deletes the log of a waiting query."""
         settings = self._settings
         if offset["epoch"] > 0:
             self._sign.show(
@@ -234,7 +244,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _judge_run(self, epoch: int) -> None:
-        """Raise the error of a run with an end, at its end."""
+        """Raise an error, at the end of a run with an end, if it missed nsqds or read nothing."""
         if self._reach is None or self._progress is None:
             return
         self._reach.judge()
@@ -243,9 +253,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress.judge(seen, self._reach.missed)
 
     def _drain_at_once(self) -> Offset:
-        """The end of the only new batch of a run with an end on 4.0 and 4.1.
+        """Return the end of the only new batch of a run with an end on PySpark 4.0 and 4.1.
 
-        All that waits goes into it. They may ask several times: the answer stays the same.
+        All waiting messages go into this batch. PySpark may ask several times; the answer stays the
+        same.
         """
         if self._drained is not None:
             return self._drained
@@ -270,9 +281,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_identity(offset, self._options.channel, self._options.topics, "the checkpoint")
 
     def _learn(self) -> None:
-        """Note what the tasks of the epoch before have told in their log.
+        """Read the counts and errors that the tasks of the epoch before wrote to the log.
 
-        Spark asks for the next epoch when they are over. Raises ConnectionLost as option
+        The tasks are over when Spark asks for the next epoch. Raises ConnectionLost as option
         failOnUnreachable says.
         """
         epoch, self._untold = self._untold, None
@@ -290,7 +301,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             log.warning("what epoch %d read cannot be counted: %s", epoch["epoch"], error)
             return
-        # A partition that nobody asked for has none, for example when a sink looks at one row only.
+        # A partition has no head if Spark did not pull it, for example for a sink that looks at one
+        # row only.
         told = [(part, head) for part, head in zip(parts, heads, strict=True) if head is not None]
         self._counts.add(head.tally for _, head in told)
         if self._progress is not None:
@@ -301,7 +313,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         reach = self._reach or Reach(budgets_of(parts), {}, fail_on)
         for part, head in told:
-            # What an attempt before had read was reached.
+            # If there are rows, an earlier attempt has reached the nsqd.
             problem = "" if head.tally.get("received") else head.problem
             reach.met(Source(part.nsqd, part.topic), problem)
             (self._missed.add if problem else self._missed.discard)(part.nsqd)
@@ -313,7 +325,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._targets.drop(source)
 
     def _check_silent(self, seen: Mapping[Source, Backlog | None]) -> None:
-        """As ``_learn`` for a run without an end: nsqds whose HTTP API does not answer."""
+        """Judge the nsqds whose HTTP API does not answer, in a run without an end.
+
+        Raises ConnectionLost as option failOnUnreachable says. ``_judge_run`` does the same at the
+        end of a run with an end.
+        """
         fail_on = self._options.fail_on_unreachable
         silent = self._cluster().silent()
         if self._targets is not None or not silent:
@@ -361,8 +377,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._depths is not None:
             self._depths.close()
-        # An exception in flight ended PySpark's loop: there are no more calls, or nobody takes an
-        # answer.
+        # An EOFError or ConnectionError in flight means that Spark has closed the connection.
         if isinstance(sys.exc_info()[1], (EOFError, ConnectionError)):
             end_without_traceback()
 
@@ -379,9 +394,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return getattr(limit, "max_rows", None)
 
     def _wait_for_messages(self, turn: int, limit: int | None) -> list[Part]:
-        """The parts of the next epoch, as soon as there is enough for one; none after a while."""
+        """Return the parts of the next epoch once enough messages wait, or none at a deadline."""
         options, cluster, pauses = self._options, self._cluster(), self._pauses
-        # A run with an end needs an answer now: Spark ends it when nobody has messages.
+        # A run with an end needs an answer now: Spark ends it if no source has messages.
         has_end = self._targets is not None
         now = time.monotonic()
         self._next_look = now if has_end else pauses.look_at(now, self._next_look)
@@ -391,7 +406,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = time.process_time()
             seen = cluster.look()
             if not has_end and pauses.is_alone and cluster.is_answer_missing:
-                # The messages may be on an nsqd that is slow.
+                # The messages may be on a slow nsqd, so wait for all answers.
                 seen = cluster.look(whole=True)
             self._note_looks(turn, seen)
             cost = time.process_time() - before
@@ -407,7 +422,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
 
     def _readable(self, seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
-        """How much of the seen depths may go into the next epoch."""
+        """Return the number of messages of each source that may go into the next epoch."""
         now = time.monotonic()
         for source in self._trust.judge(_done(seen), now):
             log.warning(
@@ -433,21 +448,21 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting > 0 and waited >= options.max_trigger_delay
 
     def _note_looks(self, epoch: int, seen: Mapping[Source, Backlog | None]) -> None:
-        """Tell the log the counts of channels since ``epoch``, as far as they came after it."""
+        """Tell the log the counts of channels that were asked for after the tasks of ``epoch``."""
         looks = {
             source: Look.at(backlog)
             for source, backlog in seen.items()
-            # An nsqd that is slow may answer a question that was asked before the epoch.
+            # A slow nsqd may answer only now to a question from before the end of the epoch.
             if backlog is not None and backlog.asked_at >= self._asked_at
         }
         assert self._log is not None, "the log is open before anybody looks"
         self._log.looked(epoch, looks)
 
     def _open_log(self, offset: Offset) -> StreamLog:
-        """Return the log of the stream, which is looked at when this process first needs it."""
-        # Before 4.2 a run with an end may begin a new stream before it hears of the old one.
+        """Return the log of the stream of ``offset``, opened at the first use."""
+        # Before PySpark 4.2 a run with an end may begin a new stream before it hears of the old.
         if self._log is None or self._log.stream != offset["stream"]:
-            # Only runs of one stream ask for ids of runs before them.
+            # Ids are of use only if later runs continue the same stream.
             one_stream = KNOWS_AVAILABLE_NOW or not self._options.available_now
             self._log = StreamLog(self._options, offset, keeps_ids=one_stream)
         return self._log
@@ -460,5 +475,5 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _done(seen: Mapping[Source, Backlog | None]) -> dict[Source, int]:
-    """How far the sources with messages are."""
+    """Return the number of finished messages of each source that has messages."""
     return {source: backlog.done for source, backlog in seen.items() if backlog and backlog.depth}

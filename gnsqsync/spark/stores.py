@@ -1,4 +1,4 @@
-"""Where logs and archives lie: a store of names with bytes, with exclusive create.
+"""The storage of logs and archives: a store of names with bytes, with exclusive create.
 
 Knows local disks; must not know what the bytes mean.
 """
@@ -22,98 +22,104 @@ from gnsqsync.errors import ConfigError
 
 __all__ = ["FileStore", "Store"]
 
-# A disk is full, or the share of this user.
+# Error numbers of a full disk, and of a used-up quota.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-# Within Store ``list`` is a method.
+# The type has a name of its own, because ``list`` is a method within Store.
 Names = list[str]
 
 
 class Store(ABC):
-    """Names (relative, with /) and their bytes. From any thread; of any process at a time.
+    """Names (relative, with /) and their bytes. Any thread of any process may use it at a time.
 
     Errors of the storage (OSError) are raised unchanged.
     """
 
-    # The path or URL as given, and what it is to the user, for texts.
+    # The path or URL as given.
     url: str
+    # The user's name of the path in texts, such as the option.
     what: str
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
-        """Make ``name`` with all of ``data``, durably, only if it is not there.
+        """Make ``name`` with all of ``data``, durably, unless it exists. Return True if made.
 
-        Return False when another writer made it first. Of all writers one gets True; writers of the
-        same bytes may all get it, as a request that was repeated cannot be told from theirs.
+        Exactly one of several writers gets True. Writers of the same bytes may all get True,
+        because their requests cannot be told from repetitions of one request.
         """
 
     @abstractmethod
     def read(self, name: str, limit: int | None = None) -> bytes | None:
-        """The bytes of ``name``, or None when it is not there; of these the first ``limit``."""
+        """Return the bytes of ``name``, the first ``limit`` of them if given; None if missing."""
 
     def heads(self, names: Sequence[str], size: int) -> list[bytes | None]:
-        """The first ``size`` bytes of each, or None; at the same time where that is faster."""
+        """Return the first ``size`` bytes of each name, None for a missing one.
+
+        Requests are made at the same time if that is faster.
+        """
         return [self.read(name, size) for name in names]
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
-        """Make or replace ``name`` durably; a reader sees all of the old or all of the new."""
+        """Make or replace ``name`` durably. A reader sees either all old or all new bytes."""
 
     @abstractmethod
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """All names below the folder ``prefix``, however deep, with their bytes; sorted."""
+        """Return all names at any depth below the folder ``prefix``, sorted, with their sizes."""
 
     def list(self, prefix: str = "") -> Names:
-        """The names of ``sizes``."""
+        """Return the names of ``sizes``."""
         return [*self.sizes(prefix)]
 
     @abstractmethod
     def folders(self, prefix: str = "") -> Names:
-        """The names of the folders directly below the folder ``prefix``, sorted."""
+        """Return the names of the folders directly below the folder ``prefix``, sorted."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether ``name`` is there."""
+        """Return True if ``name`` exists."""
 
     @abstractmethod
     def modified(self, name: str) -> float | None:
-        """Return when ``name`` was written, seconds since 1970; None if it is not there."""
+        """Return the time of the last write of ``name``, seconds since 1970; None if missing."""
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A file of any size to write; durable at the end of the block, gone if that raises.
+        """Return a file to write, of any size. It is durable after the block.
 
-        For a name that nobody looks for before: on a disk it shows while it grows.
+        If the block raises, no file is left. On a disk the file is visible while it grows, so use
+        this for names that nobody reads before.
         """
 
     @abstractmethod
     def reading(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A file that can seek. Raises FileNotFoundError."""
+        """Return a file to read that can seek. Raises FileNotFoundError."""
 
     @abstractmethod
     def copy(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Give each (from, to) its second name, durably; it appears whole, with all of its bytes.
+        """Give the file of each pair (from, to) the second name, durably.
 
-        The bytes of both must never change, and a second name that is there is left as it is.
-        Raises FileNotFoundError when there is neither of a pair.
+        A second name appears with all of its bytes at once. A second name that exists is left as
+        it is. The bytes must never change. Raises FileNotFoundError if both names of a pair are
+        missing.
         """
 
     @abstractmethod
     def delete(self, names: Iterable[str], *, durable: bool = False) -> None:
-        """Remove these names; one that is not there is no error.
+        """Remove these names. A missing name is no error.
 
-        ``durable``: not even a power cut brings them back.
+        ``durable``: True if even a power cut must not bring them back.
         """
 
     @abstractmethod
     def delete_folder(self, prefix: str) -> None:
-        """Remove all below the folder ``prefix``, and the unfinished files of a killed process."""
+        """Remove all files below the folder ``prefix``, also those that a killed process left."""
 
     def probe(self) -> None:
-        """Try whether the storage can be written and keeps the promise of ``create``.
+        """Write to the storage, and check that it keeps the promise of ``create``.
 
-        Raises ConfigError with a sentence: if two attempts of one task both think that they made an
-        entry, messages are lost.
+        Raises ConfigError if not: if two attempts of one task both believe that they made an entry,
+        messages are lost.
         """
         name = f"probe-{uuid.uuid4().hex}"
         try:
@@ -124,7 +130,7 @@ class Store(ABC):
             finally:
                 self.delete([name])
         except ConnectionError:
-            raise  # the storage is away, which says nothing of what it promises
+            raise  # the storage is away, so its promise is not known
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise ConfigError(
@@ -135,8 +141,8 @@ class Store(ABC):
                 f"{self.what} {self.url!r} cannot be written and read: {error}; set {self.what} to"
                 " storage that the driver and every executor may write to"
             ) from error
-        # No other writer knows the name: if the first create was refused, then by its own bytes,
-        # whose answer was lost. That is for ``create`` to see, and no fault of the storage.
+        # The name is ours alone. A refusal of the first create can only mean that its answer was
+        # lost and a repetition met its own bytes, so only the second create counts.
         if second or kept != b"1":
             raise ConfigError(
                 f"{self.what} {self.url!r} lies on storage that lets two writers create one name,"
@@ -148,8 +154,8 @@ class Store(ABC):
 class FileStore(Store):
     """A folder on a local disk or a shared file system (NFS).
 
-    A file is made whole under a temporary name, then hard-linked to its own: link(2) fails when
-    the name is there, on NFS too, where rename(2) would replace it. File and folder are fsynced.
+    A file is written whole under a temporary name, then hard-linked to its own name. link(2) fails
+    if the name exists, even on NFS; rename(2) would replace it. File and folder are fsynced.
     """
 
     def __init__(self, path: str, *, url: str | None = None, what: str = "walPath") -> None:
@@ -195,7 +201,7 @@ class FileStore(Store):
                 if entry.is_dir(follow_symlinks=False):
                     left.append(name)
                 elif not entry.name.startswith(durable.TEMPORARY) and not entry.is_dir():
-                    # A file that is removed at this moment is not there.
+                    # A file that is removed at this moment counts as missing.
                     with contextlib.suppress(FileNotFoundError):
                         found[name] = os.stat(entry.path).st_size
         return dict(sorted(found.items()))
@@ -204,9 +210,9 @@ class FileStore(Store):
         return sorted(entry.name for entry in self._scan(prefix) if entry.is_dir())
 
     def _scan(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return what is directly in a folder, nothing for one that is not there.
+        """Return the entries directly in a folder, none for a missing folder.
 
-        A folder that cannot be read is an error: what is in it would count as gone.
+        A folder that cannot be read is an error: its files would otherwise count as gone.
         """
         try:
             with os.scandir(self._root / folder) as entries:

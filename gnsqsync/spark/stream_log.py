@@ -1,6 +1,6 @@
 """The log of a stream as its driver uses it: plans, commits, and ids that must be kept.
 
-Opened without a trace: nothing is written before there is an epoch.
+Opening the log writes nothing. The first epoch writes the first file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 class StreamLog:
     """The log of the stream to which ``offset`` belongs.
 
-    ``keeps_ids``: False if nobody will ask for ids of deleted entries.
+    ``keeps_ids``: False if no later epoch will ask for ids of deleted entries.
     """
 
     def __init__(self, options: SourceOptions, offset: Offset, *, keeps_ids: bool = True) -> None:
@@ -41,6 +41,7 @@ class StreamLog:
             self._keeper = IdKeeper(self.wal, self._returns)
         # The newest look at each source after the last epoch.
         self._looks: dict[Source, Look] = {}
+        # True once the log has the driver's mark and earlier looks are known.
         self._is_ready = False
         # True while the stream is new and has nothing in the log.
         self._is_fresh = False
@@ -84,7 +85,7 @@ class StreamLog:
         self._make_ready(end)
         self._plans.confirm(end)
         options = self._options
-        # Spark hands over an empty start in no case, tests do.
+        # A lost checkpoint shows at the first epoch. Spark never passes an empty start; tests do.
         if end["epoch"] != 1:
             return
         known = {self.stream, start.get("stream", self.stream)}
@@ -98,7 +99,7 @@ class StreamLog:
             log.warning("%s; going on, as failOnDataLoss is false", problem)
 
     def commit(self, epoch: int) -> None:
-        """Note that the rows of ``epoch`` are safe in the sink; delete what is old."""
+        """Note that the rows of ``epoch`` are safe in the sink, and delete old epochs."""
         self._make_ready({"epoch": epoch})
         keeper = self._keeper
         keep = keeper.keep if keeper is not None else None

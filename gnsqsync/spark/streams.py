@@ -1,7 +1,7 @@
-"""The streams in a log folder: what each holds, which are over, and their end.
+"""The streams in a log folder: a list with their contents, and their deletion.
 
-Knows names over a Store, and who used a stream when. Must not know nsqd or Spark. A stream is the
-log of one query (before PySpark 4.2: of one run), or of one ``spark.read`` ("drain-...").
+Knows names over a Store, and when a stream was last used. Must not know nsqd or Spark. A stream is
+the log of one query (before PySpark 4.2: of one run), or of one ``spark.read`` ("drain-...").
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ __all__ = ["IN_USE", "Sign", "Stream", "delete_ended", "streams"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Seconds between two signs of a driver, and without a sign until its stream counts as unused.
+# Seconds between two signs of a driver.
 _SIGN_EVERY = 1800.0
+# Seconds without a sign after which a stream counts as unused.
 IN_USE = 2 * 3600.0
-# Seconds after its last commit until the stream of a run that ended is deleted.
+# Seconds from the last commit of a run that ended to the deletion of its stream.
 _ENDED = 3600.0
 # Bytes of one publish.
 _CHUNK = 512 << 10
@@ -37,14 +38,15 @@ Send = Callable[[str, list[bytes]], object]
 class Sign:
     """The sign of a driver that its stream is in use, even if no message comes for a year.
 
-    A file whose time tells it. Storage that fails is an entry in the log, and no error.
+    The time of a file is the sign. If the storage fails, a warning is logged and nothing raised.
     """
 
     def __init__(self) -> None:
+        # Time of the next sign, for the stream that was shown last.
         self._due: dict[str, float] = {}
 
     def show(self, open_it: Callable[[], Store], stream: str, now: float) -> None:
-        """Write the file unless that was done a short while ago. ``now``: of any steady clock."""
+        """Write the file, at most every _SIGN_EVERY seconds. ``now``: time of a steady clock."""
         if now < self._due.get(stream, now):
             return
         self._due = {stream: now + _SIGN_EVERY}
@@ -58,9 +60,9 @@ class Sign:
 class Stream:
     """A stream as it was found.
 
-    ``last``: its newest epoch, -1 without any; ``committed``: the newest that its query has
-    committed. ``used_at``: when anything was last written, seconds since 1970. ``pending``: rows
-    that were taken from nsqd and not committed. ``damaged``: why these are not known.
+    ``last``: its newest epoch, -1 without any. ``committed``: the newest epoch that its query has
+    committed. ``used_at``: time of the last write, seconds since 1970. ``pending``: epochs whose
+    rows were taken from nsqd and not committed. ``damaged``: the error if ``pending`` is unknown.
     """
 
     name: str
@@ -75,7 +77,7 @@ class Stream:
 
     @property
     def rows(self) -> int:
-        """Pending rows."""
+        """Number of pending rows."""
         return sum(epoch.rows for epoch in self.pending)
 
     @property
@@ -84,17 +86,18 @@ class Stream:
         return sorted({topic for epoch in self.pending for topic in epoch.topics})
 
     def in_use(self, now: float, age: float = IN_USE) -> bool:
-        """Return True if a driver may still use it.
+        """Return True if a driver may still use the stream.
 
-        ``age``: seconds without a sign after which it is unused, IN_USE at least.
+        ``age``: seconds without a sign after which the stream is unused; at least IN_USE.
         """
         return now - self.used_at < max(age, IN_USE)
 
     def publish(self, send: Send) -> int:
         """Publish the pending rows again, epoch by epoch, and note each epoch as committed.
 
-        ``send`` gets a topic and bodies, and returns when nsqd has them. If it raises, the rows of
-        that epoch stay pending, and some of them are published. Returns the number of rows.
+        ``send`` gets a topic and bodies, and returns when nsqd has them. If ``send`` raises, the
+        rows of that epoch stay pending, though some of them are published. Returns the number of
+        rows.
         """
         wal = Wal(self._store, self.name, retention=0.0)
         rows = 0
@@ -108,7 +111,7 @@ class Stream:
         return rows
 
     def delete(self) -> None:
-        """Delete all of it. Raises OSError if something is left."""
+        """Delete all files of the stream. Raises OSError if a file is left."""
         self._store.delete_folder(self.name)
         if left := self._store.list(self.name):
             raise OSError(
@@ -128,7 +131,7 @@ def streams(wal_path: str, options: dict[str, Any] | str | None = None) -> list[
 
 
 def _look(store: Store, name: str) -> Stream | None:
-    """Return None for a folder that is no stream."""
+    """Return the stream in a folder, or None if the folder is no stream."""
     sizes = store.sizes(name)
     if f"{name}/plan" not in sizes and f"{name}/drain" not in sizes:
         return None
@@ -141,7 +144,7 @@ def _look(store: Store, name: str) -> Stream | None:
         pending = tuple(pending_of(wal))
     except (LogDamaged, ValueError) as error:
         damaged = str(error)
-    # An entry is written after those before it, so the newest epoch is enough.
+    # Entries are written in order, so the times of the newest epoch are enough.
     newest = [n for n in sizes if n.startswith((f"{name}/e={last}/", f"{name}/plans/"))][-8:]
     marks = [f"{name}/{mark}" for mark in ("plan", "committed", "drain", "used")]
     times = (store.modified(each) for each in (*newest, *(m for m in marks if m in sizes)))
@@ -162,8 +165,8 @@ def delete_ended(store: Store, keep: str, retention: float, now: float) -> None:
     """Delete the streams of runs that ended and whose rows are all committed.
 
     PySpark before 4.2 begins a stream in each run with ``availableNow``, and commits its only epoch
-    in the next run. ``keep``: the stream of this run. ``now``: seconds since 1970. A stream of a
-    query that is under way has the plan of an epoch that is not committed.
+    in the next run. ``keep``: the stream of this run. ``now``: seconds since 1970. The stream of a
+    running query is not deleted, because it has the plan of an epoch that is not committed.
     """
     for name in store.folders():
         if name == keep or name.startswith("drain-"):
@@ -185,7 +188,7 @@ def _last_epoch(stream: str, names: Iterable[str]) -> int:
 
 
 def _chunks(values: list[bytes]) -> list[list[bytes]]:
-    """The values in lists of about _CHUNK bytes."""
+    """Split the values into lists of about _CHUNK bytes."""
     found: list[list[bytes]] = []
     size = _CHUNK
     for value in values:

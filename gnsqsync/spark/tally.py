@@ -1,4 +1,4 @@
-"""What reading costs: noted by the tasks, told in the last entry of each, summed up by the driver.
+"""The costs of reading: tasks note them and write them into their last entry; the driver adds up.
 
 Knows names and numbers only; must not know the log, nsqd or Spark.
 """
@@ -15,24 +15,26 @@ from typing import Any
 
 __all__ = ["Costs", "RunCounts", "costs_of_process"]
 
-# Beside these a task tells exact counts of its own partition: rows in the log ("received"), of
-# these with attempts above 1 ("redelivered"), messages that were dropped, as the log had them
-# ("deduplicated"), and the seconds until its last entry was made ("seconds").
-# Costs are of a process: seconds in waiting for messages, in writing the log, and in FIN with the
-# end of the connection; bytes written to the log.
+# Costs of a process: seconds of waiting for messages, of writing the log, and of FIN with the end
+# of the connection; bytes written to the log.
+# Beside these a task tells exact counts of its own partition: "received" (rows in the log),
+# "redelivered" (rows with attempts above 1), "deduplicated" (messages that were dropped because the
+# log had them), and "seconds" (until its last entry was made).
 COSTS = ("receive_seconds", "log_seconds", "fin_seconds", "log_bytes")
 
 Tally = Mapping[str, float]
 
 
 class Costs:
-    """What reading has cost this process and no log tells yet.
+    """Costs of reading in this process that are in no log entry yet.
 
-    A task still writes and sends FIN after its last entry is made, so a later task of the same
-    process tells that part. From any thread: a task reads several partitions at a time.
+    A task still writes and sends FIN after it has made its last entry. A later task of the same
+    process writes these costs into its own entry. Methods may be called on any thread, because a
+    task reads several partitions at a time.
     """
 
     def __init__(self) -> None:
+        # Costs by name that no entry has yet. Guarded by _lock.
         self._untold = dict.fromkeys(COSTS, 0.0)
         self._lock = threading.Lock()
 
@@ -49,20 +51,20 @@ class Costs:
             self.add(name, time.monotonic() - began)
 
     def take(self) -> dict[str, float]:
-        """All that is untold, for an entry that is about to be made."""
+        """Return all costs that no entry has, for an entry that is about to be made; start at 0."""
         with self._lock:
             taken, self._untold = self._untold, dict.fromkeys(COSTS, 0.0)
         return {name: round(amount, 6) for name, amount in taken.items()}
 
     def put_back(self, costs: Tally) -> None:
-        """The entry was not made."""
+        """Add the costs of ``take`` again, because their entry was not made."""
         for name, amount in costs.items():
             self.add(name, amount)
 
 
 @functools.cache
 def costs_of_process() -> Costs:
-    """Those of all tasks that this process runs."""
+    """Return the Costs that all tasks of this process share."""
     return Costs()
 
 
@@ -75,7 +77,7 @@ class RunCounts:
         self._longest = 0.0
 
     def add(self, tallies: Iterable[Tally]) -> None:
-        """The tasks of one batch."""
+        """Add the tallies of the tasks of one batch."""
         found = list(tallies)
         for tally in found:
             for name, amount in tally.items():
@@ -84,7 +86,10 @@ class RunCounts:
         self._batches += 1
 
     def shown(self) -> dict[str, Any]:
-        """As in a query's progress. Seconds are of all tasks together, but for longest_task."""
+        """Return the sums in the form of a query's progress.
+
+        ``longest_task`` sums the longest task of each batch. The other seconds sum all tasks.
+        """
         sums = self._sums
         return {
             "batches": self._batches,

@@ -1,6 +1,6 @@
 """The border to the libraries of object stores: OSErrors for their exceptions, repeated requests.
 
-Knows the names of the exceptions, and imports no library. Must not know what is asked for.
+Knows the names of the exceptions, and imports no library. Must not know what a request does.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 T = TypeVar("T")
 
-# Seconds for which a store that does not answer is asked again. The libraries try for some
-# seconds, too; a restart of a proxy, a DNS server or the store itself takes longer.
+# Seconds for which a request to a store that does not answer is repeated. The libraries themselves
+# try for some seconds only. A restart of a proxy, a DNS server or the store itself takes longer.
 _PATIENCE = 60.0
-# Seconds from try to try: doubling between these.
+# Seconds between two tries: doubled from the first to the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 
-# Packages whose exceptions need not be OSErrors.
+# Packages whose exceptions may be no OSErrors.
 _PACKAGES = {
     *("botocore", "aiobotocore", "aiohttp", "s3fs", "fsspec"),
     *("google", "gcsfs", "azure", "adlfs", "requests", "urllib3"),
 }
-# Exceptions (package and class, subclasses included) that say nothing of the request itself.
+# Exceptions (package and class, subclasses included) that leave open whether the request is right.
+# Such a request is repeated.
 _TRANSIENT = {
     *("botocore.ConnectionError", "botocore.HTTPClientError", "botocore.IncompleteReadError"),
     *("botocore.ResponseParserError", "botocore.CredentialRetrievalError", "aiohttp.ClientError"),
@@ -37,8 +38,8 @@ _TRANSIENT = {
     *("requests.ConnectionError", "requests.Timeout", "requests.ChunkedEncodingError"),
     *("urllib3.HTTPError", "socket.gaierror", "builtins.ConnectionError", "builtins.TimeoutError"),
 }
-# Answers of a store that has trouble of its own, as a code or an HTTP status. S3 answers 409 when
-# two conditional writes of one name meet; nothing is known then (S3 manual, "Prevent object
+# Answers of a store that is busy or in trouble, as a code or an HTTP status. S3 answers 409 when
+# two conditional writes of one name meet. The outcome is then unknown (S3 manual, "Prevent object
 # overwrites with conditional writes").
 _BUSY = {
     *("ConditionalRequestConflict", "OperationAborted", "409"),
@@ -48,10 +49,11 @@ _BUSY = {
 
 
 def patiently(call: Callable[[], T], where: str) -> T:
-    """Return what ``call`` returns; repeat it while the store is away or busy.
+    """Make the request ``call`` and return its result; repeat it while the store is away or busy.
 
-    ``call`` may have been done although it failed. Raises ConnectionError when the store was away
-    for too long, and OSError for every other error of its library. ``where``: names the store.
+    The store may have done a ``call`` that failed, so ``call`` must bear a repetition. Raises
+    ConnectionError if the store was away for _PATIENCE seconds, and OSError for every other error
+    of its library. ``where``: the store's name in texts.
     """
     deadline: float | None = None
     pause = _FIRST_PAUSE
@@ -83,7 +85,7 @@ def patiently(call: Callable[[], T], where: str) -> T:
 
 @contextlib.contextmanager
 def as_os_error(where: str) -> Iterator[None]:
-    """Raise what a store's library raises as an OSError that names the store."""
+    """Turn exceptions of a store's library into OSErrors that name the store."""
     try:
         yield
     except OSError:
@@ -95,12 +97,12 @@ def as_os_error(where: str) -> Iterator[None]:
 
 
 def code_of(error: BaseException) -> str:
-    """The store's own word for what went wrong, else the HTTP status, else ""."""
+    """Return the store's error code, or else the HTTP status, or else an empty text."""
     for each in _chain(error):
         response = getattr(each, "response", None)
         if isinstance(response, Mapping):
             return str(response.get("Error", {}).get("Code", ""))
-        # Azure, aiohttp and Google.
+        # Azure, aiohttp and Google have attributes of these names.
         for name in ("status_code", "status", "code"):
             status = getattr(each, name, None)
             if isinstance(status, int | str) and str(status).isdecimal():
@@ -121,7 +123,7 @@ def _is_transient(error: OSError) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that caused it."""
+    """Yield the error, and then its causes."""
     each: BaseException | None = error
     while each is not None:
         yield each
@@ -133,7 +135,7 @@ def _package(kind: type) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """Return a line for the error, or for its cause where the error only wraps it."""
+    """Return one line about the error, or about its cause if the error only wraps that."""
     if type(error) is OSError and error.errno is None and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

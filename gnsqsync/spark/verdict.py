@@ -1,4 +1,4 @@
-"""The verdict on a batch read, given by the last of its tasks: Spark tells the driver no end.
+"""The verdict on a batch read. Its last task gives it: Spark does not tell the driver of the end.
 
 Knows the log and the nsqds' HTTP API; must not know Spark.
 """
@@ -27,7 +27,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 @dataclass(frozen=True)
 class DrainTask:
-    """The partitions of one task of a batch read, and those of all its tasks; picklable."""
+    """The plans of one task of a batch read, and the parts of all its tasks; picklable."""
 
     plans: list[PartitionPlan]
     parts: list[Part]
@@ -53,7 +53,7 @@ def _judge(task: DrainTask, options: SourceOptions) -> None:
     progress = Progress(options.channel, {s: Backlog(n, 0, 0) for s, n in budgets.items()})
     missed = []
     for part, head in zip(task.parts, heads, strict=True):
-        # Without a head another task still reads, and the last one is the judge.
+        # A part without a head is still being read by another task. That task will judge.
         progress.took(None if head is None else head.tally.get("received"))
         progress.took(None if head is None else head.tally.get("deduplicated"))
         if head is not None and head.problem:

@@ -1,14 +1,14 @@
-"""The write-ahead log: numbered entries of each epoch and partition, and what is committed.
+"""The write-ahead log: numbered entries of each epoch and partition, and the mark of commits.
 
 Knows names and their order over a Store; must not know nsqd or Spark. The layout::
 
-    <stream>/plan                          the driver's mark: a task must see it
-    <stream>/committed                     [last committed epoch, first epoch that is kept, when]
+    <stream>/plan                          the driver's mark, which each task must see
+    <stream>/committed                     [last committed epoch, first kept epoch, time]
     <stream>/plans/<epoch>.json            the plan of an epoch, see plans
-    <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... and a last one without rows, the END
+    <stream>/e=<epoch>/p=<partition>/<n>   entries 0, 1, ... and the END, which has no rows
     <stream>/ids/<source>/<epoch>-<low>-<high>   ids that outlive their entries, see seen
 
-Older versions put END into the last entry with rows, and know neither plans nor ids.
+Older versions mark the last entry with rows as END, and know neither plans nor ids.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
 
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
-# Bytes at the beginning of an entry in which its head lies, unless an nsqd's error is very long.
+# First bytes of an entry that contain its head, unless the error of an nsqd is very long.
 _HEAD_BYTES = 8192
 _ENTRY = re.compile(r"e=(\d+)/p=(\d+)/(\d+)\.arrow")
 
 
 class EpochCommitted(NSQError):
-    """This attempt is late: its epoch is committed, so another attempt has read these messages."""
+    """This attempt is too late: its epoch is committed, so another attempt has read it."""
 
 
 class LogDamaged(NSQError):
@@ -63,9 +63,10 @@ class LogDamaged(NSQError):
 
 @dataclass(frozen=True)
 class Marker:
-    """What the file ``committed`` says. -1: no epoch is committed yet.
+    """The contents of the file ``committed``. ``committed``: the last such epoch, -1 for none.
 
-    ``at``: when it was written, seconds since 1970 by the driver's clock; 0 when that is not known.
+    ``keep_from``: the first epoch that is kept. ``at``: time of the write, seconds since 1970 by
+    the driver's clock; 0 if unknown.
     """
 
     committed: int = -1
@@ -85,26 +86,27 @@ class Wal:
     """The log of one stream. The driver announces and commits; tasks do the rest."""
 
     def __init__(self, store: Store, stream: str, retention: float = 60.0) -> None:
-        """``retention``: seconds that a committed epoch is kept for late attempts."""
+        """Open the log. ``retention``: seconds that a committed epoch is kept for late attempts."""
         self.store = store
         self.stream = stream
         self._retention = retention
-        # The driver's: epochs that are not deleted yet, and when each was committed.
+        # Commit time of each epoch that is not deleted yet. Only the driver uses it; None before
+        # its first commit.
         self._committed_at: dict[int, float] | None = None
 
     # -- the driver --------------------------------------------------------------------------
 
     def announce(self, identity: Mapping[str, Any] | None = None) -> None:
-        """Leave the mark by which a task knows that it sees the driver's storage.
+        """Write the mark by which a task knows that it sees the driver's storage.
 
-        ``identity``: what the query reads; it replaces an older one.
+        ``identity``: channel and topics of the query. It replaces an older identity.
         """
         data = self.store.read(self.mark_name)
         if data is None or (identity and self._open(self.mark_name, data) != identity):
             self.store.put(self.mark_name, record(identity or {}))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the mark says the query reads; empty if an older version wrote it."""
+        """Return the query's channel and topics from the mark; empty in marks of older versions."""
         return self.record(self.mark_name) or {}
 
     def record(self, name: str) -> dict[str, Any] | None:
@@ -129,16 +131,16 @@ class Wal:
         today: float,
         keep_ids: Callable[[int], None] | None = None,
     ) -> None:
-        """The rows of ``epoch`` are safe in the sink; delete epochs that were committed long ago.
+        """Note that the rows of ``epoch`` are safe in the sink, and delete long committed epochs.
 
-        ``now``: seconds of any steady clock. ``today``: seconds since 1970. ``keep_ids`` is called
-        for each epoch before the marker says that it is gone. The marker is written before
-        anything is deleted: what lies below its keep_from is never read.
+        ``now``: seconds of a steady clock. ``today``: seconds since 1970. ``keep_ids`` is called
+        for each epoch before the marker declares it deleted. The marker is written before anything
+        is deleted, because entries below its keep_from are never read.
         """
         marker = self.marker()
         if self._committed_at is None:
-            # Since an earlier process wrote the marker, the wall clock tells how long ago that was.
-            # A run on a schedule may be too short to see any of its own epochs grow old.
+            # An earlier process wrote the marker, so only the wall clock gives its age. A short run
+            # on a schedule would never see one of its own epochs grow old.
             ago = max(0.0, today - marker.at) if marker.at else 0.0
             self._committed_at = {
                 old: now - ago if old <= marker.committed else now
@@ -164,7 +166,7 @@ class Wal:
     # -- tasks -------------------------------------------------------------------------------
 
     def check_announced(self) -> None:
-        """Raises LogDamaged with a sentence when the driver's mark cannot be seen from here."""
+        """Raise LogDamaged if this process does not see the driver's mark."""
         if not self.is_announced():
             raise LogDamaged(
                 f"this executor does not see the log that the driver keeps in walPath"
@@ -177,13 +179,13 @@ class Wal:
         return self.store.read(self.mark_name) is not None
 
     def marker(self) -> Marker:
-        """Return what is committed now. Raises LogDamaged."""
+        """Return the last committed and the first kept epoch. Raises LogDamaged."""
         name = f"{self.stream}/committed"
         data = self.store.read(name)
         if data is None:
             return Marker()
         try:
-            # Older versions did not write when.
+            # Older versions wrote no time.
             found = Marker(*json.loads(data))
             if not -1 <= found.keep_from - 1 <= found.committed:
                 raise ValueError(f"it says {data!r}")
@@ -209,15 +211,15 @@ class Wal:
             raise LogDamaged.file(self.store, name, error) from error
 
     def numbers(self, epoch: int, partition: int) -> list[int]:
-        """Return the numbers of the entries of a partition that are there, in their order."""
+        """Return the numbers of the entries that a partition has, sorted."""
         names = self.store.list(f"{self.stream}/e={epoch}/p={partition}")
         return sorted(place.number for place in map(self._place, names) if place)
 
     def last_heads(self, epoch: int, partitions: int) -> list[Head | None]:
-        """Return the head of the END of each partition, None for one that has no END yet.
+        """Return the head of the END of each partition, None for a partition without an END.
 
-        Rows are not read. Raises LogDamaged for an entry that is damaged, and for a partition that
-        has an END and lacks an entry before it.
+        Rows are not read. Raises LogDamaged if an entry is damaged, or if an entry before an END is
+        missing.
         """
         numbers: dict[int, list[int]] = {}
         for place in self.places(epoch):
@@ -240,7 +242,7 @@ class Wal:
             raise LogDamaged.file(self.store, name, "it is missing, and later ones are there")
 
     def heads(self, names: Sequence[str]) -> list[Head | None]:
-        """Return the heads of these entries, None for one that is not there. Raises LogDamaged."""
+        """Return the heads of these entries, None for a missing one. Raises LogDamaged."""
         found = zip(names, self.store.heads(names, _HEAD_BYTES), strict=True)
         return [None if data is None else self._head(name, data) for name, data in found]
 
@@ -248,7 +250,7 @@ class Wal:
         try:
             return open_head(data)
         except BadEntry:
-            pass  # too short, perhaps
+            pass  # the head may be longer than _HEAD_BYTES
         whole = self.store.read(name)
         if whole is None:
             return None
@@ -258,7 +260,7 @@ class Wal:
             raise LogDamaged.file(self.store, name, error) from error
 
     def places(self, epoch: int | None = None) -> list[Place]:
-        """Return the places of all entries, or of those of one epoch, in their order."""
+        """Return the places of all entries, or of the entries of one epoch, sorted."""
         folder = self.stream if epoch is None else f"{self.stream}/e={epoch}"
         return sorted(place for place in map(self._place, self.store.list(folder)) if place)
 
@@ -295,7 +297,7 @@ class Wal:
 class PendingEpoch:
     """An epoch in a log whose rows were taken from nsqd and not committed by its query.
 
-    ``rows`` counts what the log has; ``nsqds`` and ``topics`` say where they came from.
+    ``rows``: number of rows in the log. ``nsqds`` and ``topics``: their origin.
     """
 
     stream: str
@@ -307,7 +309,7 @@ class PendingEpoch:
     _names: tuple[str, ...] = field(repr=False)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Its rows, a log entry at a time."""
+        """Yield the rows, one log entry at a time."""
         for name in self._names:
             entry = self._wal.read_named(name)
             if entry is not None and entry.rows:
@@ -315,15 +317,18 @@ class PendingEpoch:
 
 
 def pending(wal_path: str, options: Mapping[str, Any] | str | None = None) -> list[PendingEpoch]:
-    """Epochs that a query took from nsqd into its log and has not committed, oldest first.
+    """Return the epochs that a query took from nsqd into its log and has not committed.
 
-    For a log whose checkpoint was lost: a new query has a new stream and never reads the rows of
-    the old one. While a query runs, its newest epoch is always among these. So is every batch read,
-    which is never committed (its stream begins with "drain-").
+    Use it if a checkpoint was lost: a new query has a new stream and never reads the rows of the
+    old one. The newest epoch of a running query is always among the result. So is every batch read,
+    because Spark commits none (its stream begins with "drain-").
 
     Args:
-        wal_path: The path of the log.
-        options: As ``walOptions``.
+        wal_path: The path or URL of the log, as option ``walPath``.
+        options: As option ``walOptions``. Default: none.
+
+    Returns:
+        The epochs, oldest first.
 
     Raises:
         ConfigError: The path cannot be a log.

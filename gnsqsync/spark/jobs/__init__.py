@@ -1,4 +1,4 @@
-"""The jobs on Spark as functions; a module of the same name holds each."""
+"""The jobs on Spark as functions. Each comes from a module of its own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The archive job: the messages of topics as Parquet files or as a Delta table.
 
-Knows how to start the query. ``batches`` and ``delta`` know what it does with a batch.
+Knows how to start the query. ``batches`` and ``delta`` know how to store a batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming import StreamingQuery
 
-# What the archive asks of the source: all columns that it keeps.
+# Columns that the archive asks of the source: all that it keeps.
 _SOURCE_COLUMNS = (
     "value binary, topic string, id string, timestamp timestamp, attempts int, nsqd string,"
     " received_at timestamp"
@@ -48,38 +48,40 @@ def archive(
     storage_options: Mapping[str, Any] | None = None,
     on_batch: Callable[[Counts], None] | None = None,
 ) -> StreamingQuery:
-    """Start to copy what ``topics`` get to files at ``path``; returns the running query.
+    """Start a query that copies the messages of ``topics`` to files at ``path``.
 
     Files lie in ``<path>/topic=.../date=.../hour=.../`` by publish time (UTC).
-    ``spark.read.parquet(path)`` reads exactly what was published, each message once. Each batch
-    adds files: call `compact` now and then.
+    ``spark.read.parquet(path)`` reads each published message exactly once. Each batch adds files:
+    call `compact` now and then.
 
-    With ``format="delta"`` it is a Delta table with the partitions topic and date, and each batch
-    is one MERGE. The session must be made with Delta's package, extension and catalog. Delta's
-    OPTIMIZE merges the files.
+    With ``format="delta"`` the archive is a Delta table with the partitions topic and date, and
+    each batch is one MERGE. The session must be made with Delta's package, extension and catalog.
+    Delta's OPTIMIZE merges the files.
 
     Args:
         spark: The session.
         topics: One topic or several.
         path: A folder that driver and executors share, or a URL: s3://, gs://, abfs://.
         channel: The channel to consume.
-        options: Those of ``format("nsq")``: addresses, ``nsq.*`` and the like.
-        format: "parquet" or "delta".
-        checkpoint: Where Spark keeps what it knows about the query, and the source its log; shared
-            as ``path``. None: hidden inside ``path``.
-        interval: Seconds between two batches.
-        available_now: Whether to take what is there now and then end.
-        max_messages: The most of a batch; None: no limit.
-        compression: The codec of Parquet.
-        look_up_all: Whether to look up every message in the archive, and not only those with
-            attempts above 1. An nsqd that was killed may deliver again without saying so. In a
-            Delta table every message is looked up.
-        storage_options: For fsspec's file system of a URL. Spark's own writes a Delta table.
-        on_batch: Called after each batch with what was done so far (rows, duplicates, batches).
+        options: Options of ``format("nsq")``: addresses, ``nsq.*`` and the like.
+        format: "parquet" or "delta". Default: "parquet".
+        checkpoint: The folder or URL of Spark's checkpoint and of the source's log; shared as
+            ``path``. Default: hidden inside ``path``.
+        interval: Seconds between two batches. Default: 60.
+        available_now: True to take the messages that wait now, and then end. Default: False.
+        max_messages: Upper bound of messages in a batch. Default: no limit.
+        compression: The codec of Parquet. Default: "zstd".
+        look_up_all: True to look up every message in the archive, and not only messages with
+            attempts above 1: a killed nsqd may deliver again with attempts 1. A Delta table always
+            looks up every message. Default: False.
+        storage_options: Options of fsspec's file system of a URL. Spark's own file system writes a
+            Delta table. Default: none.
+        on_batch: Called after each batch with the counts so far (rows, duplicates, batches).
+            Default: none.
 
     Returns:
-        The running query. With ``available_now`` it fails if it reaches none of the nsqds with
-        messages, and names them all, or if it takes nothing although messages wait.
+        The running query. With ``available_now`` the query fails if it reaches none of the nsqds
+        with messages, and names them all. It also fails if it takes nothing although messages wait.
 
     Raises:
         ConfigError: A value is not allowed, or the session has no Delta.
@@ -106,9 +108,9 @@ def archive(
     writer: ArchiveWriter | DeltaWriter
     checkpoint_url = spark_path(checkpoint)
     check_file_system(spark, checkpoint_url, "the checkpoint's path")
-    # A session of its own: the setting is not the caller's.
+    # A new session keeps the settings below from the caller's session.
     own = spark.newSession()
-    # PySpark before 4.2 tells no source of availableNow, and ends after one batch without this.
+    # PySpark before 4.2 tells no source of availableNow, and without this ends after one batch.
     source["availableNow"] = str(available_now).lower()
     own.conf.set("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
     _register(own, NsqDataSource)
@@ -143,9 +145,9 @@ def check(
     max_messages: int | None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, str, dict[str, str]]:
-    """Paths of archive and checkpoint, and all options of the source; ConfigError as ``archive``.
+    """Return the paths of archive and checkpoint, and all options of the source.
 
-    Needs no Spark, which starts slowly.
+    Raises ConfigError as ``archive``. Needs no Spark, which starts slowly.
     """
     path = storage_path(path, "the archive's path")
     checkpoint = storage_path(
@@ -179,19 +181,19 @@ def _delta_writer(
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make ``source`` known to the session, where Spark has not found it by itself."""
+    """Register ``source`` with the session, unless Spark has found it by itself."""
     from pyspark.errors import AnalysisException
 
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # 4.0 refuses a name that it has found; newer ones replace it.
+        # PySpark 4.0 refuses a name that it has found. Newer versions replace the source.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
 
 def check_file_system(spark: SparkSession, url: str, what: str) -> None:
-    """Raises ConfigError when Spark has no file system for this URL."""
+    """Raise ConfigError if Spark has no file system for this URL."""
     from py4j.protocol import Py4JJavaError
 
     scheme = url.partition(":")[0]
@@ -216,7 +218,10 @@ def check_file_system(spark: SparkSession, url: str, what: str) -> None:
 
 
 def _stream(checkpoint: Place) -> str:
-    """The id to which the checkpoint's batch numbers belong; kept in it, and deleted with it."""
+    """Return the id of a checkpoint, which makes its batch numbers unique.
+
+    The id is a file in the checkpoint, so it is deleted with the checkpoint.
+    """
     store = checkpoint.open()
     store.create(_STREAM, json.dumps({"stream": uuid.uuid4().hex}).encode())
     kept = store.read(_STREAM)

@@ -1,14 +1,18 @@
-"""Puts the batches of a query into an archive, each row once, whichever process dies and when.
+"""The writer of a query's batches into an archive: each row once, at any crash of any process.
 
-Knows the steps from a DataFrame to files in place, and how to take them up again. Tasks write the
-files of a batch to a hidden folder, under names that nobody else uses. Then a record, which can be
-created only once, says which file goes where, and only then the files get their names in the
-archive. After a crash before the record the batch is written again, after it the naming is
-finished; either way the archive has the batch once. What a dead or lost driver or task does late
-changes nothing: it has no record.
+Knows the steps from a DataFrame to files in place, and how to resume them:
+
+1. Tasks write the files of a batch to a hidden folder, under unique names.
+2. The driver makes a record that gives each file its name in the archive. A batch can have only
+   one record.
+3. The driver gives the files these names.
+
+After a crash before the record, the batch is written again. After a crash behind the record, the
+naming is finished. A driver or task that was believed dead changes nothing later, because it has
+no record.
 
 A message that nsqd delivered more than once (attempts > 1) is looked up in the archive. Its copies
-have the same publish time, so they lie in the same hour's folder: no state is kept, and a copy
+have the same publish time, so they lie in the folder of the same hour. No state is kept, and a copy
 may come at any time later.
 """
 
@@ -39,16 +43,16 @@ if TYPE_CHECKING:
 
     from gnsqsync.spark.jobs.staging import Staged
 
-# So many records are kept, so that a driver that was away for long finds its batch done.
+# Number of records that are kept. A driver that was away for long then finds its batch done.
 _RECORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an archive is written.
+    """Settings of the writer of an archive.
 
-    ``look_up_all``: look up every message, not only those with attempts > 1. An nsqd that was
-    killed may deliver again what it had on disk, and then knows of no earlier attempt.
+    ``look_up_all``: True to look up every message, not only messages with attempts > 1. A killed
+    nsqd may deliver messages from its disk again, and does not know of the earlier attempt.
     """
 
     compression: str = "zstd"
@@ -57,10 +61,10 @@ class Settings:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of what a writer did since it was made.
+    """Counts of a writer since it was made.
 
-    ``rows``: put into the archive; ``duplicates``: left out, since the archive has them. A batch
-    that another driver put there first counts for nothing.
+    ``rows``: rows put into the archive. ``duplicates``: rows left out because the archive has them.
+    A batch that another driver put there first is not counted.
     """
 
     batches: int = 0
@@ -71,9 +75,9 @@ class Counts:
 class ArchiveWriter:
     """The function for ``foreachBatch`` of one query that fills an archive.
 
-    ``stream``: identifies the query's checkpoint; batch numbers mean something only together with
-    it. ``on_batch`` is called after each batch with ``counts``. Called by Spark's thread of the
-    query. Several on one archive disturb neither each other nor a compaction.
+    ``stream``: the id of the query's checkpoint; batch numbers are unique only together with it.
+    ``on_batch`` is called after each batch with ``counts``. Spark calls the function on the query's
+    thread. Several writers and compactions may work on one archive at a time.
     """
 
     def __init__(
@@ -86,13 +90,14 @@ class ArchiveWriter:
         self.counts: Counts = Counts()
         self._place = place
         self._store = place.open()
-        # Batch numbers begin anew with each checkpoint.
+        # Begin of the names of files. Batch numbers begin anew with each checkpoint, so it has the
+        # checkpoint's id.
         self._prefix = f"part-{stream[:8]}-"
         self._stream = stream
         self._state = f"{HIDDEN}/{stream}"
         self._settings = settings or Settings()
         self._on_batch = on_batch
-        # Rows of the batch at work that the archive has already.
+        # Rows of the current batch that the archive has already.
         self._duplicates = 0
 
     def heal(self) -> None:
@@ -102,7 +107,7 @@ class ArchiveWriter:
             self._finish(names[-1])
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Put one batch into the archive; nothing happens when it is there already."""
+        """Put one batch into the archive. A batch that the archive has already changes nothing."""
         self._duplicates = 0
         staged = self._write(rows, batch)
         if staged is not None:
@@ -113,7 +118,7 @@ class ArchiveWriter:
             self._on_batch(self.counts)
 
     def _write(self, rows: DataFrame, batch: int) -> list[Staged] | None:
-        """Return the files of the batch, or None if the archive has it by another driver."""
+        """Write the batch. Return its files, or None if the archive has the batch already."""
         names = self._store.list(f"{self._state}/batches")
         name = f"{self._state}/batches/{batch:012}.json"
         if names and names[-1] > name:
@@ -122,14 +127,14 @@ class ArchiveWriter:
                 f" {number_of(names[-1])}: an older checkpoint was put back; start with a new one"
             )
         if names:
-            # A crash came before its end, or before Spark noted that it is done.
+            # A crash may have come before the end of the last batch, or before Spark's note of it.
             self._finish(names[-1])
             if names[-1] == name:
                 return None
         attempt = f"{self._state}/staging/{batch:012}-{uuid.uuid4().hex}"
         try:
             staged = self._stage(rows, attempt)
-        except BaseException:  # whatever it was, such as a full disk: the batch is written again
+        except BaseException:  # any error, such as a full disk: the batch is written again
             self._store.delete_folder(attempt)
             raise
         if not staged:
@@ -140,10 +145,10 @@ class ArchiveWriter:
             final = f"{self._prefix}{batch:06}-{number:03}.parquet"
             files.append((file.name, f"{file.folder}/{final}"))
         record = {"batch": batch, "done": False, "files": files}
-        # False: another driver with this checkpoint was faster. It has the same rows.
+        # False if another driver with this checkpoint was faster. Its batch has the same rows.
         is_ours = self._store.create(name, json.dumps(record).encode())
         self._finish(name)
-        # No other attempt of this batch, or of one before it, can get a record any more.
+        # Other attempts at this batch, or at an earlier one, cannot get a record now.
         staging = f"{self._state}/staging"
         for folder in self._store.folders(staging):
             if number_of(folder) <= batch:
@@ -152,7 +157,7 @@ class ArchiveWriter:
         return staged if is_ours else None
 
     def _stage(self, rows: DataFrame, attempt: str) -> list[Staged]:
-        """Write the rows that are new; the files with them."""
+        """Write the rows that are new, and return their files."""
         from pyspark.sql import functions as F
 
         again = (F.col("attempts") > 1) | F.lit(self._settings.look_up_all)
@@ -178,7 +183,7 @@ class ArchiveWriter:
     def _stage_unknown(
         self, rows: DataFrame, first: list[Staged], again: list[Staged], folder: str
     ) -> list[Staged]:
-        """Write those rows of ``again`` that neither the archive nor ``first`` has."""
+        """Write the rows of ``again`` that neither the archive nor ``first`` has."""
         from pyspark.sql import functions as F
 
         spark = rows.sparkSession
@@ -222,7 +227,7 @@ class ArchiveWriter:
         return [Staged(*file) for file in json.loads(data)]
 
     def _finish(self, name: str) -> None:
-        """Name the files that are left. From here on the batch is in the archive for good."""
+        """Give the files of a record their names, as far as that is not done."""
         record = self._record(name)
         if record["done"]:
             return
@@ -231,20 +236,20 @@ class ArchiveWriter:
             self._store.copy(files)
         except FileNotFoundError:
             if self._record(name)["done"]:
-                return  # by another driver, and a compaction has come since
+                return  # another driver did it, and a compaction has merged the files since
             raise
         mark = f"{self._stream}-{record['batch']}".encode()
         for folder in sorted({folder_of(target) for _, target in files}):
             self._store.put(changed_name(folder), mark)
-        # Before it is done: from then on a compaction may merge its files, and a late copy would
-        # bring one back.
+        # The sources are deleted before the record is done. After that a compaction may merge the
+        # files, and a late copy from a source would bring one back.
         self._store.delete((source for source, _ in files), durable=True)
         self._store.put(name, json.dumps({**record, "done": True}).encode())
 
     def _record(self, name: str) -> dict[str, Any]:
         data = self._store.read(name)
         if data is None:
-            # Its deletion comes when a hundred batches are done since.
+            # A record is deleted _RECORDS batches later, so its batch is done.
             return {"done": True}
         record: dict[str, Any] = json.loads(data)
         return record

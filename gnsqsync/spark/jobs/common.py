@@ -1,6 +1,6 @@
-"""What the jobs share: the SparkSession of a job, and how users write times and paths.
+"""Functions that all jobs share: the SparkSession, and times and paths as users write them.
 
-Knows nothing of single jobs; PySpark is imported when a session is made.
+Knows nothing of single jobs. PySpark is imported when a session is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUIET_LOG = os.path.join(os.path.dirname(__file__), "log4j2.properties")
-# Schemes of fsspec that Hadoop calls otherwise.
+# Names in Hadoop of fsspec's schemes, where they differ.
 _HADOOP = {"s3": "s3a", "gcs": "gs", "az": "abfs"}
 _AGO = re.compile(r"(\d+)\s*([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -33,12 +33,12 @@ def session(
     conf: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """The SparkSession of a job, made or taken over.
+    """Return the SparkSession of a job: the running one, or a new one.
 
-    ``master`` and ``conf`` (settings of Spark) win over what spark-submit and spark-defaults.conf
-    say; without any of them Spark runs on this machine, ``local[*,4]``. ``quiet``: nothing of
-    Spark's own log, unless something configures it. Raises ImportError with a sentence when
-    PySpark is not installed.
+    ``master`` and ``conf`` (settings of Spark) override spark-submit and spark-defaults.conf. If
+    none of them names a master, Spark runs on this machine, ``local[*,4]``. ``quiet``: True to
+    silence Spark's own log, unless it is configured elsewhere. Raises ImportError if PySpark is not
+    installed.
     """
     try:
         from pyspark.sql import SparkSession
@@ -50,13 +50,13 @@ def session(
     builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
     if not submitted():
         builder = builder.appName(name)
-        # Where Spark looks last. Its own choice, local[*], ends a job with its first failed task.
+        # Spark looks at MASTER last. Its own default, local[*], never repeats a failed task.
         os.environ.setdefault("MASTER", "local[*,4]")
         if master is None or master.startswith("local"):
-            # PySpark takes any python3 that it finds, which need not have our packages.
+            # PySpark's own choice is any python3 on the path, which may lack our packages.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if quiet:
-            # Read by Log4j in the JVM that starts now. By a setting of Spark it would come late.
+            # Log4j reads the variable in the JVM that starts now. A setting of Spark is too late.
             os.environ.setdefault("LOG4J_CONFIGURATION_FILE", _QUIET_LOG)
     if master is not None:
         builder = builder.master(master)
@@ -66,15 +66,15 @@ def session(
 
 
 def submitted() -> bool:
-    """Whether spark-submit runs this process."""
+    """Return True if spark-submit runs this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """A point in time as users write it: ISO 8601 (UTC unless it says otherwise), or how long ago.
+    """Return a user's point in time in UTC: ISO 8601 (default UTC), or a time before ``now``.
 
-    "2026-11-20", "2026-11-20T18:30", "2026-11-20 18:30:05.25+01:00", "90m" (90 minutes before
-    ``now``; s, m, h and d). Returns it in UTC. Raises ConfigError.
+    Examples: "2026-11-20", "2026-11-20T18:30", "2026-11-20 18:30:05.25+01:00", "90m" (90 minutes
+    before ``now``; units are s, m, h and d). Raises ConfigError.
     """
     ago = _AGO.fullmatch(text.strip())
     try:
@@ -93,9 +93,10 @@ def parse_time(text: str, now: datetime) -> datetime:
 
 
 def storage_path(path: str, what: str) -> str:
-    """The absolute path of ``path``, which may be a ``file:`` URI, or the URL of an object store.
+    """Return the absolute path of a path or ``file:`` URI, or the URL of an object store unchanged.
 
-    Raises ConfigError for other schemes, and for characters that Spark takes for a pattern.
+    ``what``: the user's name of the path, for errors. Raises ConfigError for other schemes, and for
+    characters that Spark takes for a pattern.
     """
     scheme, colon, _ = path.partition("://")
     if not colon or scheme == "file":
@@ -114,21 +115,21 @@ def storage_path(path: str, what: str) -> str:
 
 
 def spark_path(path: str) -> str:
-    """A path of ``storage_path`` as Spark's own file systems call it."""
+    """Return a path of ``storage_path`` in the form of Spark's own file systems."""
     scheme, colon, rest = path.partition("://")
     if not colon:
-        # Spark's default file system may be another one.
+        # Spark's default file system may be no disk, so the scheme is needed.
         return f"file://{path}"
     return f"{_HADOOP.get(scheme, scheme)}://{rest}"
 
 
 def join(path: str, *names: str) -> str:
-    """A path or URL below another."""
+    """Return a path or URL below another."""
     return "/".join([path, *names])
 
 
 def local_path(path: str, what: str) -> str:
-    """The absolute path of ``path``, which may be a ``file:`` URI.
+    """Return the absolute path of a path or ``file:`` URI.
 
     Raises ConfigError for every other scheme, and for characters that Spark takes for a pattern.
     """

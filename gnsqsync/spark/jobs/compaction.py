@@ -1,15 +1,19 @@
-"""Merges the small files of an archive into larger ones; survives kill -9 at any point.
+"""The compaction of an archive: small files become larger ones, safe against kill -9 at any point.
 
 Knows which files to merge and in which steps. Needs no Spark, and runs beside writers, readers
-and other compactions.
+and other compactions. The steps:
 
-The steps: write merged files to a hidden folder, compare the numbers of rows, and make an entry in
-the log of merges that says what becomes of which file. It can be made only once, and only by
-somebody who knows all entries before. Then keep the parts under hidden names, give the merged files
-theirs, and remove the parts. After a crash whoever comes next does what is left of the last entry.
+1. Write merged files to a hidden folder, and compare the numbers of rows.
+2. Make an entry in the log of merges that names each merged file and its parts. Entries are
+   numbered, so only one process can make the next, and it must know all entries before.
+3. Keep the parts under hidden names.
+4. Give the merged files their names.
+5. Remove the parts.
 
-Readers of ``snapshot`` know the log, so they have each row once at any moment. Others that list the
-folder between the last two steps see rows twice.
+After a crash the next compaction finishes the last entry.
+
+Readers with ``snapshot`` know the log, so they see each row once at any moment. Other readers that
+list a folder between steps 4 and 5 see rows twice.
 """
 
 from __future__ import annotations
@@ -41,15 +45,16 @@ from gnsqsync.spark.jobs.snapshot import folders as all_folders
 from gnsqsync.spark.jobs.snapshot import merges, topics_of, unfinished
 from gnsqsync.spark.stores import Store
 
-# How long the parts of a merged file are kept for readers that began before, in seconds.
+# Seconds for which the parts of a merged file are kept for readers that began before.
 _KEEP = 3600.0
-# An entry ends when it has so much. Until then its merged files are there beside their parts.
+# Bytes and merges at which an entry is made. Until then its merged files take room beside their
+# parts.
 _ENTRY_BYTES = 1 << 30
 _ENTRY_MERGES = 100
 
 
 class Compacted(NamedTuple):
-    """What a compaction did: ``folders`` looked at, ``merged`` files put together into ``made``."""
+    """The result of a compaction: ``folders`` looked at, files ``merged``, and files ``made``."""
 
     folders: int
     merged: int
@@ -68,22 +73,23 @@ def compact(
 ) -> Compacted:
     """Merge the small files of an archive in the folders that got files since the last time.
 
-    Needs no Spark. It may run beside ``archive`` and beside readers. It may be killed at any
-    moment: the next one finishes what it began. When two run at a time, one of them ends early.
+    Needs no Spark. A compaction may run beside ``archive`` and beside readers. It may be killed at
+    any moment: the next compaction finishes its work. If two run at a time, one of them ends early.
     The parts of a merged file are kept for an hour in the hidden folder ``_gnsqsync``, for
     ``replay`` and ``rollup`` that have begun to read them.
 
     Args:
         path: A folder or URL, as for ``archive``.
-        whole: Whether to look at all folders.
-        may_be_empty: Whether it is no error when no batch has come yet.
-        target_size: Bytes of a merged file. Files of half of that stay as they are.
-        compression: The codec of Parquet.
-        storage_options: For fsspec's file system of ``path``.
-        stop: Asked between two merges; True ends it early.
+        whole: True to look at all folders. Default: False.
+        may_be_empty: True if an archive without a batch is no error. Default: False.
+        target_size: Bytes of a merged file. Files of at least half of that stay as they are.
+            Default: 128 MiB.
+        compression: The codec of Parquet. Default: "zstd".
+        storage_options: Options of fsspec's file system of ``path``. Default: none.
+        stop: Called between two folders; True ends the compaction early. Default: never.
 
     Returns:
-        What was done.
+        The numbers of folders and files.
 
     Raises:
         ConfigError: A value is not allowed, or there is no archive.
@@ -114,16 +120,17 @@ def compact(
 
 
 def check_compression(compression: str) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError unless ``compression`` is a codec of Parquet that archives may have."""
     if compression not in COMPRESSIONS:
         raise ConfigError(f"compression is {compression!r}; allowed are {', '.join(COMPRESSIONS)}")
 
 
 def groups(sizes: Iterable[tuple[str, int]], target: int) -> list[list[str]]:
-    """Which files (name, bytes) to merge into one each, in the order given.
+    """Return groups of files, each to be merged into one, in the order given.
 
-    Files of at least half the target stay as they are: merging them again and again would cost
-    more than it brings. A group ends when it has reached the target; one file is no group.
+    ``sizes``: (name, bytes). ``target``: bytes at which a group ends. Files of at least half the
+    target stay as they are, because merging them again and again costs more than it saves. A single
+    file is no group.
     """
     found: list[list[str]] = []
     group: list[str] = []
@@ -141,7 +148,7 @@ def groups(sizes: Iterable[tuple[str, int]], target: int) -> list[list[str]]:
 
 
 class _Overtaken(Exception):
-    """Another compaction made the entry that was to be ours, or merged our files."""
+    """Another compaction has made the entry with our number, or has merged our files."""
 
 
 class _Compaction:
@@ -152,8 +159,11 @@ class _Compaction:
         self._target = target_size
         self._compression = compression
         self._stop = stop
+        # Number of the next entry in the log of merges.
         self._next = 0
+        # Numbers of files merged, and of files made.
         self._merged = self._made = 0
+        # The merges of the next entry.
         self._entry: list[dict[str, Any]] = []
 
     def run(self, whole: bool) -> Compacted:
@@ -165,8 +175,8 @@ class _Compaction:
             self._next = number_of(entries[-1][0]) + 1
         marks = {name: store.read(name) for name in store.list(CHANGED)}
         folders = all_folders(store) if whole else [changed_folder(name) for name in marks]
-        # Looked at after the entries above, so it has no file that one of them has merged; and
-        # before the batches that are not finished, whose files must stay.
+        # The files are listed after the entries above are finished, so they have no file that one
+        # of them has merged. They are listed before the unfinished batches, whose files must stay.
         found = {folder: store.sizes(folder) for folder in folders}
         untouchable = unfinished(store)
         looked_at = 0
@@ -187,14 +197,14 @@ class _Compaction:
             return Compacted(looked_at, self._merged, self._made)
         for folder in list(found)[:looked_at]:
             name = changed_name(folder)
-            # Unless files came meanwhile.
+            # A mark that has changed meanwhile stays, because the folder got files.
             if name in marks and store.read(name) == marks[name]:
                 store.delete([name])
         self._forget(time.time() - _KEEP)
         return Compacted(looked_at, self._merged, self._made)
 
     def _merge(self, folder: str, parts: list[str]) -> None:
-        """Write the merged file, as a part of the entry at hand."""
+        """Write a merged file, and add the merge to the next entry."""
         store = self._store
         unique = uuid.uuid4().hex
         staged = f"{MERGING}/{self._next:012}-{unique}.parquet"
@@ -208,7 +218,7 @@ class _Compaction:
             after = parquet.count(store, staged)
             size = store.sizes(MERGING)[staged]
         except (FileNotFoundError, KeyError):
-            # Another compaction has merged the parts, or put away what it need not keep.
+            # Another compaction has merged the parts, or has deleted our staged file.
             raise _Overtaken from None
         if before != after:
             raise NSQError(f"merging {len(parts)} files of {folder} made {after} rows of {before}")
@@ -225,7 +235,7 @@ class _Compaction:
             self._commit()
 
     def _commit(self) -> None:
-        """Make the entry, and do what it says."""
+        """Make the entry in the log, and carry it out."""
         store, made = self._store, self._entry
         if not made:
             return
@@ -236,14 +246,14 @@ class _Compaction:
             store.delete(merge["staged"] for merge in made)
             raise _Overtaken
         finish(store, name, entry)
-        # Nobody can make this entry any more, so what is left of attempts at it is of no use.
+        # Nobody can make this entry any more, so files of other attempts at it are of no use.
         store.delete(staged for staged in store.list(MERGING) if number_of(staged) <= self._next)
         self._next += 1
         self._merged += sum(len(merge["parts"]) for merge in made)
         self._made += len(made)
 
     def _forget(self, before: float) -> None:
-        """Delete parts that were merged before this time, and their entries but for the last."""
+        """Delete parts that were merged before this time, and their entries except the last."""
         entries = list(merges(self._store))
         for name, entry in entries[:-1]:
             if entry["done"] and entry["at"] < before:
@@ -254,7 +264,7 @@ class _Compaction:
 
 
 def finish(store: Store, name: str, entry: Mapping[str, Any]) -> None:
-    """Do what an entry says; what was done of it before is left as it is."""
+    """Carry out an entry of the log, as far as that is not done."""
     if entry["done"]:
         return
     made = entry["merges"]
@@ -264,10 +274,10 @@ def finish(store: Store, name: str, entry: Mapping[str, Any]) -> None:
     except FileNotFoundError:
         data = store.read(name)
         if data is None or json.loads(data)["done"]:
-            return  # by another compaction, and it has gone on since
+            return  # another compaction did it, and has gone on since
         raise
     store.delete((part for merge in made for part in merge["parts"]), durable=True)
-    # Before it is done: from then on the merged files may be merged again, and a late copy would
-    # bring one back.
+    # The staged files are deleted before the entry is done. After that the merged files may be
+    # merged again, and a late copy of a staged file would bring one back.
     store.delete((merge["staged"] for merge in made), durable=True)
     store.put(name, json.dumps({**entry, "done": True}).encode())

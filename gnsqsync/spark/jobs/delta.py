@@ -1,7 +1,7 @@
-"""An archive as a Delta table: each batch is one MERGE, which inserts what the table does not have.
+"""An archive as a Delta table: each batch is one MERGE, which inserts the rows that are missing.
 
-Knows Delta's SQL, and what Spark needs for it. A commit of Delta is whole and happens once, so this
-keeps no records of its own.
+Knows Delta's SQL, and the settings that Spark needs for it. A commit of Delta happens as a whole
+and once, so this module keeps no records.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from gnsqsync.spark.jobs.layout import COLUMN_NAMES, COLUMNS, KEY, moment
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What a session must have been made with.
+# Settings with which a session must have been made.
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-# The newest release, and each Spark that it has a package for.
+# The newest release of Delta.
 RELEASE = "4.4.0"
+# The versions of Spark for which that release has a package.
 SPARKS = ("4.0", "4.1", "4.2")
 
-# By day, as Delta has files of few hours found by their statistics.
+# Partitions by day are enough, because Delta finds the files of an hour by statistics.
 _PARTITIONS = ("topic", "date")
 _INSERTED = (*COLUMN_NAMES, *_PARTITIONS)
 _SAME = " AND ".join(f"t.{name} = s.{name}" for name in (*_PARTITIONS, *KEY))
-# In all errors of two commits that cannot both be. A MERGE can be tried again at any time.
+# Text in every error of two commits that exclude each other. A MERGE may then be tried again.
 _CONFLICT = "DELTA_CONCURRENT"
+# Number of tries of a command in all.
 _TRIES = 10
 
 
 def package(spark_version: str) -> str | None:
-    """The coordinates of Delta for this Spark ("4.2.0"); None where there is no release."""
+    """Return the coordinates of Delta for this Spark ("4.2.0"), or None if it has no package."""
     minor = ".".join(spark_version.split(".")[:2])
     return f"io.delta:delta-spark_{minor}_2.13:{RELEASE}" if minor in SPARKS else None
 
 
 def need_delta(spark: SparkSession) -> None:
-    """Raises ConfigError when the session has no Delta, or was not made for it."""
+    """Raise ConfigError if the session lacks Delta's package or its settings."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark.sparkContext._jvm
@@ -73,8 +75,8 @@ def need_delta(spark: SparkSession) -> None:
 class DeltaWriter:
     """The function for ``foreachBatch`` of one query that fills a Delta table.
 
-    ``url``: the table's, as Spark's file systems call it. ``on_batch`` is called after each batch
-    with ``counts``. Called by Spark's thread of the query.
+    ``url``: of the table, in the form of Spark's file systems. ``on_batch`` is called after each
+    batch with ``counts``. Spark calls the function on the query's thread.
     """
 
     def __init__(self, url: str, on_batch: Callable[[Counts], None] | None = None) -> None:
@@ -83,17 +85,17 @@ class DeltaWriter:
         self._on_batch = on_batch
 
     def create(self, spark: SparkSession) -> None:
-        """Make the table, unless it is there."""
+        """Make the table, unless it exists."""
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._table} ({COLUMNS}, topic STRING, date DATE)"
             f" USING delta PARTITIONED BY ({', '.join(_PARTITIONS)})"
         )
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Put one batch into the table; nothing happens when it is there already."""
+        """Put one batch into the table. A batch that the table has already changes nothing."""
         from pyspark.sql import functions as F
 
-        # The day in UTC, whatever the session's time zone is.
+        # The day is in UTC in every time zone of the session.
         day = F.date_from_unix_date((F.unix_seconds("timestamp") / 86400).cast("int"))
         rows = rows.withColumn("date", day).persist()
         try:
@@ -116,10 +118,11 @@ class DeltaWriter:
             self._on_batch(self.counts)
 
     def _merge(self, rows: DataFrame, found: Any) -> int:
-        """Insert the rows that the table does not have; how many these were."""
+        """Insert the rows that the table does not have. Return their number."""
         names = ", ".join(_INSERTED)
         values = ", ".join(f"s.{name}" for name in _INSERTED)
-        # Only what the batch may be in: a MERGE conflicts with no commit elsewhere.
+        # The condition names the topics, days and times of the batch, so that the MERGE does not
+        # conflict with commits to other files.
         topics = ", ".join(f"'{topic}'" for topic in sorted(found.topics))
         dates = ", ".join(f"DATE'{day}'" for day in sorted(found.dates))
         low, high = (f"TIMESTAMP'{moment(micros)}'" for micros in (found.low, found.high))
@@ -135,9 +138,10 @@ class DeltaWriter:
 
 
 def optimize(spark: SparkSession, url: str, *, target_size: int, compression: str) -> int:
-    """Merge the table's small files into files of ``target_size`` bytes; how many are gone.
+    """Merge the table's small files into files of ``target_size`` bytes.
 
-    They stay on the storage, for readers that have begun, until somebody runs Delta's VACUUM.
+    Returns the number of small files that the table no longer has. They stay on the storage for
+    readers that have begun, until Delta's VACUUM is run.
     """
     own = spark.newSession()
     set_compression(own, compression)
@@ -152,13 +156,13 @@ def set_compression(spark: SparkSession, compression: str) -> None:
 
 
 def _name(url: str) -> str:
-    """The table at this URL in SQL."""
+    """Return the name in SQL of the table at this URL."""
     quoted = url.replace("`", "``")
     return f"delta.`{quoted}`"
 
 
 def _again_at_conflicts(spark: SparkSession, sql: str, **frames: DataFrame) -> Any:
-    """The one row that a command returns; tried again when another commit came between."""
+    """Run a command and return its one row. Try again if another commit came in between."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""Parquet files as the jobs write and read them. Knows nothing of where they belong."""
+"""Parquet files as the jobs write and read them. Knows nothing of their place in an archive."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from gnsqsync.spark.stores import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A row group has at most so much: readers skip whole ones, and need memory for one.
+# Bytes and rows at which a row group is written. Readers skip whole row groups, and need memory
+# for one.
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1 << 20
+# Rows that are read at a time.
 _READ_ROWS = 1 << 16
 
 
 def schema(columns: Sequence[str] = COLUMN_NAMES) -> pa.Schema:
-    """Of the files of an archive: the source's own columns."""
+    """Return the schema of the files of an archive: the source's own columns."""
     from gnsqsync.spark.rows import arrow_schema
 
     return arrow_schema(columns)
 
 
 class Rows:
-    """The rows of a file that is written, gathered to row groups of a good size."""
+    """The rows of a file that is being written, collected into row groups of a good size."""
 
     def __init__(self, writer: Any) -> None:
         self.rows: int = 0
-        # Before compression.
+        # Bytes of all rows before compression.
         self.bytes: int = 0
+        # Bytes of rows that are not in a row group yet.
         self.waiting_bytes: int = 0
         self._writer = writer
         self._waiting: list[pa.RecordBatch] = []
@@ -48,7 +51,7 @@ class Rows:
             self.flush()
 
     def flush(self) -> None:
-        """Make a row group of what waits."""
+        """Write the waiting rows as a row group."""
         import pyarrow as pa
 
         if self._waiting:
@@ -60,7 +63,7 @@ class Rows:
 
 @contextlib.contextmanager
 def writing(store: Store, name: str, compression: str) -> Iterator[Rows]:
-    """A new file, which is there at the end of the block, unless that raises."""
+    """Write a new file. It exists after the block, unless the block raises."""
     from pyarrow import parquet
 
     with store.writing(name) as file:
@@ -76,9 +79,9 @@ def read(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file with the types of ``schema``.
+    """Yield the rows of a file with the types of ``schema``.
 
-    Without the row groups of which none was published at or after ``start`` and before ``end``.
+    Row groups without a row published at or after ``start`` and before ``end`` are skipped.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -109,7 +112,7 @@ def _overlaps(group: Any, start: datetime | None, end: datetime | None) -> bool:
 
 
 def count(store: Store, name: str) -> int:
-    """The rows of a file, from its last bytes alone."""
+    """Return the number of rows of a file, from its last bytes alone."""
     from pyarrow import parquet
 
     with store.reading(name) as file:

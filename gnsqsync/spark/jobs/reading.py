@@ -1,7 +1,8 @@
-"""The rows of an archive as a DataFrame, read by tasks from whatever store it is in.
+"""The rows of an archive as a DataFrame, read by tasks from any store.
 
-Knows Spark. Tasks read with PyArrow and not with Spark's own reader: that would need Hadoop's file
-system for the store, and would miss a file that is merged between listing and reading.
+Knows Spark. Tasks read with PyArrow and not with Spark's own reader. Spark's reader would need
+Hadoop's file system for the store, and would miss a file that is merged between listing and
+reading.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 _TYPES = dict(column.split() for column in ARCHIVE_SCHEMA.split(", "))
 _ALL = tuple(_TYPES)
-# A task reads files of so many bytes, or one.
+# Upper bound of the files of one task, in bytes; a single file may be larger.
 _TASK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Files:
-    """A snapshot of an archive: names with bytes. Each row is in one of them."""
+    """A snapshot of an archive: names of files with their sizes. Each row is in one file only."""
 
     place: Place
     sizes: Mapping[str, int]
@@ -38,9 +39,9 @@ class Files:
         start: datetime | None = None,
         end: datetime | None = None,
     ) -> DataFrame:
-        """Those published at or after ``start`` and before ``end`` (aware datetimes).
+        """Return the rows published at or after ``start`` and before ``end`` (aware datetimes).
 
-        ``columns``: the fewer, the faster; ``timestamp`` is needed with a time.
+        ``columns``: fewer are faster. ``timestamp`` is needed with a ``start`` or an ``end``.
         """
         from pyspark.sql import functions as F
 
@@ -71,9 +72,9 @@ def find(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Files:
-    """The files of ``topics`` (all, if none are given) and of this time.
+    """Return the files of ``topics`` (default: all) that may have rows of this time.
 
-    Raises ConfigError when there is no archive.
+    Raises ConfigError if there is no archive.
     """
     store = place.open()
     return Files(place, snapshot(store, folders(store, topics, start, end)))
@@ -87,9 +88,9 @@ def read(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> DataFrame:
-    """The rows of files (name, the folder whose columns it has, bytes).
+    """Return the rows of files, given as (name, folder that gives three columns, bytes).
 
-    Row groups outside the time are left out, single rows are not.
+    Row groups outside ``start`` and ``end`` are left out. Single rows outside are not.
     """
     from gnsqsync.spark.jobs.reading_source import FORMAT, Reading, ReadingSource
 
@@ -104,7 +105,7 @@ def read(
 
 
 def _packed(files: Iterable[tuple[str, str, int]]) -> list[list[tuple[str, str]]]:
-    """What each task reads."""
+    """Return the files of each task, at most _TASK_BYTES or one file."""
     tasks: list[list[tuple[str, str]]] = []
     room = 0
     for name, folder, size in files:

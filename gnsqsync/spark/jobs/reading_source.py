@@ -1,4 +1,7 @@
-"""What a task does that reads files of an archive. Knows PySpark's classes, and not which files."""
+"""A source of Spark whose tasks read files of an archive.
+
+Knows PySpark's classes. Does not know which files to read.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ _OPTION = "gnsqsyncreading"
 
 @dataclass(frozen=True)
 class Reading:
-    """What the tasks read. ``tasks``: the files of each task.
+    """Orders of the tasks. ``tasks``: the files of each task.
 
-    A file is a pair: its name, and the folder that gives topic, date and hour of its rows.
+    A file is a pair: its name, and the folder that gives topic, date and hour of its rows. Row
+    groups outside ``start`` and ``end`` are left out.
     """
 
     path: str
@@ -49,7 +53,7 @@ class Reading:
 
 
 class ReadingSource(DataSource):
-    """Registered by ``reading``, not for users."""
+    """The source that ``reading`` registers. Not for users."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,7 +71,7 @@ class _Reader(DataSourceReader):
         self._columns = list(columns)
 
     def partitions(self) -> list[InputPartition]:
-        # Without any PySpark would call read() once, with None.
+        # Without any partition PySpark would call read() once, with None.
         return [InputPartition(files) for files in self._reading.tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -83,7 +87,7 @@ class _Reader(DataSourceReader):
             "hour": pa.scalar(folder.hour, pa.int32()),
         }
         with opened(store, name) as file:
-            # Without a column there would be no number of rows.
+            # A batch without columns would not know its number of rows.
             columns = inside or ["attempts"]
             for batch in parquet.read(file, columns, self._reading.start, self._reading.end):
                 arrays = [

@@ -1,4 +1,4 @@
-"""The replay job: publishes an archive's messages of a window of time to a topic again.
+"""The replay job: messages of an archive from a window of time, published to a topic again.
 
 Knows Spark and the archive. ``replay_plan`` makes the parts, ``replay_sink`` publishes one in a
 task.
@@ -28,26 +28,29 @@ from gnsqsync.spark.stores import Store
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+# Name of the plan in the state folder.
 _PLAN = "plan"
-# Seconds that one job of Spark should take: after each there is progress to tell.
+# Seconds that one job of Spark (a wave) should take. Progress is told after each.
 _WAVE_SECONDS = 5.0
-# Of the first, as nobody knows yet how fast it goes.
+# Messages of the first wave, whose speed is unknown.
 _FIRST_MESSAGES = 100_000
+# Upper bound of the parts of a wave.
 _WAVE_PARTS = 256
-# How many messages one task easily publishes a second. A slower replay needs one task only, which
+# Messages per second that one task easily publishes. A slower replay needs one task only, which
 # then keeps the rate and the order exactly.
 _TASK_RATE = 20_000.0
-# Buckets that are too full are split into so many, as a power of two.
+# A bucket that is too full is split into 2 to the power of this many buckets.
 _SPLIT_SHIFT = 6
-# How many topics an error names.
+# Largest number of topics in an error.
 _TOPICS_NAMED = 10
 
 
 class Replayed(NamedTuple):
-    """What a replay did, or with ``dry_run`` would do.
+    """The result of a replay, or with ``dry_run`` its size.
 
-    ``messages``: of the whole replay, as counted at its begin. ``before``: of these, in parts that
-    earlier runs finished. ``published``: by this run. ``first``, ``last``: publish times.
+    ``messages``: number of messages of the whole replay, counted at its begin. ``before``: messages
+    in parts that earlier runs finished. ``published``: messages that this run published. ``first``,
+    ``last``: publish times.
     """
 
     messages: int
@@ -76,36 +79,37 @@ def replay(
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[Replayed], object] | None = None,
 ) -> Replayed:
-    """Publish to ``topic`` what ``archive`` holds of ``topics`` (all, if none are named).
+    """Publish the messages of ``topics`` in ``archive`` to ``topic`` again.
 
-    At least once, as the sink is. With ``state`` the same call goes on after a crash. A part with a
-    record there is never published again; a part that was under way is, as a whole. A copy of a
-    task (spark.speculation) publishes the part at hand twice.
+    Each message is published at least once, as by the sink. With ``state`` the same call continues
+    after a crash. A part with a record there is never published again. A part that was under way is
+    published again as a whole. A speculative copy of a task (spark.speculation) publishes its
+    current part twice.
 
     Args:
         spark: The session.
         archive: The path or URL of an archive.
         topic: The topic to publish to.
-        state: A folder or URL that driver and executors share. It keeps the parts and a record of
-            each that is finished.
-        options: Those of the sink, such as nsqdTcpAddresses.
-        topics: Topics of the archive.
-        start: Only what was published then or later; an aware datetime.
-        end: Only what was published before; an aware datetime.
-        filter: A Spark SQL condition over the archive's columns.
-        rate: Messages per second, of the whole job; None: no limit.
-        parallelism: Tasks at a time. With 1 the messages leave in the order of their publish time,
-            else several parts at a time.
-        part_messages: About how many messages are a part.
-        dry_run: Whether to count only; this needs no ``state``.
-        storage_options: For fsspec's file systems of URLs.
-        progress: Called every few seconds with what was done so far.
+        state: A folder or URL that driver and executors share. It keeps the parts, and a record of
+            each finished part. Required unless ``dry_run``.
+        options: Options of the sink, such as nsqdTcpAddresses. Default: none.
+        topics: Topics of the archive. Default: all.
+        start: Only messages published at this time or later; an aware datetime. Default: no limit.
+        end: Only messages published before this time; an aware datetime. Default: no limit.
+        filter: A Spark SQL condition over the archive's columns. Default: none.
+        rate: Messages per second of the whole job. Default: no limit.
+        parallelism: Number of tasks at a time. With 1 the messages leave in the order of their
+            publish time; otherwise several parts leave at a time. Default: as Spark's.
+        part_messages: Messages of a part, roughly. Default: 10,000.
+        dry_run: True to count only. Default: False.
+        storage_options: Options of fsspec's file systems of URLs. Default: none.
+        progress: Called every few seconds with the result so far. Default: none.
 
     Returns:
-        What was done.
+        The numbers of messages and parts.
 
     Raises:
-        ConfigError: A value is not allowed. When tasks fail, Spark's own error is raised.
+        ConfigError: A value is not allowed. If tasks fail, Spark's own error is raised.
         NSQError: The archive does not have one of ``topics``.
     """
     archive = storage_path(archive, "the archive's path")
@@ -144,8 +148,8 @@ def replay(
     plan = _load_plan(store, what, state)
     if plan is None:
         if rate is not None:
-            # Otherwise a slow replay would show no progress for hours, and repeat much after a
-            # crash.
+            # With larger parts a slow replay would show no progress for hours, and would repeat
+            # much after a crash.
             part_messages = max(1, min(part_messages, int(rate * _WAVE_SECONDS)))
         plan = _make_plan(store, rows.times(), what, part_messages)
     if rate is not None:
@@ -157,7 +161,7 @@ def replay(
 
 
 def _check_topics(topics: Sequence[str], archive: Place) -> None:
-    """A topic that the archive does not have is an error and not an empty replay."""
+    """Raise NSQError for a topic that the archive does not have. It is no empty replay."""
     there = topics_of(archive.open())
     for topic in topics:
         if there and topic not in there:
@@ -175,7 +179,7 @@ def _text(time: datetime | None) -> str | None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows to replay, all or of a shorter time."""
+    """The rows to replay, all of them or those of a shorter time."""
 
     spark: SparkSession
     files: reading.Files
@@ -184,7 +188,7 @@ class _Rows:
     filter: str | None
 
     def times(self) -> DataFrame:
-        """With their publish time, and with the columns that the filter may need."""
+        """Return all rows with their publish time; with a filter, all columns are read for it."""
         if self.filter is None:
             return self.files.rows(
                 self.spark, columns=["timestamp"], start=self.start, end=self.end
@@ -211,7 +215,7 @@ class _Rows:
 
 
 def _published_at() -> Column:
-    """Microseconds since 1970."""
+    """Return the publish time as an expression, in microseconds since 1970."""
     from pyspark.sql import functions as F
 
     return F.unix_micros("timestamp")
@@ -248,7 +252,7 @@ def _load_plan(store: Store, what: Mapping[str, Any], state: str) -> Plan | None
 
 
 def _make_plan(store: Store, rows: DataFrame, what: Mapping[str, Any], part_messages: int) -> Plan:
-    """Count, cut into parts, and save the parts before anything is published."""
+    """Count the messages, cut them into parts, and save the parts before anything is published."""
     store.probe()
     plan = pack(what, _buckets(rows, part_messages), part_messages)
     if not store.create(_PLAN, plan.to_json()):
@@ -260,8 +264,10 @@ def _make_plan(store: Store, rows: DataFrame, what: Mapping[str, Any], part_mess
 
 
 def _buckets(rows: DataFrame, part_messages: int) -> Iterable[Bucket]:
-    """Counts by slices of time, each thinner than a part, unless too many messages have one
-    time."""
+    """Yield slices of time with their counts, none larger than a part.
+
+    A slice is larger if too many messages have one publish time.
+    """
     from pyspark.sql import functions as F
 
     extent = _extent(rows)
@@ -291,7 +297,7 @@ def _buckets(rows: DataFrame, part_messages: int) -> Iterable[Bucket]:
 
 
 class _Run:
-    """One run of a replay over the parts that are left."""
+    """A run of a replay, over the parts that have no record."""
 
     def __init__(
         self, spark: SparkSession, store: Store, plan: Plan, rows: _Rows, parallelism: int
@@ -313,7 +319,7 @@ class _Run:
         from gnsqsync.spark.jobs.replay_sink import FORMAT, RUN, ReplaySink, Settings
 
         self._spark.dataSource.register(ReplaySink)
-        # From here on a task of an earlier run begins no part any more.
+        # Tasks of an earlier run cannot begin a part after this.
         self._store.put(RUN, self._name.encode())
         plan = self._plan
         done = self._done()
@@ -344,7 +350,8 @@ class _Run:
             result = result._replace(published=result.published + self._settle(wave))
             progress(result)
             if rate is None:
-                # Twice as much at most, as the first waves are slower than what follows.
+                # A wave is at most twice as large as expected before, because the first waves are
+                # slower than later ones.
                 expected = min(2 * expected, wave.messages * _WAVE_SECONDS / seconds)
         return result
 
@@ -352,7 +359,10 @@ class _Run:
         return {int(name.rpartition("/")[2]) for name in self._store.list("done")}
 
     def _settle(self, wave: Wave) -> int:
-        """Messages of the wave; a part of which nothing is left in the archive is done, too."""
+        """Return the number of messages that the wave published.
+
+        A part without a record has no rows left in the archive. It gets a record, too.
+        """
         from gnsqsync.spark.jobs.replay_sink import done_name
 
         messages = 0
@@ -366,7 +376,7 @@ class _Run:
         return messages
 
     def _rows_of(self, wave: Wave, tasks: int) -> DataFrame:
-        """(part, value), each part whole in one partition, partitions and parts by time."""
+        """Return rows (part, value), sorted by time. Each part is whole in one partition."""
         from pyspark.sql import functions as F
 
         bounds, at = self._plan.bounds, _published_at()
@@ -390,7 +400,7 @@ class _Run:
 
 
 def _part_of(at: Column, bounds: Sequence[int], low: int, high: int) -> Column:
-    """Which of the parts low..high - 1 a time is in: a search by halves as an expression."""
+    """Return the part (low to high - 1) of a time, as an expression: a binary search."""
     from pyspark.sql import functions as F
 
     if high - low == 1:
@@ -402,9 +412,10 @@ def _part_of(at: Column, bounds: Sequence[int], low: int, high: int) -> Column:
 
 
 def _keys(spark: SparkSession, partitions: int) -> list[int]:
-    """For each partition a number that Spark's hash puts there, so that they are equally full.
+    """Return for each partition a number that Spark's hash puts there.
 
-    Were the hash another one, parts would be spread less evenly, and nothing else.
+    With these numbers all partitions are equally full. If Spark's hash ever changes, parts are only
+    spread less evenly.
     """
     if partitions == 1:
         return [0]

@@ -17,7 +17,7 @@ from gnsqsync.errors import ConfigError
 __all__ = ["Bucket", "Plan", "Wave", "Waves", "first_shift", "pack"]
 
 _VERSION = 1
-# A part is packed from about so many buckets, so it differs from its size by about one bucket.
+# Number of buckets of an average part. The size of a part is wrong by about one bucket.
 _BUCKETS_PER_PART = 20
 _NAMES = {
     "archive": "archive",
@@ -30,7 +30,7 @@ _NAMES = {
 
 
 class Bucket(NamedTuple):
-    """Messages with start <= publish time < end, in microseconds since 1970."""
+    """Number of messages with start <= publish time < end, in microseconds since 1970."""
 
     start: int
     end: int
@@ -39,10 +39,10 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is replayed, and its parts: part i is what was published in [bounds[i], bounds[i + 1]).
+    """The arguments of a replay and its parts. Part i was published in [bounds[i], bounds[i + 1]).
 
-    A part is a slice of time and not a list of files, so that a compaction of the archive between
-    two runs changes nothing. ``counts`` are messages as they were counted.
+    A part is a slice of time and not a list of files, so a compaction of the archive between two
+    runs changes nothing. ``what``: the arguments. ``counts``: number of messages of each part.
     """
 
     what: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: bytes) -> Plan:
-        """ConfigError when a newer version of gnsqsync wrote it."""
+        """Return the plan from its file. Raises ConfigError if another version wrote it."""
         found = json.loads(data)
         if found["version"] != _VERSION:
             raise ConfigError(
@@ -68,7 +68,10 @@ class Plan:
         return cls(found["what"], tuple(found["bounds"]), tuple(found["counts"]))
 
     def check_same(self, what: Mapping[str, Any], state: str) -> None:
-        """ConfigError when ``what`` is another replay than the one that was begun."""
+        """Raise ConfigError if ``what`` differs from the arguments with which the replay began.
+
+        ``state``: the state folder, for the error.
+        """
         for key, text in _NAMES.items():
             if self.what[key] != what[key]:
                 raise ConfigError(
@@ -78,13 +81,16 @@ class Plan:
 
 
 def first_shift(low: int, high: int, count: int, part_messages: int) -> int:
-    """How wide, as a power of two, the first buckets are for ``count`` messages in low..high."""
+    """Return the width of the first buckets, as an exponent of 2 of microseconds.
+
+    ``count``: number of messages with a publish time from ``low`` to ``high``.
+    """
     buckets = _BUCKETS_PER_PART * -(-count // part_messages)
     return ((high - low) // buckets).bit_length()
 
 
 def pack(what: Mapping[str, Any], buckets: Iterable[Bucket], part_messages: int) -> Plan:
-    """Neighbouring buckets together, up to ``part_messages`` in a part unless one has more."""
+    """Join neighbouring buckets to parts of up to ``part_messages``, or of one larger bucket."""
     bounds: list[int] = []
     counts: list[int] = []
     end = 0
@@ -99,14 +105,14 @@ def pack(what: Mapping[str, Any], buckets: Iterable[Bucket], part_messages: int)
 
 
 class Wave(NamedTuple):
-    """Parts that one job of Spark publishes, in order; some between them may be done already."""
+    """Parts that one job of Spark publishes, in order. Parts between them may be done already."""
 
     parts: tuple[int, ...]
     messages: int
 
 
 class Waves:
-    """Hands out the parts that are left, in order."""
+    """The parts that are left, handed out in order."""
 
     def __init__(self, plan: Plan, done: Collection[int]) -> None:
         left = [part for part in range(len(plan.counts)) if part not in done]
@@ -115,7 +121,10 @@ class Waves:
         self._at = 0
 
     def take(self, messages: float, parts: int) -> Wave | None:
-        """At least one part, then as many as hold ``messages`` together, ``parts`` at most."""
+        """Return the next parts with at most ``messages`` in all, or None if no part is left.
+
+        A wave has at least one part, and at most ``parts``.
+        """
         if self._at == len(self._left):
             return None
         limit = self._sums[self._at] + messages

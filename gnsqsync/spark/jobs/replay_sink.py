@@ -1,4 +1,4 @@
-"""What a task of a replay does: publishes parts one after the other and records each.
+"""The sink of a replay's tasks: each publishes parts one after the other, and records each part.
 
 Knows the records and PySpark's classes. Knows nothing of the archive or the plan.
 """
@@ -29,11 +29,11 @@ __all__ = ["FORMAT", "Pace", "ReplaySink", "Settings", "done_name"]
 log: logging.Logger = logging.getLogger("gnsqsync.spark")
 
 FORMAT = "gnsqsync-replay"
-# Name of the option that holds Settings; all others are the sink's.
+# Name of the option that holds Settings. All other options are the sink's.
 _SETTINGS = "gnsqsyncreplay"
-# The columns of the rows, sorted by the first.
+# Places of the columns. Rows are sorted by the part.
 _PART, _VALUE = 0, 1
-# With a rate: the messages of so many seconds are published at once.
+# With a rate, one MPUB has the messages of this many seconds.
 _BURST_SECONDS = 0.1
 
 RUN = "run"
@@ -45,7 +45,7 @@ def done_name(part: int) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the tasks of one run need. ``rate``: messages per second of each task, or None."""
+    """Settings of the tasks of one run. ``rate``: messages per second of a task; None: no limit."""
 
     state: Place
     run: str
@@ -61,9 +61,9 @@ class Settings:
 
 
 class Pace:
-    """Keeps to a rate: ``spent()`` returns when the time for the published messages is over.
+    """A rate limit: ``spent()`` returns when the time for the published messages is over.
 
-    Time that passed without a message is not made up for by more of them later.
+    ``rate``: messages per second. Time without messages is lost: later messages are not faster.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Pace:
 
 
 class ReplaySink(DataSource):
-    """Where a replay writes; registered by it, not for users."""
+    """The sink that a replay registers. Not for users."""
 
     @classmethod
     def name(cls) -> str:
@@ -101,10 +101,10 @@ class ReplaySink(DataSource):
 
 
 class ReplayWriter(DataSourceArrowWriter):
-    """Publishes the parts of a partition in their order, and records each that is confirmed.
+    """Publishes the parts of a partition in their order, and records each confirmed part.
 
-    The record is made after the last confirmation and only once: no later run publishes a part with
-    a record again. A part without one may be published in part already.
+    The record is made once, after nsqd has confirmed the last message. No later run publishes a
+    part with a record again. Some messages of a part without a record may be published already.
     """
 
     def __init__(self, settings: Settings, options: SinkOptions) -> None:
@@ -126,7 +126,7 @@ class ReplayWriter(DataSourceArrowWriter):
 
 
 class _Task:
-    """The part at hand of one task."""
+    """A task, and the part that it publishes now."""
 
     def __init__(
         self, store: Store, settings: Settings, options: SinkOptions, pace: Pace | None
@@ -138,7 +138,9 @@ class _Task:
         self._settings = settings
         self._options = options
         self._sent = None if pace is None else pace.spent
+        # The current part, -1 before the first.
         self._part = -1
+        # The publisher of the current part; None if the part has a record and needs no publishing.
         self._publisher: PartitionPublisher | None = None
 
     def take(self, part: int, rows: pa.RecordBatch) -> None:
@@ -149,7 +151,7 @@ class _Task:
             self._publisher.publish_batch(rows)
 
     def _begin(self, part: int) -> None:
-        """Unless it is done, by an attempt of this task before."""
+        """Begin a part, unless an earlier attempt has recorded it. Raises ConfigError."""
         run = self._store.read(RUN)
         if run is None:
             raise ConfigError(
@@ -166,12 +168,12 @@ class _Task:
             self._publisher = PartitionPublisher(self._options, Columns(_VALUE), part, self._sent)
 
     def finish(self) -> None:
-        """Record the part at hand when all of it is confirmed."""
+        """Publish the rest of the current part, and record the part."""
         publisher = self._publisher
         if publisher is None:
             return
         publisher.flush()
-        # The id makes the bytes this attempt's own, see Store.create.
+        # The id makes the bytes unique to this attempt, see Store.create.
         record = {
             "messages": publisher.messages,
             "run": self._settings.run,
@@ -191,7 +193,7 @@ class _Task:
 
 
 def _by_part(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each part; the batch is sorted by it."""
+    """Yield each part with its rows. The batch is sorted by part."""
     begin = 0
     for run in pc.value_counts(batch.column(_PART)).to_pylist():
         yield run["values"], batch.slice(begin, run["counts"])

@@ -1,4 +1,4 @@
-"""The report job: draws a rollup as a PNG, or as one HTML page that needs nothing else.
+"""The report job: a rollup drawn as a PNG, or as one HTML page that needs no other file.
 
 Knows matplotlib. Reads no messages and needs no Spark.
 """
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Told apart by people who do not see red and green as others do.
+# Colours of topics that people with a red-green weakness can tell apart.
 COLORS = ("#2f6fde", "#e8710a", "#12967f", "#a142c4", "#d6336c", "#7a8c00", "#8a5a2b")
+# Colour of the sum of all other topics.
 _REST = "#9aa0a6"
-# Delays below it, in seconds, are drawn as this long.
+# Seconds: shorter delays are drawn with this length.
 _SHORTEST = 0.0005
 _INK, _FAINT, _GRID = "#202124", "#5f6368", "#e6e8eb"
 _STYLE = {
@@ -59,19 +60,20 @@ def report(
     title: str = "NSQ topics",
     storage_options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Draw the rollup in the folder ``rollup`` to the file ``path`` (.png or .html); returns it.
+    """Draw the rollup in the folder ``rollup`` to the file ``path`` (.png or .html).
 
-    Messages and bytes per second, redeliveries and delays over time for each topic, those with most
-    messages in colours of their own. An HTML page has its pictures inside, and a table.
+    The report shows messages and bytes per second, redeliveries and delays over time by topic. The
+    topics with most messages have colours of their own. An HTML page has its pictures inside, and a
+    table.
 
     Args:
         rollup: The path or URL of a rollup.
         path: The file to write.
-        topics: Only these; empty: all.
-        start: The begin of the time shown; None: of the rollup.
-        end: The end of the time shown; None: of the rollup.
-        title: The heading.
-        storage_options: For fsspec's file system of a URL.
+        topics: Topics to show. Default: all.
+        start: Begin of the time shown. Default: begin of the rollup.
+        end: End of the time shown. Default: end of the rollup.
+        title: The heading. Default: "NSQ topics".
+        storage_options: Options of fsspec's file system of a URL. Default: none.
 
     Returns:
         The path.
@@ -96,7 +98,7 @@ def report(
     found = load(rollup, topics=topics, start=start, end=end, storage_options=storage_options)
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         data = _html(found, title) if kind == ".html" else _png(found, title)
-    # On a full disk an earlier picture stays, and no half of one.
+    # On a full disk the earlier picture stays, and no half-written one appears.
     durable.write(path, data)
     return path
 
@@ -128,7 +130,7 @@ def _html(rollup: Rollup, title: str) -> bytes:
 
 
 def panel_figure(rollup: Rollup, shown: Shown, draw: Callable[..., None]) -> Figure:
-    """Return one panel as a picture of its own, for the HTML page."""
+    """Return one panel as a separate picture, for the HTML page."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.0))
@@ -151,7 +153,7 @@ Shown = list[tuple[str, str, Series]]
 
 
 def prominent(rollup: Rollup) -> Shown:
-    """(name, colour, series) of each line to draw: the first topics, and the others added up."""
+    """Return (name, colour, series) of each line: the first topics, and the sum of the others."""
     first = rollup.topics[: len(COLORS)]
     found = [(series.topic, color, series) for series, color in zip(first, COLORS, strict=False)]
     if rest := rollup.topics[len(COLORS) :]:
@@ -160,7 +162,7 @@ def prominent(rollup: Rollup) -> Shown:
 
 
 def _sum(topics: list[Series]) -> Series:
-    """Several topics as one; percentiles do not add up, so it has none."""
+    """Return the sum of several topics. It has no delays, because percentiles do not add up."""
     import numpy as np
 
     nothing = np.full(len(topics[0].messages), np.nan)
@@ -176,7 +178,7 @@ def _sum(topics: list[Series]) -> Series:
 
 
 def subtitle(rollup: Rollup) -> str:
-    """The time and the totals in one line."""
+    """Return one line with the time and the totals."""
     import numpy as np
 
     first = rollup.times[0].item()
@@ -194,7 +196,7 @@ def subtitle(rollup: Rollup) -> str:
 
 
 def footnote(rollup: Rollup) -> str:
-    """One line that says what a point is, and from when the delay is measured."""
+    """Return one line that explains a point and the delay."""
     joined = (
         f" ({rollup.joined} of the rollup's put together: percentiles are averages)"
         if rollup.joined > 1
@@ -239,14 +241,14 @@ def _span(rollup: Rollup) -> tuple[Any, Any]:
 
 
 def _middle(rollup: Rollup) -> Any:
-    """Where the points are: a window's value belongs to its middle."""
+    """Return the times of the points: the middle of each window."""
     import numpy as np
 
     return rollup.times + np.timedelta64(rollup.seconds // 2, "s")
 
 
 def _points(rollup: Rollup) -> dict[str, Any]:
-    """A line of few points shows them; one alone would not be seen at all."""
+    """Return a style with markers if a line has few points: a single point has no line."""
     return {"marker": "o", "markersize": 3.5} if len(rollup.times) <= 40 else {}
 
 
@@ -301,7 +303,7 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
     at = _middle(rollup)
     drawn = [each for each in shown if np.isfinite(each[2].delay_p50).any()]
     for _, color, series in drawn:
-        # Clocks differ, so a delay may be 0 or less, which a logarithm cannot show.
+        # Clocks differ, so a delay may be 0 or less, which a logarithmic axis cannot show.
         p50, p95, longest = (
             np.maximum(values, _SHORTEST)
             for values in (series.delay_p50, series.delay_p95, series.delay_max)
@@ -321,7 +323,7 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
     ]
     low, high = round_limits(min(drawn_values, default=0.1), max(drawn_values, default=1.0))
     place.set_ylim(low * 0.9, high * 1.1)
-    # Decades alone would leave a narrow range without a label.
+    # With labels at powers of ten alone, a narrow range would have no label.
     few = high / low < 200
     place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=12))
     place.yaxis.set_major_formatter(lambda value, _: duration_text(value))
@@ -344,7 +346,10 @@ def _delays(place: Axes, rollup: Rollup, shown: Shown) -> None:
 
 
 def round_limits(low: float, high: float) -> tuple[float, float]:
-    """The next of 1, 2, 5, 10, 20 ... at or below ``low`` and at or above ``high``."""
+    """Return the numbers of 1, 2, 5, 10, 20 ... next below ``low`` and next above ``high``.
+
+    A number of the series stays as it is.
+    """
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = [first * 10.0**exponent for exponent in exponents for first in (1, 2, 5)]
     return max(s for s in steps if s <= low), min(s for s in steps if s >= high)

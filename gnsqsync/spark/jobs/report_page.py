@@ -54,7 +54,7 @@ def page(
     pictures: list[tuple[str, bytes]],
     colors: dict[str, str],
 ) -> str:
-    """The whole page. ``pictures``: (heading, SVG); ``colors``: those of the topics in them."""
+    """Return the whole page. ``pictures``: (heading, SVG). ``colors``: of the topics there."""
     rows = "\n".join(_row(rollup, series, colors) for series in rollup.topics)
     headings = "".join(f"<th>{text}</th>" for text in _HEADINGS)
     sections = "\n".join(

@@ -1,7 +1,7 @@
 """The rollup job: an archive counted by topic and window of time, kept as small Parquet files.
 
-Knows which hours of the archive changed since the last run, and counts only these. An hour of the
-rollup is one file, which is replaced in one step.
+Knows which hours of the archive have changed since the last run, and counts only these. An hour of
+the rollup is one file, which is replaced in one step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATE = f"{HIDDEN}/rollup.json"
-# Hours that are counted at a time: their windows go through the driver.
+# Number of hours that are counted at a time, because their windows go through the driver's memory.
 _HOURS = 500
 
 
 class Rolled(NamedTuple):
-    """What a rollup did: hours that had changed, rows written for them, messages counted."""
+    """The result of a rollup: changed hours, windows written for them, messages counted."""
 
     hours: int
     windows: int
@@ -48,26 +48,27 @@ def rollup(
 ) -> Rolled:
     """Count the messages of ``archive`` per topic and window of publish time, into ``path``.
 
-    Only hours in which files came or went since the last run are read. Hours that are gone from the
-    archive stay in the rollup.
+    Only hours whose files changed since the last run are read. Hours that are gone from the archive
+    stay in the rollup.
 
     Columns: topic, window_start, window_seconds, messages, bytes, attempts (their sum), redelivered
-    (messages with more than one attempt), and delay_p50, delay_p95 and delay_max in seconds from
-    nsqd's timestamp to the moment when the read task had the message. Percentiles are approximate
-    (0.01 %). Of two rollups into one path at a time, the next run counts the hours of both again.
+    (messages with more than one attempt), and delay_p50, delay_p95 and delay_max. Delays are
+    seconds from nsqd's timestamp until the read task has the message. Percentiles are approximate
+    (0.01 %). If two rollups write to one path at a time, the next run counts the hours of both
+    again.
 
     Args:
         spark: The session.
         archive: The path or URL of an archive, as for ``archive``.
         path: The path or URL of the rollup.
-        window: Seconds; they divide an hour.
-        start: Only hours that end after it; an aware datetime.
-        end: Only hours that begin before it; an aware datetime.
-        whole: Whether to read all hours.
-        storage_options: For fsspec's file systems of URLs.
+        window: Seconds of a window; a divisor of 3600. Default: 60.
+        start: Only hours that end after this time; an aware datetime. Default: no limit.
+        end: Only hours that begin before this time; an aware datetime. Default: no limit.
+        whole: True to read all hours. Default: False.
+        storage_options: Options of fsspec's file systems of URLs. Default: none.
 
     Returns:
-        What was done.
+        The numbers of hours, windows and messages.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -101,7 +102,7 @@ _COLUMNS = ("value", "timestamp", "attempts", "received_at", *PARTITIONS)
 
 
 def _state(store: Store, window: int) -> dict[str, Any]:
-    """Which files of each hour are counted, and who wrote this last."""
+    """Return the state of a rollup: the files of each hour that are counted, and the last run."""
     data = store.read(_STATE)
     if data is None:
         return {"window": window, "hours": {}, "run": ""}
@@ -119,19 +120,20 @@ def _note(store: Store, state: dict[str, Any], counted: dict[str, str]) -> None:
     now = _state(store, state["window"])
     hours = now["hours"] | counted
     if now["run"] != state["run"]:
-        # Of an hour that both have counted nobody knows who was the last.
+        # Another rollup was at work. Nobody knows who was last to write the hours of this run, so
+        # the next run counts these hours again.
         hours = {hour: mark for hour, mark in now["hours"].items() if hour not in counted}
     new = {"window": state["window"], "hours": hours, "run": uuid.uuid4().hex}
     store.put(_STATE, json.dumps(new).encode())
 
 
 def _hour(name: str) -> str:
-    """``date=.../hour=...`` of a file of the archive."""
+    """Return the part ``date=.../hour=...`` of the name of a file."""
     return folder_of(name).partition("/")[2]
 
 
 def _fingerprints(files: reading.Files) -> dict[str, str]:
-    """For each hour a fingerprint of its set of files. A file never changes under its name."""
+    """Return a fingerprint of the names of each hour's files. Files never change under a name."""
     hours: dict[str, list[str]] = {}
     for name in sorted(files.sizes):
         hours.setdefault(_hour(name), []).append(name)
@@ -142,7 +144,7 @@ def _fingerprints(files: reading.Files) -> dict[str, str]:
 
 
 def _by_hour(table: Any) -> Iterator[tuple[str, Any]]:
-    """The rows of each hour, without the columns that its folder has."""
+    """Yield each hour with its rows, without the columns that are in the hour's name."""
     import pyarrow.compute as pc
 
     for row in table.select(["date", "hour"]).group_by(["date", "hour"]).aggregate([]).to_pylist():
@@ -171,7 +173,7 @@ def _count(rows: DataFrame, window: int) -> DataFrame:
     micros = F.unix_micros("timestamp")
     width = F.lit(window * 1_000_000)
     delay = (F.unix_micros("received_at") - micros) / 1e6
-    # 1 / accuracy is the error in rank.
+    # The error of a percentile's rank is 1 / accuracy.
     percentiles = F.percentile_approx("delay", [0.5, 0.95], 10_000)
     return (
         rows.select(

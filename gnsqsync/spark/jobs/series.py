@@ -11,11 +11,11 @@ from typing import Any
 from gnsqsync.errors import ConfigError
 from gnsqsync.spark.jobs.layout import Place, as_parquet, refuse_delta
 
-# More points than this cannot be told apart in a picture.
+# Largest number of points of a line that can be told apart in a picture.
 _POINTS = 480
-# Windows are put together to such lengths, in seconds.
+# Lengths of windows that are joined, in seconds.
 _LENGTHS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-# Files that are read at a time.
+# Number of files that are read at a time.
 _READS = 8
 _COLUMNS = [
     "topic",
@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(slots=True)
 class Series:
-    """One topic: NumPy arrays with a value for each window; delays in seconds, NaN without one."""
+    """A topic as NumPy arrays with a value for each window. Delays in seconds, NaN if unknown."""
 
     topic: str
     messages: Any
@@ -45,10 +45,10 @@ class Series:
 
 @dataclass(slots=True)
 class Rollup:
-    """Windows of ``seconds`` each, without gaps: ``times`` is where each begins (datetime64, UTC).
+    """Windows of ``seconds`` each, without gaps. ``times``: their begins (datetime64, UTC).
 
-    ``topics``: the one with most messages first. ``joined``: how many windows of the rollup were
-    put together to one.
+    ``topics``: the topic with most messages first. ``joined``: number of windows of the rollup in
+    each window here.
     """
 
     seconds: int
@@ -65,10 +65,10 @@ def load(
     end: datetime | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rollup:
-    """Read what ``rollup`` wrote to ``path``; ConfigError when nothing is there.
+    """Read the rollup at ``path``. Raises ConfigError if there is none, or nothing of this time.
 
-    Windows are put together when there are more than a picture can show: numbers are added up,
-    percentiles averaged, weighted by the messages.
+    If there are more windows than a picture can show, neighbours are joined: numbers are added up,
+    percentiles are averaged with the messages as weights.
     """
     import pyarrow as pa
     from pyarrow import compute as pc
@@ -112,7 +112,7 @@ def load(
         chosen &= pc.field("window_start") < pa.scalar(end, moment)
     if topics:
         chosen &= pc.field("topic").isin(list(topics))
-    # A topic "007" is a name; without the folders nothing is taken for a number.
+    # Files are read one by one: a reader of the folder tree would take a topic "007" for a number.
     table = pa.concat_tables(tables).filter(chosen) if tables else None
     if table is None or table.num_rows == 0:
         raise ConfigError(f"the rollup at {path} has nothing of these topics and this time")
@@ -120,13 +120,13 @@ def load(
 
 
 def _has(day: str, start: datetime | None, end: datetime | None) -> bool:
-    """Whether a folder ``date=...`` may have windows of this time."""
+    """Return True if a folder ``date=...`` may have windows of this time."""
     began = datetime.combine(date.fromisoformat(day.partition("=")[2]), datetime.min.time(), UTC)
     return (start is None or began + timedelta(days=1) > start) and (end is None or began < end)
 
 
 def arrange(table: Any) -> Rollup:
-    """A table with the columns of the rollup as series without gaps."""
+    """Return a table with the columns of the rollup as series without gaps."""
     import numpy as np
 
     seconds = int(table["window_seconds"][0].as_py())
@@ -159,7 +159,7 @@ def arrange(table: Any) -> Rollup:
 
 
 def _joined(seconds: int, count: int) -> int:
-    """How many windows make one, so that at most about _POINTS are left."""
+    """Return the number of windows to join to one, so that about _POINTS are left at most."""
     if count <= _POINTS:
         return 1
     needed = count * seconds / _POINTS

@@ -1,6 +1,7 @@
-"""Which files an archive consists of at this moment, while others write and merge.
+"""The files of an archive at one moment, while other processes write and merge.
 
-Knows the log of merges. Merged file and parts hold the same rows: a snapshot has either.
+Knows the log of merges. A merged file and its parts have the same rows: a snapshot has one or the
+other.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _TOPIC = "topic="
 
 
 def snapshot(store: Store, folders: Iterable[str]) -> dict[str, int]:
-    """The Parquet files in these folders with their bytes; each row is in one of them.
+    """Return the Parquet files in these folders with their sizes. Each row is in exactly one file.
 
-    A file may be merged away before it is read: then ``opened`` still finds it for a while.
+    A file may be merged into another before it is read. ``opened`` still finds it for an hour.
     """
     wanted = set(folders)
     found = {}
     for folder in sorted(wanted):
         found.update({name: n for name, n in store.sizes(folder).items() if is_data(name)})
-    # Read after the files: a merge that began after this is none of ours.
+    # The log is read after the files, so it has every merge that has moved one of them.
     parts_of: dict[str, list[str]] = {}
     for _, entry in merges(store):
         for merge in entry["merges"]:
@@ -56,9 +57,9 @@ def snapshot(store: Store, folders: Iterable[str]) -> dict[str, int]:
 
 @contextlib.contextmanager
 def opened(store: Store, name: str) -> Iterator[BinaryIO]:
-    """A file of a snapshot to read, which may have been merged into another since.
+    """Open a file of a snapshot for reading, even if it has been merged into another since.
 
-    Raises NSQError when it is gone.
+    Raises NSQError if the file is gone.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -75,14 +76,14 @@ def opened(store: Store, name: str) -> Iterator[BinaryIO]:
 
 
 def _remove_parts(name: str, parts_of: dict[str, list[str]], found: dict[str, int]) -> None:
-    """Remove what a file was merged from, which may be merged files, too."""
+    """Remove the parts of a merged file from ``found``. Parts may be merged files themselves."""
     for part in parts_of.get(name, ()):
         found.pop(part, None)
         _remove_parts(part, parts_of, found)
 
 
 def merges(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries of the log of merges with their names, the first one first."""
+    """Yield the entries of the log of merges with their names, the oldest first."""
     for name in store.list(MERGES):
         data = store.read(name)
         if data is not None:
@@ -90,7 +91,10 @@ def merges(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def topics_of(store: Store) -> list[str]:
-    """The topics of an archive; none where there is no archive. ConfigError for a Delta table."""
+    """Return the topics of an archive, none if there is no archive.
+
+    Raises ConfigError for a Delta table.
+    """
     return [unquote(name[len(_TOPIC) :]) for name in _topic_folders(store)]
 
 
@@ -106,9 +110,9 @@ def folders(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> list[str]:
-    """The folders of an archive that may have rows of these topics (all, if none) and this time.
+    """Return the folders of an archive that may have rows of these topics and this time.
 
-    Raises ConfigError when there is no archive.
+    ``topics``: default: all. Raises ConfigError if there is no archive.
     """
     there = _topic_folders(store)
     if not there:
@@ -134,7 +138,7 @@ def folders(
 
 
 def unfinished(store: Store) -> set[str]:
-    """The files of batches that are on their way into the archive."""
+    """Return the files of batches that are on their way into the archive."""
     found: set[str] = set()
     for stream in store.folders(HIDDEN):
         records = store.list(f"{HIDDEN}/{stream}/batches")

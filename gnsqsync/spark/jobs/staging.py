@@ -1,7 +1,7 @@
-"""What a task of the archive does: writes its rows to hidden files, one for each folder.
+"""The sink of the archive's tasks: each writes its rows to hidden files, one for each folder.
 
-Knows Arrow and the layout. Nobody knows of the files before the task has succeeded and the driver
-has their names: a task that is repeated, copied or lost does no harm.
+Knows Arrow and the layout. A file counts only after its task has succeeded and the driver has its
+name. A task that is repeated, copied or lost therefore does no harm.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from gnsqsync.spark.jobs import parquet
 from gnsqsync.spark.jobs.layout import COLUMN_NAMES, Folder, Place, moment
 
 FORMAT = "gnsqsync-archive-staging"
-# Below the folder: the files of all tasks, for the driver.
+# Name of the list of all tasks' files within the folder, for the driver.
 LIST = "list.json"
 
-# Of all files of a task; then the largest row group is written.
+# Bytes of waiting rows in all files of a task. Beyond it the largest row group is written.
 _WAITING_BYTES = 128 << 20
 _TIME = COLUMN_NAMES.index("timestamp")
+# Microseconds of an hour.
 _HOUR = 3_600_000_000
 
 
 class Staged(NamedTuple):
     """A file that a task has written.
 
-    ``folder``: where its rows belong. ``again``: whether they are to be looked up. ``bytes``:
-    before compression. ``low`` and ``high``: the first and last publish time, in microseconds.
+    ``folder``: the folder of the archive for its rows. ``again``: True if its rows must be looked
+    up in the archive. ``bytes``: size before compression. ``low`` and ``high``: the first and last
+    publish time, in microseconds since 1970.
     """
 
     name: str
@@ -53,7 +55,7 @@ class _Written(WriterCommitMessage):
 
 
 class StagingSink(DataSource):
-    """Registered by the writer of the archive, not for users.
+    """The sink that the writer of the archive registers. Not for users.
 
     Options: ``archive`` (its path), ``storage`` (JSON), ``folder``, ``compression``.
     """
@@ -70,7 +72,7 @@ class StagingSink(DataSource):
 
 @dataclass
 class _Writer(DataSourceArrowWriter):
-    """Rows with COLUMN_NAMES, topic and again become files."""
+    """Writes rows with the columns COLUMN_NAMES, topic and again to files."""
 
     place: Place
     folder: str
@@ -106,7 +108,7 @@ class _Writer(DataSourceArrowWriter):
 
 
 class _Key(NamedTuple):
-    """What the rows of a file share; ``hour`` counts from 1970."""
+    """The values that all rows of a file share. ``hour``: hours since 1970."""
 
     topic: str
     hour: int
@@ -122,7 +124,7 @@ def _split(batch: pa.RecordBatch) -> Iterator[tuple[_Key, pa.RecordBatch]]:
     topics = batch.column(len(COLUMN_NAMES)).dictionary_encode()
     again = batch.column(len(COLUMN_NAMES) + 1).cast(pa.int64())
     hours = pc.divide(columns[_TIME].cast(pa.int64()), _HOUR)
-    # One number of the three.
+    # The key puts topic, hour and again into a number, so one comparison selects a file's rows.
     key = pc.add(pc.multiply(topics.indices.cast(pa.int64()), 1 << 32), pc.add(hours, hours))
     key = pc.add(key, again)
     values = pc.unique(key).to_pylist()

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them, three digits long."""
+"""Numbers, sizes and times as text for people, with three digits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number_text(value: float) -> str:
-    """1234567 as 1.23 M; up to 9999 as it is."""
+    """Return a number as text: 1234567 as "1.23 M"; no unit up to 9999."""
     for limit, unit in ((1e9, "G"), (1e6, "M")):
         if abs(value) >= limit:
             return f"{value / limit:.3g} {unit}"
@@ -16,7 +16,7 @@ def number_text(value: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """1500000 as 1.5 MB."""
+    """Return bytes as text: 1500000 as "1.5 MB"."""
     for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(value) >= limit:
             return f"{value / limit:.3g} {unit}"
@@ -24,7 +24,7 @@ def bytes_text(value: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """0.0123 as 12.3 ms, 90 as 1.5 min; a dash for NaN."""
+    """Return seconds as text: 0.0123 as "12.3 ms", 90 as "1.5 min", NaN as a dash."""
     if math.isnan(seconds):
         return "–"
     for limit, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):

@@ -1,6 +1,6 @@
-"""Spark imports every module named ``pyspark_*`` to find formats; installed at the top level.
+"""The module by which Spark finds ``format("nsq")``; installed at the top level.
 
-Must not raise: one that does makes Spark find no other format either.
+Spark imports every module named ``pyspark_*``. An exception here would hide all other formats, too.
 """
 
 from __future__ import annotations
