@@ -1,7 +1,7 @@
 """A blocking NSQ client for threads and gevent.
 
-The public names are loaded on first use, so that ``import gnsqsync`` stays cheap and creates
-nothing: no thread, no socket, no lock.
+Public names are loaded on first use, so that ``import gnsqsync`` stays cheap and creates nothing:
+no thread, no socket, no lock.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gnsqsync.reader.topic_group import TopicGroup
     from gnsqsync.writer import Writer
 
+# Module of each public name.
 _HOME = {
     "AddressLike": "gnsqsync.addresses",
     "ConnectionOptionKeywords": "gnsqsync.options",
