@@ -239,8 +239,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "handlers go on after the stop": _fault(
         "a handler begins after stop(0)",
         "reader.workers",
-        "            if not connection.hands_over:\n",
-        "            if False and not connection.hands_over:\n",
+        "            if not connection.delivers:\n",
+        "            if False and not connection.delivers:\n",
     ),
     # -- servers that go away ----------------------------------------------------------------------
     "silence that nobody notices": _fault(

@@ -106,7 +106,7 @@ def test_a_loss_that_nobody_asked_for_is_one_warning(
         lost, back = lines(caplog, logging.WARNING)
         assert re.fullmatch(
             f"t/ch: lost {where}: {where} closed the connection; it is dialled again in 0.[0-9] s;"
-            " told again in 60 s at the earliest",
+            " not repeated within 60 s",
             lost,
         )
         assert re.fullmatch(f"{where} is back after [0-9.]+ s; t/ch consumes from it again", back)
