@@ -1,7 +1,7 @@
 """Pauses after failures: of messages (Backoff) and of dials (ReconnectDelays).
 
-Knows the arithmetic and the states. Must not know connections, clocks or who waits. The two tables
-of transitions below hold every rule about when a Reader pauses; the code only reads them.
+Knows the arithmetic and the states. Must not know connections, clocks or who waits. ``Evidence``
+says when failures are an outage; the two tables of transitions say what follows from that.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _TURNS: Final = 1000
 
 @dataclass(slots=True, eq=False)
 class _Bench:
-    # Delays between benches, and the end of the last bench; 0 after an OK.
+    # Lengths of the next benches, and the end of the last bench; 0 after an OK.
     delays: ReconnectDelays
     until: float = 0.0
     # True while one publisher tries the node, and the others stay away until ``until``.

@@ -1,6 +1,9 @@
 """Division of a Reader's max_in_flight among its live connections, and its backoff.
 
 Holds the policy objects. Takes no lock and sends nothing: the Subscription does both.
+
+``plan`` decides: it asks the allocator for shares, limits them by the rate, and returns the
+connections whose RDY changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The Reader, which a user constructs to consume. It checks options; a RunningReader consumes."""
+"""The Reader, which a user constructs to consume. It checks options; a RunningReader consumes.
+
+Knows names, options and the servers that are wanted now. Must not know connections or messages.
+
+Surprise: ``add_nsqd`` and the like work before, during and after ``start()``. They change a dict
+first, and then tell the run, if there is one; ``start()`` compares the dict with what it copied.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Publishes that several nsqds must store: sent side by side, and elsewhere if an nsqd fails.
 
 Knows how many nsqds have said OK. The NsqdPool says which nsqds there are.
+
+Each round sends to all missing nsqds and then waits for each, so that their times do not add up.
 """
 
 from __future__ import annotations

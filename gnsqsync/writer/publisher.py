@@ -1,6 +1,12 @@
 """Publishes of one Writer in one process: sent, waited for, and ended with a result or an error.
 
 Knows outcomes and deadlines. Its NsqdPool says which nsqd takes a publish.
+
+``publish`` waits for the answer on the caller's thread. ``publish_async`` admits a publish to the
+AsyncWindow and leaves its answer to the reading thread.
+
+Surprise: a publish whose time is over stays in the queue of answers, because nsqd answers in order
+and the next answer would otherwise go to the wrong publish.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The Writer, which a user constructs to publish. It checks and encodes; the Publisher sends."""
+"""The Writer, which a user constructs to publish. It checks and encodes; the Publisher sends.
+
+Knows options, topics, bodies and processes. Must not know connections or outcomes.
+
+Surprise: ``_begin`` makes a Publisher for each process, and two threads may make one at the same
+time. ``dict.setdefault`` lets one win, and nothing is started before that.
+"""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "a lock left out at the turn": _fault(
         "two publishers read from one connection",
         "connection.read_turn",
-        "        with self._mutex:\n            if self.state is _FREE:\n                # As",
-        "        if True:\n            if self.state is _FREE:\n                # As",
+        "        with self._mutex:\n            if self.state is _FREE:\n                # ``_g",
+        "        if True:\n            if self.state is _FREE:\n                # ``_g",
     ),
     "a lock left out at the release": _fault(
         "the turn to read is given to two publishers",
@@ -90,8 +90,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "a lock left out of the send": _fault(
         "two senders mix their bytes",
         "connection.send_queue",
-        "        if self.slots or self.commands or not lock.acquire(False):\n",
-        "        lock.acquire(False)\n        if self.slots or self.commands:\n",
+        "            must_wait = self.slots or self.commands or not lock.acquire(False)\n",
+        "            lock.acquire(False)\n            must_wait = self.slots or self.commands\n",
     ),
     "a wait without a deadline": _fault(
         "a publish waits for an nsqd that says nothing, for ever",
@@ -213,7 +213,7 @@ FAULTS: dict[str, DeliberateFault] = {
     "housekeeping that falls asleep": _fault(
         "a FIN waits behind a long handler",
         "reader.housekeeping",
-        "        # Messages may have come between the look and the flag, and be finished already.\n"
+        "        # Messages may have come, and been finished, between the look and the flag.\n"
         "        if self._look_after_all():\n            self.wake()\n",
         "        return\n",
     ),
