@@ -135,8 +135,8 @@ class Connection:
         self.last_frame_at: float = 0.0
         self.connected_at: float = 0.0
         self.answers_failed: int = 0
-        # Messages that cannot be answered on this connection: nsqd refused their FIN, REQ or TOUCH,
-        # or they are second copies of messages in flight and get no answer of their own.
+        # Count of messages that cannot be answered on this connection. Either nsqd refused their
+        # FIN, REQ or TOUCH, or they are second copies, which get no answer of their own.
         self.unanswerable: int = 0
         # Seconds that nsqd took to answer SUB, beyond a round trip.
         self.sub_delay: float = 0.0

@@ -307,10 +307,10 @@ class Backoff:
 class ReconnectDelays:
     """Pauses between two dials of one address.
 
-    Each failure doubles the delay from ``initial`` up to ``maximum`` seconds, and each delay is
-    drawn from the upper half of that, so that clients that lost the same nsqd at the same moment
-    do not all come back at the same moment. Independent of Backoff: with the backoff off, the
-    client still does not dial in a loop.
+    Each failure doubles the delay from ``initial`` up to ``maximum`` seconds. Each delay is drawn
+    from the upper half of that. So clients that lost the same nsqd at one moment do not all come
+    back at one moment. Independent of Backoff: with the backoff off, the client still does not dial
+    in a loop.
     """
 
     __slots__ = ("_initial", "_maximum", "_rng", "_step")

@@ -76,8 +76,8 @@ class RdyAllocator(Generic[Key]):
 
           N * (longest look + longest rest + D + transit)
 
-        if update() is called when ``next_at`` says, and on answers while ``waiting``. The caller
-        itself must lower RDY before the answer to the message of a turn; ``begun`` lists new turns.
+      if update() is called when ``next_at`` says, and on answers while ``waiting``. The caller
+      itself must lower RDY before the answer to the message of a turn; ``begun`` lists new turns.
     * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST), as one message is
       enough to see if handlers work again. The test passes on from a node that has no message.
 

@@ -48,8 +48,8 @@ class WriterNodes:
     trying is better than failing untried. Not thread-safe: the owner holds a lock.
 
     As for a Reader, addresses are given ("direct") or found by asking nsqlookupds. A node that is
-    no longer listed comes last, and only while it has a connection: an nsqlookupd that restarts
-    forgets everything, and a node that is gone for good must get nothing new.
+    no longer listed comes last, and only while it has a connection. It may still be there, because
+    an nsqlookupd that restarts forgets everything; but a node that is gone must get nothing new.
     """
 
     def __init__(

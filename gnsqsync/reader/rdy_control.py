@@ -250,7 +250,7 @@ class RdyControl:
         self._told_crowd = self._told_crowd or crowd
         return crowd
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     def silent_for(self, now: float) -> tuple[float, str, bool] | None:
         """Return, once for each long silence: its seconds, its reason, and True if it is wanted."""

@@ -421,7 +421,7 @@ class Reader:
         self.stop()
         self.join()
 
-    # -- which servers ---------------------------------------------------------------------------
+    # -- servers ---------------------------------------------------------------------------------
 
     def add_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
@@ -667,7 +667,7 @@ class Reader:
         for batch in self.batches(1, 3600.0):
             yield from batch
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- for the rest of the package -------------------------------------------------------------
 
     def _prepare_for_group(
         self,

@@ -148,8 +148,8 @@ class Dials:
     ) -> tuple[NSQError | None, Dial | None]:
         """Dial on this thread. Return the error, or None if the connection is live; and a dial.
 
-        The second value is a new dial of the same nsqd, if this one ran in the background
-        (``aside``) and failed, and the nsqd is still sought.
+        The second value is a new dial of the same nsqd, or None. There is one if this dial ran in
+        the background (``aside``) and failed, and the nsqd is still sought.
         """
         try:
             return self._open(connection, timeout, aside)

@@ -133,7 +133,7 @@ class NsqdPool:
         # Messages that were confirmed on connections that are gone.
         self._past_published = 0
 
-    # -- which nsqd ------------------------------------------------------------------------------
+    # -- choice of an nsqd -----------------------------------------------------------------------
 
     def pick(
         self,
@@ -274,7 +274,7 @@ class NsqdPool:
         causes.extend(lookups)
         raise NotSent(text, causes) from (causes[-1] if causes else None)
 
-    # -- what came of it -------------------------------------------------------------------------
+    # -- outcomes --------------------------------------------------------------------------------
 
     def prove(self, connection: Connection) -> None:
         """Take the nsqd off the bench, because it said OK on this connection."""
@@ -332,7 +332,7 @@ class NsqdPool:
                 self._forget(connection)
 
     def others(self, address: Address) -> Collection[Address]:
-        """Return all nsqds but this one, for a publish that must go there."""
+        """Return all nsqds but this one, so that a publish without them goes to this one."""
         with self._lock:
             return {*self._nodes.listed, *self._live} - {address}
 
@@ -348,7 +348,7 @@ class NsqdPool:
             return False
         before = self._live.get(connection.address)
         if before is not None:
-            # There was a live one, so it answers nothing: it is suspect. It may answer yet.
+            # A second dial means that the live one answered nothing. It may answer yet.
             self._suspects.discard(before)
             self._replaced[before] = None
         self._unproven.add(connection)
@@ -377,7 +377,7 @@ class NsqdPool:
         live = tuple(connection for connection in wanted if connection is not None)
         self.ready = live if len(live) == len(wanted) else ()
 
-    # -- looking for nsqds -----------------------------------------------------------------------
+    # -- discovery -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to ask the nsqlookupds, if there are any."""
@@ -449,7 +449,7 @@ class NsqdPool:
         """
         return stuck_threads(name, list(self._live.values()), self._discovery)
 
-    # -- what the connections tell -----------------------------------------------------------------
+    # -- reports of the connections ----------------------------------------------------------------
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:

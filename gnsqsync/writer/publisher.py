@@ -5,8 +5,8 @@ Knows outcomes and deadlines. Its NsqdPool says which nsqd takes a publish.
 ``publish`` waits for the answer on the caller's thread. ``publish_async`` admits a publish to the
 AsyncWindow and leaves its answer to the reading thread.
 
-Surprise: a publish whose time is over stays in the queue of answers, because nsqd answers in order
-and the next answer would otherwise go to the wrong publish.
+Surprise: a publish whose time is over stays in the queue of answers. nsqd answers in order, so the
+next answer would otherwise go to the wrong publish.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ class Writer:
 
         Blocks, up to ``publish_timeout``, while there is no connection, and while 16 MiB or 10,000
         of these publishes wait for their outcome. A message that has left is not sent again, even
-        with ``retry_unknown``, with one exception: nsqd refused the credentials of an older
+        with ``retry_unknown``. The one exception: nsqd refused the credentials of an older
         connection, and so did not take the message.
 
         Args:
