@@ -208,7 +208,8 @@ class NsqdPool:
                 listed = tuple(address for address in listed if address not in without)
                 addresses = [address for address in addresses if address not in without]
                 if not addresses:
-                    raise NotSent(f"no other nsqd than {counted(len(without), 'nsqd')} is known")
+                    having = counted(len(without), "nsqd")
+                    raise NotSent(f"no nsqd is known besides {having} with a copy")
             if not addresses:
                 self._outage.begun(None, now)
             if self._outage.due(addresses) <= now and self._is_old(addresses, now):

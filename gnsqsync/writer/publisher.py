@@ -190,7 +190,7 @@ class Publisher:
                     connection = pool.pick(deadline, timeout, causes)
                     if not ready and self._now() >= deadline:
                         # Sent now, the publish would have no time left to wait for its answer.
-                        text = f"no time was left for {connection.nsqd_address}, {within(timeout)}"
+                        text = f"no time was left for {connection.nsqd_address} {within(timeout)}"
                         raise NotSent(text, causes)
                 slot = PublishSlot(data, None, None, messages)
                 connection.publishes.publish(slot, started, deadline)
