@@ -55,9 +55,9 @@ class _Signal(enum.Enum):
     GROWN = enum.auto()
 
 
-# (phase, signal) -> (step of the level, next phase). What is missing is ignored: verdicts during
-# a pause belong to messages delivered before it, and while OPEN a success says nothing.
-# A level of 0 is OPEN, whatever the table says.
+# Table from (phase, signal) to (step of the level, next phase). A missing pair is ignored: verdicts
+# during a pause belong to messages delivered before it, and a success while OPEN says nothing. A
+# level of 0 always means OPEN.
 _Transitions = dict[tuple[Phase, _Signal], tuple[int, Phase]]
 
 _OUTAGES: Final[_Transitions] = {
