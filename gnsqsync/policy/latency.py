@@ -19,8 +19,8 @@ STREAM_FROM: Final = 1000.0
 STREAM_BELOW: Final = 500.0
 
 # Number of messages over which a rate is measured: a tenth or a fifth of a second at the limit.
-# With fewer, chance would look like a stream or like its end. If there are many connections, each is
-# measured over fewer messages (at least the second number), or it would take too long.
+# With fewer, chance would look like a stream or like its end. Of many connections, each is measured
+# over fewer messages (at least the second number), or it would take too long.
 _SAMPLE: Final = 100
 _LEAST_SAMPLE: Final = 20
 # Seconds over which the rate of all connections together is measured.
