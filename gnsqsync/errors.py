@@ -168,7 +168,7 @@ class PubFailed(ServerError):
 
 
 class MpubFailed(PubFailed):
-    """E_MPUB_FAILED: nsqd could not store the messages, or only a part of them."""
+    """E_MPUB_FAILED: nsqd could not store the messages; a part of them may be stored."""
 
 
 class DpubFailed(PubFailed):

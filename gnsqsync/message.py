@@ -285,7 +285,7 @@ class Message:
 
     @property
     def is_answered(self) -> bool:
-        """True if ``finish()`` or ``requeue()`` was called and accepted the answer."""
+        """True once an answer by ``finish()`` or ``requeue()`` was accepted."""
         return bool(self._status & ANSWERED)
 
     def finish(self) -> bool:

@@ -26,14 +26,14 @@ class Observer:
     """
 
     def connected(self, nsqd_address: str) -> None:
-        """Report that a Reader has subscribed at an nsqd, or a Writer has connected to it.
+        """Called when a Reader has subscribed at an nsqd, or a Writer has connected to it.
 
         Args:
             nsqd_address: ``host:port`` of the nsqd.
         """
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        """Report that a connection ended or could not be made.
+        """Called when a connection ended or could not be made.
 
         A Reader dials again by itself, unless nsqlookupds found the nsqd and list it no more, or
         the Reader stops. A Writer dials at the next publish; in an outage, by itself.
@@ -44,7 +44,7 @@ class Observer:
         """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
-        """Report that an nsqlookupd gave no usable answer. Once until it recovers; it is asked on.
+        """Called when an nsqlookupd gave no usable answer; once, until it works again.
 
         Args:
             url: URL of the nsqlookupd, without user info.
@@ -52,14 +52,14 @@ class Observer:
         """
 
     def lookup_recovered(self, url: str) -> None:
-        """Report that an nsqlookupd answers again after it failed.
+        """Called when an nsqlookupd answers again after it failed.
 
         Args:
             url: URL of the nsqlookupd, without user info.
         """
 
     def backoff(self, level: int, seconds: float) -> None:
-        """Report that backoff began or changed its level. RDY is 0 everywhere for ``seconds``.
+        """Called when backoff began or changed its level. RDY is 0 everywhere for ``seconds``.
 
         Args:
             level: Level of the backoff; 0 means that it is over.
@@ -67,7 +67,7 @@ class Observer:
         """
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
-        """Report a message that was given up and is finished: max_attempts, max_deliveries, Reject.
+        """Called when a message is given up and finished: max_attempts, max_deliveries, Reject.
 
         Args:
             message: The message.
@@ -76,7 +76,7 @@ class Observer:
         """
 
     def discarded(self, message: Message, error: BaseException) -> None:
-        """Report a message that was finished because of ``Discard``, or an error that means it.
+        """Called when a message is finished because of ``Discard``, or an error that means it.
 
         Args:
             message: The message.
@@ -84,7 +84,7 @@ class Observer:
         """
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
-        """Report a refused answer: the message had timed out and comes again, or came already.
+        """Called when nsqd refused an answer: the message comes again, or came already.
 
         Args:
             nsqd_address: ``host:port`` of the nsqd.
@@ -96,7 +96,7 @@ class Observer:
         """
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
-        """Report that a worker handled a chunk of messages of one connection.
+        """Called when a worker has handled a chunk of messages of one connection.
 
         Args:
             nsqd_address: ``host:port`` of the nsqd that they came from.
@@ -106,7 +106,7 @@ class Observer:
         """
 
     def published(self, topic: str, messages: int, seconds: float) -> None:
-        """Report that nsqd confirmed the messages of one call of a Writer.
+        """Called when nsqd has confirmed the messages of one call of a Writer.
 
         Args:
             topic: Name of the topic.
@@ -121,7 +121,7 @@ class Observer:
     def publish_failed(
         self, topic: str, messages: int, seconds: float, error: PublishError
     ) -> None:
-        """Report that a publishing call of a Writer ended with ``error``. Else as ``published``.
+        """Called when a publishing call of a Writer ended with ``error``. Else as ``published``.
 
         Wrong arguments and a closed Writer are reported to the caller only.
 

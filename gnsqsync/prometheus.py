@@ -75,7 +75,7 @@ class Metrics:
         )
         self.backoffs: Counter = counter(
             "gnsqsync_backoffs",
-            "How often backoff began or went to another level.",
+            "Times that backoff began or changed its level.",
             _READER,
         )
         self.lost: Counter = counter(
@@ -85,7 +85,7 @@ class Metrics:
         )
         self.lookup_failures: Counter = counter(
             "gnsqsync_lookup_failures",
-            "How often an nsqlookupd began to give no answer of use.",
+            "Times that an nsqlookupd began to give no usable answer.",
             (*_READER, "url"),
         )
         self.publish_seconds: Histogram = histogram(
@@ -157,7 +157,9 @@ def _of_readers(found: Iterable[ReaderStats]) -> Iterator[Metric]:
     connections = _Sums("gnsqsync_connections", "Connections of Readers.", _READER)
     at_nsqd = (*_READER, "nsqd")
     in_flight = _Sums("gnsqsync_in_flight", "Messages that are unanswered.", at_nsqd)
-    rdy = _Sums("gnsqsync_rdy", "How many messages an nsqd may have in flight here.", at_nsqd)
+    rdy = _Sums(
+        "gnsqsync_rdy", "Upper bound of messages that an nsqd may have in flight here.", at_nsqd
+    )
     for stats in found:
         key = (stats.topic, stats.channel)
         received.add(key, stats.received)

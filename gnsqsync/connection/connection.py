@@ -135,13 +135,13 @@ class Connection:
         self.last_frame_at: float = 0.0
         self.connected_at: float = 0.0
         self.answers_failed: int = 0
-        # Messages that cannot be answered on this connection: nsqd refused their FIN, REQ or TOUCH,
-        # or they are second copies of messages in flight and get no answer of their own.
+        # Count of messages that cannot be answered on this connection. Either nsqd refused their
+        # FIN, REQ or TOUCH, or they are second copies, which get no answer of their own.
         self.unanswerable: int = 0
-        # Seconds from the answer to IDENTIFY to the answer to SUB, without one round trip.
+        # Seconds that nsqd took to answer SUB, beyond a round trip.
         self.sub_delay: float = 0.0
         self.state: State = State.DIALLING
-        # True once close, cut or a lost owner asked for the end, which then is not reported.
+        # True once CLS, close() or cut() has asked for the end, which is then not reported.
         self.end_was_asked: bool = False
         # False while queued messages must not reach a handler: in a pause, and after the end.
         self.delivers: bool = True
@@ -316,7 +316,11 @@ class Connection:
                 if self._move(State.DRAINED) and self._consumer is not None:
                     self._consumer.on_drained(self)
             else:
-                why = "but no publish waits for an answer" if data == _OK else "which nobody asked"
+                why = (
+                    "but no publish waits for an answer"
+                    if data == _OK
+                    else "which was not asked for"
+                )
                 raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, {why}")
             return
         error = server_error(data)

@@ -15,7 +15,7 @@ __all__ = ["MESSAGE_COST", "MOST_BEYOND", "TIME_OUT_GRACE", "InFlight"]
 # Bytes that nsqd may send beyond the allowed RDY before it counts as broken. After a lower RDY, or
 # when nsqd resends timed-out messages, both kernels' buffers (10 MB by default) are on the way.
 MOST_BEYOND: Final = 64 * 1024 * 1024
-# Seconds after its deadline during which a message still counts as in flight here. nsqd looks for
+# Seconds after its deadline for which nsqd may still accept the FIN of a message. nsqd looks for
 # timeouts each 0.1 s at 20 of its channels, so it is late with hundreds of channels; and a TOUCH
 # counts from the moment at which nsqd reads it.
 TIME_OUT_GRACE: Final = 5.0

@@ -214,7 +214,7 @@ class ReadTurn:
         if failure is not None:
             raise failure
         if deserted and state is _CALLER:
-            raise ConnectionLost(f"the one that read from {self._nsqd_address} was killed")
+            raise ConnectionLost(f"the thread that read from {self._nsqd_address} was killed")
         return state is _READING_THREAD
 
     # -- holding the mutex -------------------------------------------------------------------

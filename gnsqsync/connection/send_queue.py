@@ -143,7 +143,7 @@ class SendQueue:
         self.commands: list[bytes] = []
         # Ids of messages to FIN, written as one piece after the commands.
         self.fins: list[bytes] = []
-        # Publishes whose bytes were not begun, and those that were, which wait for an answer.
+        # Publishes that were not begun, and publishes on their way, which wait for an answer.
         self.slots: deque[PublishSlot] = deque()
         self.pending: deque[PublishSlot] = deque()
         # Last RDY written.
@@ -338,7 +338,7 @@ class SendQueue:
         self.broken = error
         if self._unsent is None:
             self._put_back()
-        # nsqd has gone. Its last frames may say why: the reading thread reads them before the EOF.
+        # After a broken pipe the stream stays open: nsqd's last frames may say why it has gone.
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._stream.shutdown()
         return False

@@ -115,7 +115,7 @@ class SharedPoll(Generic[Found]):
         self.unknown: bool = False
         runtime.on_fork(self._after_fork)
 
-    # -- who asks ----------------------------------------------------------------------------
+    # -- askers ------------------------------------------------------------------------------
 
     def take(self, asker: Asker[Found]) -> bool:
         """Add an asker, and start the thread if there is none. Return False if the poll is over.

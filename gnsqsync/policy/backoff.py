@@ -1,7 +1,7 @@
 """Pauses after failures: of messages (Backoff) and of dials (ReconnectDelays).
 
-Knows the arithmetic and the states. Must not know connections, clocks or who waits. The two tables
-of transitions below hold every rule about when a Reader pauses; the code only reads them.
+Knows the arithmetic and the states. Must not know connections, clocks or who waits. ``Evidence``
+says when failures are an outage; the two tables of transitions say what follows from that.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class _Signal(enum.Enum):
     GROWN = enum.auto()
 
 
-# (phase, signal) -> (step of the level, next phase). What is missing is ignored: verdicts during
-# a pause belong to messages delivered before it, and while OPEN a success says nothing.
-# A level of 0 is OPEN, whatever the table says.
+# Table from (phase, signal) to (step of the level, next phase). A missing pair is ignored: verdicts
+# during a pause belong to messages delivered before it, and a success while OPEN says nothing. A
+# level of 0 always means OPEN.
 _Transitions = dict[tuple[Phase, _Signal], tuple[int, Phase]]
 
 _OUTAGES: Final[_Transitions] = {
@@ -307,10 +307,10 @@ class Backoff:
 class ReconnectDelays:
     """Pauses between two dials of one address.
 
-    Each failure doubles the delay from ``initial`` up to ``maximum`` seconds, and each delay is
-    drawn from the upper half of that, so that clients that lost the same nsqd at the same moment
-    do not all come back at the same moment. Independent of Backoff: with the backoff off, the
-    client still does not dial in a loop.
+    Each failure doubles the delay from ``initial`` up to ``maximum`` seconds. Each delay is drawn
+    from the upper half of that. So clients that lost the same nsqd at one moment do not all come
+    back at one moment. Independent of Backoff: with the backoff off, the client still does not dial
+    in a loop.
     """
 
     __slots__ = ("_initial", "_maximum", "_rng", "_step")

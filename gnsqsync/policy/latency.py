@@ -19,8 +19,8 @@ STREAM_FROM: Final = 1000.0
 STREAM_BELOW: Final = 500.0
 
 # Number of messages over which a rate is measured: a tenth or a fifth of a second at the limit.
-# With fewer, chance would look like a stream or like its end. Of many connections each is measured
-# over fewer, but at least the second number, or it would take too long.
+# With fewer, chance would look like a stream or like its end. Of many connections, each is measured
+# over fewer messages (at least the second number), or it would take too long.
 _SAMPLE: Final = 100
 _LEAST_SAMPLE: Final = 20
 # Seconds over which the rate of all connections together is measured.
@@ -160,7 +160,7 @@ class RdyLevel:
         self._adaptive = adaptive
         # Messages of a batch in a stream.
         self._batch = _ALL
-        # Rate at which a lone connection is in a stream, after round trip and lateness.
+        # Rate at which a lone connection is in a stream, given its round trip and lateness.
         self._limit = STREAM_FROM
         # Seconds that nsqd takes to answer a command; 0 means unknown.
         self._round_trip = 0.0
@@ -314,8 +314,9 @@ class RdyLevel:
     def settle(self, now: float) -> bool:
         """End the stream if it is over. Return True if it goes on.
 
-        The caller then flushes, because RDY is lower. Call it about every 100 ms until it returns
-        False, even with nothing in flight: after the last message of a stream no ``note()`` comes.
+        After the end the caller flushes, as RDY is lower. Call it about every 100 ms until it
+        returns False, even with nothing in flight: no ``note()`` follows the last message of a
+        stream.
         """
         if not self._adaptive or not self.streaming:
             return False

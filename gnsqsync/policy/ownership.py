@@ -1,7 +1,8 @@
 """Grace of an owner: the time after which the holder of a lock, turn or dial counts as gone.
 
-A kill (gevent.Timeout, GreenletExit, a signal handler that raises) may strike between any two
-instructions, even between taking a lock and the ``try`` whose ``finally`` gives it back.
+A kill may strike between any two instructions, even between taking a lock and the ``try`` whose
+``finally`` gives it back. Here, a kill is gevent.Timeout, GreenletExit, or an exception of a signal
+handler.
 """
 
 from __future__ import annotations

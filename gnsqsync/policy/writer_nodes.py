@@ -28,7 +28,7 @@ _TURNS: Final = 1000
 
 @dataclass(slots=True, eq=False)
 class _Bench:
-    # Delays between benches, and the end of the last bench; 0 after an OK.
+    # Lengths of the next benches, and the end of the last bench; 0 after an OK.
     delays: ReconnectDelays
     until: float = 0.0
     # True while one publisher tries the node, and the others stay away until ``until``.
@@ -48,8 +48,8 @@ class WriterNodes:
     trying is better than failing untried. Not thread-safe: the owner holds a lock.
 
     As for a Reader, addresses are given ("direct") or found by asking nsqlookupds. A node that is
-    no longer listed comes last, and only while it has a connection: an nsqlookupd that restarts
-    forgets everything, and a node that is gone for good must get nothing new.
+    no longer listed comes last, and only while it has a connection. It may still be there, because
+    an nsqlookupd that restarts forgets everything; but a node that is gone must get nothing new.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ The answer goes back to the connection, and its verdict through ``pauses`` to th
 ``housekeeping`` does periodic work. ``group`` and ``topic_group`` run several Readers.
 
 Surprise: a worker answers without a lock. The in-flight table decides which thread answers a
-message, so a lost connection or a redelivery makes an answer a silent no-op.
+message, so a worker's FIN after the loss of the connection is a silent no-op.
 """
 
 from __future__ import annotations

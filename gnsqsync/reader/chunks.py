@@ -36,9 +36,9 @@ Chunk = tuple[Connection, list[Message]]
 class Chunks:
     """Queue of chunks. A None in it tells the taker that the Reader stops.
 
-    The queue has no bound, because nsqd may deliver more than max_in_flight after its own timeouts,
-    and the reading thread must never wait for a handler. Its messages are also in the in-flight
-    table, which has a bound.
+    The queue has no bound. nsqd may deliver more than max_in_flight after its own timeouts, and the
+    reading thread must never wait for a handler. The messages are also in the in-flight table,
+    which has a bound.
 
     A worker takes a chunk with ``queue.get``, and calls ``begin`` and ``end_of`` around its work.
     The pull form takes with ``take_rest`` and ``queue.get``.

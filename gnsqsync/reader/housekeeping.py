@@ -1,7 +1,7 @@
 """Work that is due each 100 ms while messages are in flight.
 
-It flushes unsent answers, settles RDY, touches messages, frees the slots of messages that were
-taken and forgotten, and moves chunks that wait for a slow message to other workers.
+It flushes unsent answers, settles RDY and touches messages. It frees the slots of messages that
+were taken and forgotten, and moves chunks that wait for a slow message to other workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Options of a Reader about flow rather than the connection, and a Reader's whole setup."""
+"""Options of a Reader about flow rather than the connection, and a Reader's whole setup.
+
+Knows the range of each option, and which options contradict each other. Starts nothing.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = ["Pauses"]
 
 
 class Pauses:
-    """Carrier of verdicts on messages to the backoff, and of its decisions to all concerned.
+    """Passes verdicts on messages to the backoff, and its decisions to all concerned.
 
     ``lock`` belongs to the Subscription, and guards the backoff and the RdyControl. Code under it
     only decides; the consequences follow after it. RDY is sent first, so that a message that goes

@@ -1,6 +1,9 @@
 """Division of a Reader's max_in_flight among its live connections, and its backoff.
 
 Holds the policy objects. Takes no lock and sends nothing: the Subscription does both.
+
+``plan`` decides: it asks the allocator for shares, limits them by the rate, and returns the
+connections whose RDY changes.
 """
 
 from __future__ import annotations
@@ -262,7 +265,7 @@ class RdyControl:
         self._told_crowd = self._told_crowd or crowd
         return crowd
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     def silent_for(self, now: float) -> tuple[float, str, bool] | None:
         """Return, once for each long silence: its seconds, its reason, and True if it is wanted."""

@@ -1,4 +1,10 @@
-"""The Reader, which a user constructs to consume. It checks options; a RunningReader consumes."""
+"""The Reader, which a user constructs to consume. It checks options; a RunningReader consumes.
+
+Knows names, options and the servers that are wanted now. Must not know connections or messages.
+
+Surprise: ``add_nsqd`` and the like work before, during and after ``start()``. They change a dict
+first, and then tell the run, if there is one; ``start()`` compares the dict with what it copied.
+"""
 
 from __future__ import annotations
 
@@ -415,7 +421,7 @@ class Reader:
         self.stop()
         self.join()
 
-    # -- which servers ---------------------------------------------------------------------------
+    # -- servers ---------------------------------------------------------------------------------
 
     def add_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
@@ -661,7 +667,7 @@ class Reader:
         for batch in self.batches(1, 3600.0):
             yield from batch
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- for the rest of the package -------------------------------------------------------------
 
     def _prepare_for_group(
         self,

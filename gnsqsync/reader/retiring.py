@@ -14,8 +14,8 @@ __all__ = ["Retiring", "why_useless"]
 
 # Seconds that nsqd has to close its side.
 _EOF_SECONDS = 1.0
-# Seconds by which SUB must be answered later than IDENTIFY to be suspicious, and seconds without a
-# message after which a suspicious connection is replaced.
+# Seconds beyond a round trip after which an answer to SUB is suspicious, and seconds without a
+# message after which such a connection is replaced.
 _HELD_UP_SECONDS = 0.1
 _QUIET_SECONDS = 2.0
 # Number of refused answers that cannot come from a few slow handlers only.

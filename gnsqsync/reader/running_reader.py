@@ -334,7 +334,7 @@ class RunningReader:
             return None
         return granted
 
-    # -- which servers ---------------------------------------------------------------------------
+    # -- servers ---------------------------------------------------------------------------------
 
     def add_lookupd(self, url: str) -> None:
         self.subscription.discovers = True
@@ -355,7 +355,7 @@ class RunningReader:
             connection.send_queue.flush(1.0)
         self.subscription.answered()
 
-    # -- processes and looking -------------------------------------------------------------------
+    # -- processes and state ---------------------------------------------------------------------
 
     def check_process(self) -> None:
         if self._pid != os.getpid():

@@ -123,7 +123,7 @@ class Subscription:
     # Wakes housekeeping when messages are in flight. Set before the start.
     wake: Callable[[], None]
 
-    # -- which nsqds -------------------------------------------------------------------------
+    # -- the nsqds ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Dial the direct nsqds, side by side, each on the thread that then reads from it."""
@@ -395,7 +395,7 @@ class Subscription:
             changed = self._rdy.plan(self._runtime.now())
         self._apply(changed)
 
-    # -- what the connections tell -------------------------------------------------------------
+    # -- reports of the connections ------------------------------------------------------------
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         if self._limits_rate and self._rdy.is_used_up(connection):
@@ -489,7 +489,7 @@ class Subscription:
         for connection in [*self.connections(), *self._dialling]:
             connection.abandon()
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
         """Return the connections. Takes no lock: copying the values of a dict is one step."""

@@ -202,7 +202,7 @@ class _Following:
         for topic, reader in list(self._readers.items()):
             # A Reader that was stopped elsewhere has no connections, either.
             if topic not in listed and not reader.stats().connections:
-                log.info("topic %s is listed no more", topic, extra={"topic": topic})
+                log.info("no nsqlookupd lists topic %s any more", topic, extra={"topic": topic})
                 del self._readers[topic]
                 self._members.drop(reader)
         for topic in sorted(listed - self._readers.keys()):

@@ -388,7 +388,7 @@ class Workers:
         return self._answer_attempt(connection, message, error)
 
     def _answer_uncalled(self, connection: Connection, message: Message, error: Uncalled) -> Tally:
-        """REQ for a message whose handler was not called, which is no try of it."""
+        """Requeue a message whose handler was not called. That was no try of it."""
         self._tries.note_uncalled(message)
         if not connection.requeue_quietly(message, None):
             return Tally.NEUTRAL
@@ -412,7 +412,7 @@ class Workers:
     def _answer_attempt(
         self, connection: Connection, message: Message, error: BaseException
     ) -> Tally:
-        """REQ for a message whose handler failed; after its last attempt it is given up."""
+        """Requeue a message whose handler failed, or give it up after its last attempt."""
         asked = isinstance(error, Requeue)
         backs_off = asked or self._verdicts.backs_off(error)
         if self._tries.is_last(message):
@@ -481,7 +481,7 @@ class Workers:
     # -- stopping ----------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """In a forked child: copied greenlets end. None takes their place, or tells the handler."""
+        """End the work in a forked child: no worker replaces the copied greenlets, which end."""
         self._chunks.is_over = True
         self._handler = None
 
@@ -490,7 +490,7 @@ class Workers:
         self._chunks.end(len(self._tasks))
 
     def join(self, deadline: float) -> int:
-        """Wait for the workers until ``deadline``; how many still run."""
+        """Wait for the workers until ``deadline``. Return how many still run."""
         tasks = [task for task in list(self._tasks.values()) if not task.is_current]
         for task in tasks:
             task.join(max(0.0, deadline - self._runtime.now()))

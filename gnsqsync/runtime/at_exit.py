@@ -1,4 +1,7 @@
-"""Closing of what is still open at the end of the interpreter. Holds objects weakly only."""
+"""Closing of what is still open at the end of the interpreter.
+
+Knows bound methods, which it holds weakly. Must not know Readers or Writers.
+"""
 
 from __future__ import annotations
 

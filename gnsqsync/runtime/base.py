@@ -284,9 +284,9 @@ class Runtime(ABC):
     def time_limit(self, seconds: float, interrupt: type[BaseException], after: After) -> Limit:
         """Return a Limit, which calls a function and returns or raises what the function does.
 
-        When the function has run for ``seconds``, ``interrupt`` is raised in it: on threads as soon
-        as the thread runs Python code, on greenlets where it waits. That happens at most once in a
-        call and never after its end, so neither the caller nor the next call is interrupted.
+        When the function has run for ``seconds``, ``interrupt`` is raised in it. On threads this
+        happens as soon as the thread runs Python code, on greenlets where it waits. It happens at
+        most once in a call and never after its end, so the caller is not interrupted.
         ``after`` must work for as long as the limit is used.
         """
 

@@ -1,4 +1,7 @@
-"""Timer: the thread that runs a TimerHeap of backoff ends, redials, RDY rounds and touches."""
+"""Timer: the thread that runs a TimerHeap of backoff ends, redials, RDY rounds and touches.
+
+Knows a heap, its lock and a thread. Must not know what a job does.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["BACKLOG_BYTES", "BACKLOG_PUBLISHES", "AsyncWindow"]
 
-# Bytes, and number of publishes, that may be without an outcome: enough to keep a fast nsqd busy,
-# small enough for a process that publishes to an nsqd that hangs.
+# Upper bounds, in bytes and in number, of publishes without an outcome. They keep a fast nsqd busy,
+# and are small enough for a process that publishes to an nsqd that hangs.
 BACKLOG_BYTES = 16 * 1024 * 1024
 BACKLOG_PUBLISHES = 10_000
 

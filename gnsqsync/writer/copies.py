@@ -1,6 +1,8 @@
 """Publishes that several nsqds must store: sent side by side, and elsewhere if an nsqd fails.
 
 Knows how many nsqds have said OK. The NsqdPool says which nsqds there are.
+
+Each round sends to all missing nsqds and then waits for each, so that their times do not add up.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ class CopyingPublisher(Publisher):
             tell = troubles().began(trouble, ("copies",))
             if tell is not None:
                 log.warning(
-                    "a Writer: messages are at %s, and not at %d: %s%s",
+                    "a Writer: each message is at %s instead of %d: %s%s",
                     counted(len(stored), "nsqd"),
                     self._wanted,
                     why,
@@ -147,7 +149,7 @@ class CopyingPublisher(Publisher):
             return
         if stored:
             error: PublishError | ClosedError = TooFewCopies(
-                f"{', '.join(stored)} has it, and {self._least} nsqds must: {why}", stored
+                f"only {', '.join(stored)} has it, of {self._least} nsqds: {why}", stored
             )
         else:
             # The newest error that tells the fate of the publish.

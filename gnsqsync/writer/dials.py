@@ -148,8 +148,8 @@ class Dials:
     ) -> tuple[NSQError | None, Dial | None]:
         """Dial on this thread. Return the error, or None if the connection is live; and a dial.
 
-        The second value is a new dial of the same nsqd, if this one ran in the background
-        (``aside``) and failed, and the nsqd is still sought.
+        The second value is a new dial of the same nsqd, or None. There is one if this dial ran in
+        the background (``aside``) and failed, and the nsqd is still sought.
         """
         try:
             return self._open(connection, timeout, aside)
@@ -157,7 +157,7 @@ class Dials:
             # Raised by a user's function, a logging handler, or a kill, perhaps while this thread
             # waited for the lock. No thread would read from the connection.
             if connection.connected_at:
-                connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
+                connection.lose(ConnectionLost(f"no thread reads from it: {error!r}"))
             self._drop(connection)
             raise
 
@@ -259,7 +259,7 @@ class Dials:
         except BaseException as error:
             # A kill counts, too: without a thread, only this code can end the connection.
             if not self._drop(connection):
-                connection.lose(ConnectionLost("nobody reads it"))
+                connection.lose(ConnectionLost("no thread reads from it"))
             if isinstance(error, RuntimeError):
                 # Python 3.12 starts no thread once the interpreter is ending.
                 raise NotSent(f"no thread reads from {connection.nsqd_address}: {error}") from error

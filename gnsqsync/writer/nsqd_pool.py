@@ -133,7 +133,7 @@ class NsqdPool:
         # Messages that were confirmed on connections that are gone.
         self._past_published = 0
 
-    # -- which nsqd ------------------------------------------------------------------------------
+    # -- choice of an nsqd -----------------------------------------------------------------------
 
     def pick(
         self,
@@ -208,7 +208,8 @@ class NsqdPool:
                 listed = tuple(address for address in listed if address not in without)
                 addresses = [address for address in addresses if address not in without]
                 if not addresses:
-                    raise NotSent(f"no other nsqd than {counted(len(without), 'nsqd')} is known")
+                    having = counted(len(without), "nsqd")
+                    raise NotSent(f"no nsqd is known besides {having} with a copy")
             if not addresses:
                 self._outage.begun(None, now)
             if self._outage.due(addresses) <= now and self._is_old(addresses, now):
@@ -274,7 +275,7 @@ class NsqdPool:
         causes.extend(lookups)
         raise NotSent(text, causes) from (causes[-1] if causes else None)
 
-    # -- what came of it -------------------------------------------------------------------------
+    # -- outcomes --------------------------------------------------------------------------------
 
     def prove(self, connection: Connection) -> None:
         """Take the nsqd off the bench, because it said OK on this connection."""
@@ -332,7 +333,7 @@ class NsqdPool:
                 self._forget(connection)
 
     def others(self, address: Address) -> Collection[Address]:
-        """Return all nsqds but this one, for a publish that must go there."""
+        """Return all nsqds but this one, so that a publish without them goes to this one."""
         with self._lock:
             return {*self._nodes.listed, *self._live} - {address}
 
@@ -348,7 +349,7 @@ class NsqdPool:
             return False
         before = self._live.get(connection.address)
         if before is not None:
-            # There was a live one, so it answers nothing: it is suspect. It may answer yet.
+            # A second dial means that the live one answered nothing. It may answer yet.
             self._suspects.discard(before)
             self._replaced[before] = None
         self._unproven.add(connection)
@@ -377,7 +378,7 @@ class NsqdPool:
         live = tuple(connection for connection in wanted if connection is not None)
         self.ready = live if len(live) == len(wanted) else ()
 
-    # -- looking for nsqds -----------------------------------------------------------------------
+    # -- discovery -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to ask the nsqlookupds, if there are any."""
@@ -449,7 +450,7 @@ class NsqdPool:
         """
         return stuck_threads(name, list(self._live.values()), self._discovery)
 
-    # -- what the connections tell -----------------------------------------------------------------
+    # -- reports of the connections ----------------------------------------------------------------
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:

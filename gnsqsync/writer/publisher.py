@@ -1,6 +1,12 @@
 """Publishes of one Writer in one process: sent, waited for, and ended with a result or an error.
 
 Knows outcomes and deadlines. Its NsqdPool says which nsqd takes a publish.
+
+``publish`` waits for the answer on the caller's thread. ``publish_async`` admits a publish to the
+AsyncWindow and leaves its answer to the reading thread.
+
+Surprise: a publish whose time is over stays in the queue of answers. nsqd answers in order, so the
+next answer would otherwise go to the wrong publish.
 """
 
 from __future__ import annotations
@@ -184,7 +190,7 @@ class Publisher:
                     connection = pool.pick(deadline, timeout, causes)
                     if not ready and self._now() >= deadline:
                         # Sent now, the publish would have no time left to wait for its answer.
-                        text = f"no time was left for {connection.nsqd_address}, {within(timeout)}"
+                        text = f"no time was left for {connection.nsqd_address} {within(timeout)}"
                         raise NotSent(text, causes)
                 slot = PublishSlot(data, None, None, messages)
                 connection.publishes.publish(slot, started, deadline)

@@ -1,4 +1,10 @@
-"""The Writer, which a user constructs to publish. It checks and encodes; the Publisher sends."""
+"""The Writer, which a user constructs to publish. It checks and encodes; the Publisher sends.
+
+Knows options, topics, bodies and processes. Must not know connections or outcomes.
+
+Surprise: ``_begin`` makes a Publisher for each process, and two threads may make one at the same
+time. ``dict.setdefault`` lets one win, and nothing is started before that.
+"""
 
 from __future__ import annotations
 
@@ -329,7 +335,7 @@ class Writer:
 
         Blocks, up to ``publish_timeout``, while there is no connection, and while 16 MiB or 10,000
         of these publishes wait for their outcome. A message that has left is not sent again, even
-        with ``retry_unknown``, with one exception: nsqd refused the credentials of an older
+        with ``retry_unknown``. The one exception: nsqd refused the credentials of an older
         connection, and so did not take the message.
 
         Args:
